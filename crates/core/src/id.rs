@@ -1,0 +1,113 @@
+//! Ids: one type per thing, UUIDv7, minted by Waybill's own processes (CB-4, L0-18).
+//!
+//! A v7 id keeps neighbours in time together in an index. It is never an order: order is a sequence column.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The text was not an id of this kind.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is not a {kind} id: expected a UUID such as 019a84f2-6c1e-7cc3-98c4-dc0c0c07398f")]
+pub struct Malformed {
+    kind: &'static str,
+    text: String,
+}
+
+macro_rules! uuid_ids {
+    ($($(#[$doc:meta])* $name:ident $kind:literal),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// Mints a new id.
+            #[allow(clippy::new_without_default, reason = "a default id would look like a constant")]
+            pub fn new() -> Self {
+                Self(Uuid::now_v7())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Malformed;
+
+            fn from_str(text: &str) -> Result<Self, Malformed> {
+                Uuid::from_str(text)
+                    .map(Self)
+                    .map_err(|_| Malformed { kind: $kind, text: text.to_owned() })
+            }
+        }
+    )*};
+}
+
+uuid_ids! {
+    /// The tenant. Leads every key.
+    ProjectId "project",
+    /// One immutable card.
+    CardId "card",
+    /// One append-only sequence of cards.
+    BoxId "box",
+    /// One model call or tool round inside a turn.
+    StepId "step",
+    /// One tool call, minted by the kernel; a provider's own id is only a label.
+    ToolCallId "tool call",
+}
+
+/// A W3C trace id: 16 bytes, written as 32 lower-case hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+#[serde(transparent)]
+pub struct TraceId(#[serde(with = "uuid::serde::simple")] Uuid);
+
+impl TraceId {
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_and_a_wrong_one_says_what_was_expected() {
+        let id = CardId::new();
+        assert_eq!(id.to_string().parse::<CardId>().unwrap(), id);
+        let error = "card-7".parse::<CardId>().unwrap_err().to_string();
+        assert!(error.starts_with("\"card-7\" is not a card id"), "{error}");
+    }
+
+    /// CB-4, L0-18
+    #[test]
+    fn ids_are_time_ordered_v7() {
+        assert_eq!(CardId::new().0.get_version_num(), 7);
+        assert!(BoxId::new() < BoxId::new());
+    }
+
+    #[test]
+    fn a_trace_id_is_written_as_w3c_does() {
+        let id = TraceId::from_bytes([0xab; 16]);
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{}\"", "ab".repeat(16)));
+    }
+}

@@ -1,0 +1,325 @@
+//! JSON that means the same to every reader: the boundary, the escape, the canonical form (CB-5).
+//!
+//! The canonical form is RFC 8785: sorted keys, one way to write a number. It computes with doubles, so a number
+//! that a double would round is refused at the boundary, with its place. PostgreSQL cannot hold U+0000 and
+//! Rust cannot hold a lone surrogate, so both travel inside Waybill as an escape made of visible characters:
+//!
+//! | outside | inside |
+//! | --- | --- |
+//! | U+0000 | `␛0000` |
+//! | a lone surrogate, say `\ud800` | `␛D800` |
+//! | `␛` (U+241B) itself | `␛␛` |
+//!
+//! [`parse`] and [`text`] bring things in, [`wire`] brings them out unchanged.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::{Number, Value};
+
+/// The largest integer a double can tell from its neighbours: 2^53 − 1.
+pub const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
+
+const ESC: char = '␛';
+const ESC_UTF8: [u8; 3] = [0xE2, 0x90, 0x9B];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("not JSON")]
+    Syntax(#[from] serde_json::Error),
+    #[error("the number {number} at {at} would be rounded: send it as a string, or within ±(2^53−1) and 17 digits")]
+    Rounded { number: String, at: String },
+    #[error("the text at {at} holds U+0000: bring outside text in through `json::text` or `json::parse`")]
+    Nul { at: String },
+}
+
+/// Reads JSON from outside: escapes what cannot be stored, refuses what would be rounded.
+pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
+    let admitted = admit_bytes(bytes)?;
+    Ok(serde_json::from_slice(&admitted)?)
+}
+
+/// Brings plain text from outside in.
+pub fn text(outside: &str) -> Cow<'_, str> {
+    if !outside.contains(['\0', ESC]) {
+        return Cow::Borrowed(outside);
+    }
+    let mut inside = String::with_capacity(outside.len() + 8);
+    for c in outside.chars() {
+        match c {
+            '\0' => inside.push_str("␛0000"),
+            ESC => inside.push_str("␛␛"),
+            c => inside.push(c),
+        }
+    }
+    Cow::Owned(inside)
+}
+
+/// Turns JSON text of ours into what the outside gave us: the inverse of [`parse`], for any text [`canonical`] made.
+pub fn wire(canonical: &str) -> Cow<'_, str> {
+    if !canonical.contains(ESC) {
+        return Cow::Borrowed(canonical);
+    }
+    let mut outside = String::with_capacity(canonical.len());
+    let mut rest = canonical;
+    while let Some(at) = rest.find(ESC) {
+        outside.push_str(&rest[..at]);
+        rest = &rest[at + ESC.len_utf8()..];
+        if rest.starts_with(ESC) {
+            outside.push(ESC);
+            rest = &rest[ESC.len_utf8()..];
+        } else if let Some(hex) = rest.get(..4).filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit())) {
+            outside.push_str("\\u");
+            outside.push_str(hex);
+            rest = &rest[4..];
+        } else {
+            outside.push(ESC);
+        }
+    }
+    outside.push_str(rest);
+    Cow::Owned(outside)
+}
+
+/// Whether a value built inside Waybill may be stored as it is.
+pub fn check(value: &Value) -> Result<(), Error> {
+    check_at(value, &Place::Root)
+}
+
+/// RFC 8785 text of a value that passed [`check`].
+pub fn canonical<T: Serialize>(value: &T) -> String {
+    serde_json_canonicalizer::to_string(value).expect("values with string keys and finite numbers always serialise")
+}
+
+/// Where in a value we are; spelled out as a JSON pointer only for an error.
+enum Place<'a> {
+    Root,
+    Key(&'a Place<'a>, &'a str),
+    Index(&'a Place<'a>, usize),
+}
+
+impl Place<'_> {
+    fn pointer(&self) -> String {
+        match self {
+            Place::Root => "/".to_owned(),
+            Place::Key(Place::Root, key) => format!("/{key}"),
+            Place::Key(parent, key) => format!("{}/{key}", parent.pointer()),
+            Place::Index(Place::Root, index) => format!("/{index}"),
+            Place::Index(parent, index) => format!("{}/{index}", parent.pointer()),
+        }
+    }
+}
+
+fn check_at(value: &Value, place: &Place<'_>) -> Result<(), Error> {
+    match value {
+        Value::Null | Value::Bool(_) => Ok(()),
+        Value::Number(number) if is_exact(number) => Ok(()),
+        Value::Number(number) => Err(Error::Rounded { number: number.to_string(), at: place.pointer() }),
+        Value::String(text) => check_text(text, place),
+        Value::Array(items) => {
+            items.iter().enumerate().try_for_each(|(index, item)| check_at(item, &Place::Index(place, index)))
+        }
+        Value::Object(fields) => fields.iter().try_for_each(|(key, field)| {
+            let place = Place::Key(place, key);
+            check_text(key, &place)?;
+            check_at(field, &place)
+        }),
+    }
+}
+
+/// [`check`] for a plain string.
+pub fn check_string(text: &str) -> Result<(), Error> {
+    check_text(text, &Place::Root)
+}
+
+fn check_text(text: &str, place: &Place<'_>) -> Result<(), Error> {
+    if text.contains('\0') { Err(Error::Nul { at: place.pointer() }) } else { Ok(()) }
+}
+
+fn is_exact(number: &Number) -> bool {
+    if let Some(integer) = number.as_i64() {
+        return integer.unsigned_abs() <= MAX_SAFE_INTEGER as u64;
+    }
+    number.as_f64().is_some_and(|double| !number.is_u64() && stays_itself(double))
+}
+
+/// From 2^53 up to 1e21 the canonical form writes a double as an integer that the next reader must refuse.
+fn stays_itself(double: f64) -> bool {
+    double.is_finite() && (double.abs() <= MAX_SAFE_INTEGER as f64 || double.abs() >= 1e21)
+}
+
+/// One pass over the raw bytes, because a parsed number has already been rounded and a lone surrogate is
+/// already an error. Anything malformed is passed on for the parser to report.
+fn admit_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Error> {
+    let mut admitted: Vec<u8> = Vec::new();
+    let mut copied = 0; // bytes[..copied] are already in `admitted`
+    let mut in_string = false;
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        if !in_string {
+            if byte == b'"' {
+                in_string = true;
+                at += 1;
+            } else if byte == b'-' || byte.is_ascii_digit() {
+                let end = bytes[at..]
+                    .iter()
+                    .position(|b| !matches!(b, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
+                    .map_or(bytes.len(), |length| at + length);
+                check_token(&bytes[at..end], at)?;
+                at = end;
+            } else {
+                at += 1;
+            }
+            continue;
+        }
+        let (length, escape) = match byte {
+            b'"' => {
+                in_string = false;
+                (1, None)
+            }
+            b'\\' => match unit_at(bytes, at) {
+                Some(0) => (6, Some("␛0000".to_owned())),
+                Some(0x241B) => (6, Some("␛␛".to_owned())),
+                Some(0xD800..=0xDBFF) if matches!(unit_at(bytes, at + 6), Some(0xDC00..=0xDFFF)) => (12, None),
+                Some(unit @ 0xD800..=0xDFFF) => (6, Some(format!("␛{unit:04X}"))),
+                _ => (2, None),
+            },
+            _ if bytes[at..].starts_with(&ESC_UTF8) => (3, Some("␛␛".to_owned())),
+            _ => (1, None),
+        };
+        if let Some(escape) = escape {
+            admitted.extend_from_slice(&bytes[copied..at]);
+            admitted.extend_from_slice(escape.as_bytes());
+            copied = at + length;
+        }
+        at += length;
+    }
+    if copied == 0 {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    admitted.extend_from_slice(&bytes[copied..]);
+    Ok(Cow::Owned(admitted))
+}
+
+/// The UTF-16 unit that a `\uXXXX` escape at this place stands for.
+fn unit_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let hex = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    u16::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()
+}
+
+fn check_token(token: &[u8], at: usize) -> Result<(), Error> {
+    let plain = token.len() <= 15 && token.iter().all(|b| matches!(b, b'0'..=b'9' | b'-' | b'.'));
+    if plain {
+        return Ok(()); // up to 15 digits survive a double
+    }
+    let Ok(token) = std::str::from_utf8(token) else { return Ok(()) };
+    let Ok(double) = token.parse::<f64>() else { return Ok(()) };
+    if stays_itself(double) && decimal(token) == decimal(&canonical(&double)) {
+        return Ok(());
+    }
+    Err(Error::Rounded { number: token.to_owned(), at: format!("byte {at}") })
+}
+
+/// Sign, digits without zeros at either end, and the power of ten of the first digit.
+fn decimal(token: &str) -> (bool, String, i64) {
+    let (negative, token) = token.strip_prefix('-').map_or((false, token), |rest| (true, rest));
+    let (mantissa, exponent) = token.split_once(['e', 'E']).unwrap_or((token, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let leading = digits.len() - digits.trim_start_matches('0').len();
+    let significant = digits.trim_matches('0').to_owned();
+    if significant.is_empty() {
+        return (false, significant, 0);
+    }
+    let exponent: i64 = exponent.parse().unwrap_or(i64::MAX / 2);
+    (negative, significant, exponent + whole.len() as i64 - leading as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn accepts(outside: &str, inside: &str) {
+        let value = parse(outside.as_bytes()).unwrap();
+        check(&value).unwrap();
+        assert_eq!(canonical(&value), inside);
+    }
+
+    #[track_caller]
+    fn refuses(outside: &str, complaint: &str) {
+        let error = parse(outside.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(complaint), "{error}");
+    }
+
+    #[test]
+    fn the_canonical_form_is_rfc_8785() {
+        accepts(r#"{"b":1.0,"a":[true,null,"x"]}"#, r#"{"a":[true,null,"x"],"b":1}"#);
+        accepts("[1e-7,-0,0.30000000000000004,1e21]", "[1e-7,0,0.30000000000000004,1e+21]");
+        accepts("9007199254740991", "9007199254740991");
+        accepts(r#""\u20ac""#, "\"€\"");
+    }
+
+    /// CB-5
+    #[test]
+    fn numbers_that_would_be_rounded_are_refused() {
+        refuses("9007199254740993", "9007199254740993 at byte 0");
+        refuses(r#"{"n":-9007199254740992}"#, "at byte 5");
+        refuses("[1,100000000000000000000]", "would be rounded");
+        refuses("1e20", "1e20 at byte 0"); // would be written as an integer that nobody may send back
+        refuses("1e400", "would be rounded");
+        refuses("1e-400", "would be rounded");
+        refuses("0.1000000000000000055511151231257827", "would be rounded");
+        let inside = serde_json::json!({"a": [0, {"b": 9_007_199_254_740_993_u64}]});
+        assert!(check(&inside).unwrap_err().to_string().contains("at /a/1/b"));
+        assert!(check(&serde_json::json!(u64::MAX)).is_err());
+    }
+
+    /// CB-5
+    #[test]
+    fn nul_and_lone_surrogates_have_one_escape() {
+        accepts(r#""a\u0000b""#, "\"a␛0000b\"");
+        accepts(r#""\ud800x""#, "\"␛D800x\"");
+        accepts(r#""\ud83d\ude00 \ude00""#, "\"😀 ␛DE00\"");
+        accepts(r#""␛ \u241b""#, "\"␛␛ ␛␛\"");
+        accepts(r#"{"\u0000":"\\u0000"}"#, r#"{"␛0000":"\\u0000"}"#);
+        assert_eq!(text("a\0␛"), "a␛0000␛␛");
+        assert_eq!(wire("\"␛D800 ␛␛ ␛0000\""), "\"\\uD800 ␛ \\u0000\"");
+        assert!(matches!(check(&Value::String("\0".into())), Err(Error::Nul { .. })));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-MAX_SAFE_INTEGER..=MAX_SAFE_INTEGER).prop_map(Value::from),
+            any::<f64>().prop_filter("exact", |double| stays_itself(*double)).prop_map(Value::from),
+            "[a␛\u{1}é\"\\\\😀]{0,6}".prop_map(|s| Value::from(text(&s).into_owned())),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::hash_map("[a-c␛]{1,2}", inner, 0..4).prop_map(|fields| {
+                    fields.into_iter().map(|(key, field)| (text(&key).into_owned(), field)).collect()
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        /// CB-5
+        #[test]
+        fn what_goes_out_comes_back_as_the_same_bytes(value in any_json()) {
+            let stored = canonical(&value);
+            let again = parse(wire(&stored).as_bytes()).unwrap();
+            prop_assert_eq!(canonical(&again), stored);
+        }
+
+        #[test]
+        fn the_boundary_never_panics(bytes in "[\\[\\]{}\",:\\\\u0d8c241be+.\\-1-9]{0,40}") {
+            let _ = parse(bytes.as_bytes());
+        }
+    }
+}

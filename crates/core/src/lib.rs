@@ -1,0 +1,12 @@
+//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes.
+//!
+//! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
+//! is [`id`]: new ids are UUIDv7, which take the time and random bits when they are minted.
+//! With the feature `sqlx` the words carry their database codecs, so there is no second set of row types.
+
+pub mod id;
+pub mod json;
+pub mod tokens;
+
+pub mod card;
+pub mod card_box;

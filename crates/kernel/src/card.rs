@@ -1,0 +1,314 @@
+//! Cards in the database: written once, read by id, ended but never changed (CB-1 … CB-6, CB-10, CB-11, CB-13).
+//!
+//! ```text
+//!            insert                expire, delete            erase
+//!   draft ──────────────▶ live ──────────────────▶ ended ───────────▶ erased
+//!                          │                                            ▲
+//!                          └────────────────────────────────────────────┘
+//! ```
+//! An ended or erased card is not hydrated; it answers an audit read with a tombstone.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
+use waybill_core::{
+    card::{Card, CardHash, CardType, Content, Gone, Metadata, NewCard, Reading, Tombstone},
+    id::{CardId, ProjectId, StepId, ToolCallId, TraceId},
+};
+
+use crate::work::UnitOfWork;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    Conflict(CardId),
+    #[error("card {0} is of type `{1}`, which is shared by content: use `card::intern`")]
+    Shared(CardId, CardType),
+    #[error("cards not found: {0:?}")]
+    NotFound(Vec<CardId>),
+    #[error("cards that already have an end, or are shared by content and cannot have one: {0:?}")]
+    EndIsSet(Vec<CardId>),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// What a batch read found, in the order asked for and without repeats, and what it did not find.
+#[derive(Clone, Debug)]
+pub struct Batch<T, Id> {
+    pub found: Vec<T>,
+    pub missing: Vec<Id>,
+}
+
+impl<T, Id: Copy + Eq + std::hash::Hash> Batch<T, Id> {
+    /// Sorts what came back, in any order, into the order in which it was asked for.
+    pub(crate) fn in_order(asked: &[Id], rows: Vec<T>, id: impl Fn(&T) -> Id) -> Batch<T, Id> {
+        let mut rows: HashMap<Id, T> = rows.into_iter().map(|row| (id(&row), row)).collect();
+        let mut seen = HashSet::new();
+        let mut batch = Batch { found: Vec::with_capacity(rows.len()), missing: Vec::new() };
+        for id in asked.iter().copied().filter(|id| seen.insert(*id)) {
+            match rows.remove(&id) {
+                Some(row) => batch.found.push(row),
+                None => batch.missing.push(id),
+            }
+        }
+        batch
+    }
+}
+
+/// Writes cards. Writing the same card again changes nothing; the same id with other content is a conflict.
+pub async fn insert(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
+    if let Some(card) = cards.iter().find(|card| card.metadata().card_type.is_system()) {
+        return Err(Error::Shared(card.card_id(), card.metadata().card_type.clone()));
+    }
+    let written = write(work, cards, false).await?;
+    if written == cards.len() as u64 { Ok(()) } else { check_replay(work, cards).await }
+}
+
+/// Writes cards that exist once per project and content; gives the ids under which they exist.
+pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<CardId>, Error> {
+    let mut known = find_by_content(work, cards).await?;
+    let mut unknown: Vec<NewCard> = cards.iter().filter(|card| !known.contains_key(&card.hash())).cloned().collect();
+    if !unknown.is_empty() {
+        // One order for everybody, so that two writers of the same set cannot wait for each other.
+        unknown.sort_by_key(|card| *card.hash().as_bytes());
+        write(work, &unknown, true).await?;
+        known = find_by_content(work, cards).await?;
+    }
+    // A hash that is still unknown lost its id to a card with other content.
+    cards.iter().map(|card| known.get(&card.hash()).copied().ok_or(Error::Conflict(card.card_id()))).collect()
+}
+
+async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool) -> Result<u64, Error> {
+    let project_id = work.project_id();
+    let written = sqlx::query(
+        "insert into cardbox.cards
+                (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
+                 step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+         select $1, card_id, n_tokens, $2, type, role, author_id, hash, tool_call_id, trace_id,
+                step_id, parent_step_id, ttl_seconds, now() + make_interval(secs => ttl_seconds),
+                content::json, tool_calls::json, metadata::json
+           from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::uuid[],
+                       $11::uuid[], $12::uuid[], $13::int[], $14::text[], $15::text[], $16::text[])
+                as card (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+                         step_id, parent_step_id, ttl_seconds, content, tool_calls, metadata)
+             on conflict do nothing",
+    )
+    .bind(project_id)
+    .bind(content_addressed)
+    .bind(column(cards, NewCard::card_id))
+    .bind(column(cards, NewCard::n_tokens))
+    .bind(column(cards, |card| card.metadata().card_type.as_str()))
+    .bind(column(cards, |card| card.metadata().role))
+    .bind(column(cards, |card| card.metadata().author_id.as_deref()))
+    .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
+    .bind(column(cards, NewCard::tool_call_id))
+    .bind(column(cards, |card| card.metadata().trace_id))
+    .bind(column(cards, |card| card.metadata().step_id))
+    .bind(column(cards, |card| card.metadata().parent_step_id))
+    .bind(column(cards, NewCard::ttl_seconds))
+    .bind(column(cards, |card| card.content_json().get()))
+    .bind(column(cards, |card| card.tool_calls_json().map(|json| json.get())))
+    .bind(column(cards, |card| card.extra_json().map(|json| json.get())))
+    .execute(&mut **work)
+    .await?;
+    Ok(written.rows_affected())
+}
+
+fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
+    cards.iter().map(field).collect()
+}
+
+/// A later statement, because the insert may have waited for a writer that its own snapshot cannot see.
+async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let stored: HashMap<CardId, CardHash> = sqlx::query_as::<_, (CardId, CardHash)>(
+        "select card_id, hash
+           from cardbox.cards
+          where project_id = $1 and card_id = any($2)",
+    )
+    .bind(project_id)
+    .bind(column(cards, NewCard::card_id))
+    .fetch_all(&mut **work)
+    .await?
+    .into_iter()
+    .collect();
+    match cards.iter().find(|card| stored.get(&card.card_id()) != Some(&card.hash())) {
+        Some(card) => Err(Error::Conflict(card.card_id())),
+        None => Ok(()),
+    }
+}
+
+async fn find_by_content(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<HashMap<CardHash, CardId>, Error> {
+    let project_id = work.project_id();
+    let known = sqlx::query_as::<_, (CardHash, CardId)>(
+        "select hash, card_id
+           from cardbox.cards
+          where project_id = $1 and hash = any($2)
+            and content_addressed and deleted_at is null and erased_at is null",
+    )
+    .bind(project_id)
+    .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(known.into_iter().collect())
+}
+
+/// Reads cards by id, as they were at `as_of` (none: now). What has ended answers with a tombstone.
+pub async fn fetch(
+    work: &mut UnitOfWork,
+    card_ids: &[CardId],
+    as_of: Option<DateTime<Utc>>,
+) -> Result<Batch<Reading, CardId>, Error> {
+    let project_id = work.project_id();
+    let rows: Vec<ReadingRow> = sqlx::query_as(
+        "select r.*
+           from (select distinct card_id from unnest($2::uuid[]) as asked (card_id)) asked
+          cross join lateral cardbox.reading($1, asked.card_id, coalesce($3, now())) r",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .bind(as_of)
+    .fetch_all(&mut **work)
+    .await?;
+    let readings = rows.into_iter().map(|row| row.0).collect();
+    Ok(Batch::in_order(card_ids, readings, Reading::card_id))
+}
+
+/// Lets cards end by themselves, once: a card that has an end keeps it.
+pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let set: Vec<CardId> = sqlx::query_scalar(
+        "update cardbox.cards
+            set ttl_seconds = $3::int, expires_at = now() + make_interval(secs => $3::int)
+          where project_id = $1 and card_id = any($2)
+            and expires_at is null and not content_addressed
+      returning card_id",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .bind(ttl_seconds)
+    .fetch_all(&mut **work)
+    .await?;
+    let refused = absent(card_ids, &set);
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let unknown = fetch(work, &refused, None).await?.missing;
+    Err(if unknown.is_empty() { Error::EndIsSet(refused) } else { Error::NotFound(unknown) })
+}
+
+/// Takes cards out of every later hydration. Deleting twice changes nothing: the first reason stays.
+pub async fn delete(work: &mut UnitOfWork, card_ids: &[CardId], reason: &str) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let known: Vec<CardId> = sqlx::query_scalar(
+        "with deleted as (
+           update cardbox.cards
+              set deleted_at = now(), deleted_reason = $3
+            where project_id = $1 and card_id = any($2) and deleted_at is null)
+         select card_id
+           from cardbox.cards
+          where project_id = $1 and card_id = any($2)",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .bind(reason)
+    .fetch_all(&mut **work)
+    .await?;
+    let unknown = absent(card_ids, &known);
+    if unknown.is_empty() { Ok(()) } else { Err(Error::NotFound(unknown)) }
+}
+
+/// Destroys the content of cards for good, on record. Takes the owner's connection: the service has no right to it.
+pub async fn erase(
+    owner: &mut PgConnection,
+    project_id: ProjectId,
+    card_ids: &[CardId],
+    reason: &str,
+) -> Result<Vec<Tombstone>, Error> {
+    let rows = sqlx::query_as::<_, (CardId, CardHash, DateTime<Utc>, String)>(
+        "select card_id, hash, erased_at, reason from cardbox.erase($1, $2, $3)",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .bind(reason)
+    .fetch_all(owner)
+    .await?;
+    let erased: Vec<CardId> = rows.iter().map(|row| row.0).collect();
+    let unknown = absent(card_ids, &erased);
+    if !unknown.is_empty() {
+        return Err(Error::NotFound(unknown));
+    }
+    let tombstone = |(card_id, hash, gone_at, reason)| Tombstone { card_id, hash, gone_at, why: Gone::Erased(reason) };
+    Ok(rows.into_iter().map(tombstone).collect())
+}
+
+fn absent(asked: &[CardId], present: &[CardId]) -> Vec<CardId> {
+    let present: HashSet<_> = present.iter().collect();
+    asked.iter().filter(|id| !present.contains(id)).copied().collect()
+}
+
+/// A row of `cardbox.reading`, decoded straight into the word.
+pub(crate) struct ReadingRow(pub(crate) Reading);
+
+impl FromRow<'_, PgRow> for ReadingRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<ReadingRow> {
+        let card_id: CardId = row.try_get("card_id")?;
+        let hash: CardHash = row.try_get("hash")?;
+        if let Some(gone_at) = row.try_get("gone_at")? {
+            let reason = row.try_get::<Option<String>, _>("gone_reason")?.unwrap_or_default();
+            let why = match row.try_get("gone_why")? {
+                "erased" => Gone::Erased(reason),
+                "deleted" => Gone::Deleted(reason),
+                _ => Gone::Expired,
+            };
+            return Ok(ReadingRow(Reading::Gone(Tombstone { card_id, hash, gone_at, why })));
+        }
+        let card_type: CardType = row.try_get("type")?;
+        let content = Content::read_stored(&card_type, json_text(row, "content")?.unwrap_or("null"))
+            .map_err(|error| malformed("content", error))?;
+        let tool_calls = match json_text(row, "tool_calls")? {
+            Some(text) => serde_json::from_str(text).map_err(|error| malformed("tool_calls", error))?,
+            None => Vec::new(),
+        };
+        let extra = match json_text(row, "metadata")? {
+            Some(text) => serde_json::from_str(text).map_err(|error| malformed("metadata", error))?,
+            None => Map::<String, Value>::new(),
+        };
+        let metadata = Metadata {
+            card_type,
+            role: row.try_get("role")?,
+            author_id: row.try_get("author_id")?,
+            trace_id: row.try_get::<Option<TraceId>, _>("trace_id")?,
+            step_id: row.try_get::<Option<StepId>, _>("step_id")?,
+            parent_step_id: row.try_get::<Option<StepId>, _>("parent_step_id")?,
+            extra,
+        };
+        Ok(ReadingRow(Reading::Live(Box::new(Card {
+            card_id,
+            content,
+            tool_calls,
+            tool_call_id: row.try_get::<Option<ToolCallId>, _>("tool_call_id")?,
+            metadata,
+            ttl_seconds: row.try_get("ttl_seconds")?,
+            expires_at: row.try_get("expires_at")?,
+            created_at: row.try_get("created_at")?,
+            hash,
+            n_tokens: row.try_get("n_tokens")?,
+        }))))
+    }
+}
+
+/// The stored JSON text as it stands in the row, without a parse in between.
+fn json_text<'r>(row: &'r PgRow, column: &str) -> sqlx::Result<Option<&'r str>> {
+    let raw = row.try_get_raw(column)?;
+    if sqlx::ValueRef::is_null(&raw) {
+        return Ok(None);
+    }
+    raw.as_str().map(Some).map_err(|source| sqlx::Error::ColumnDecode { index: column.to_owned(), source })
+}
+
+fn malformed(column: &str, source: serde_json::Error) -> sqlx::Error {
+    sqlx::Error::ColumnDecode { index: column.to_owned(), source: source.into() }
+}

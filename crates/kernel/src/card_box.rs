@@ -1,0 +1,479 @@
+//! Boxes: ordered, append-only sequences that hold cards by reference (CB-7 … CB-9, CB-12, NX-5).
+//!
+//! ```text
+//!   box A   1:card  2:card  3:card                                 three entries, length 3
+//!   box B   1:A[1…3]               4:card                          two entries,   length 4
+//!   box C   1:A[1…3]               4:B[4…4]   5:card               three entries, length 5
+//! ```
+//! An entry's `seq` is the position of its first card; a range always points at a box's own cards, so reading is
+//! one level deep. Whatever is inherited, however long, costs one entry per run. A prefix is a snapshot for ever.
+//!
+//! A card appears once when a box is read: the first place wins, of the places that were read.
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, Row, postgres::PgRow};
+use waybill_core::{
+    card::Reading,
+    card_box::Span,
+    id::{BoxId, CardId},
+    tokens::Tokens,
+};
+
+use crate::{
+    card::{Batch, ReadingRow},
+    work::UnitOfWork,
+};
+
+/// A source of more runs than this is flattened once before many boxes inherit it.
+pub const MOST_RUNS: i64 = 8;
+
+/// Positions flattened by one statement: well below the statement timeout.
+const FLATTEN_STEP: i64 = 100_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("box {0} not found")]
+    NotFound(BoxId),
+    #[error("cards not found: {0:?}")]
+    CardsNotFound(Vec<CardId>),
+    #[error("positions {} to {} of box {} are no span: positions count from 1", .0.from, .0.upto, .0.box_id)]
+    Span(Span),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// A box without its cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct CardBox {
+    pub box_id: BoxId,
+    pub length: i64,
+    pub created_at: DateTime<Utc>,
+}
+
+/// A reading and the position where it stands.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Placed {
+    pub place: i64,
+    pub reading: Reading,
+}
+
+/// What a turn gets to see of a box: its head, its newest tail, and what was left out in between.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Hydrated {
+    /// How long the box was.
+    pub length: i64,
+    pub cards: Vec<Placed>,
+    /// The positions that the budget could not hold. Empty when everything fits.
+    pub omitted: Option<Span>,
+}
+
+/// What may be read for a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// How many of the first cards are always read.
+    pub pinned: i64,
+    /// How many tokens head and tail may have together. The head is read even where it has more.
+    pub budget: Tokens,
+    /// Cards that had ended by then are gone. None: now, by the database's clock.
+    pub as_of: Option<DateTime<Utc>>,
+}
+
+/// A place where a card stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, sqlx::FromRow)]
+pub struct Holding {
+    pub box_id: BoxId,
+    pub place: i64,
+}
+
+/// Makes empty boxes.
+pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query("insert into cardbox.boxes (project_id, box_id, length) select $1, unnest($2::uuid[]), 0")
+        .bind(project_id)
+        .bind(box_ids)
+        .execute(&mut **work)
+        .await?;
+    Ok(())
+}
+
+/// Looks boxes up.
+pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<CardBox, BoxId>, Error> {
+    let project_id = work.project_id();
+    let rows = sqlx::query_as::<_, CardBox>(
+        "select box_id, length, created_at
+           from cardbox.boxes
+          where project_id = $1 and box_id = any($2)",
+    )
+    .bind(project_id)
+    .bind(box_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(Batch::in_order(box_ids, rows, |found| found.box_id))
+}
+
+/// Puts cards at the end of a box; gives its new length. Nothing is written unless the box and all cards exist.
+pub async fn append(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<i64, Error> {
+    let project_id = work.project_id();
+    // The row lock of the update is the order of the box: no gap, no tie, released with the entries at commit.
+    let length: Option<i64> = sqlx::query_scalar(
+        "with known as materialized (
+           select count(*) as n
+             from (select distinct card_id from unnest($3::uuid[]) as asked (card_id)) asked
+             left join lateral (select c.card_id
+                                  from cardbox.cards c
+                                 where c.project_id = $1 and c.card_id = asked.card_id
+                                offset 0) c on true
+            where c.card_id is null
+         ), grown as (
+           update cardbox.boxes b
+              set length = b.length + cardinality($3)
+             from known
+            where b.project_id = $1 and b.box_id = $2 and known.n = 0
+        returning b.length
+         ), entries as (
+           insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+           select $1, $2, grown.length - cardinality($3) + asked.n, asked.card_id
+             from grown
+            cross join unnest($3::uuid[]) with ordinality as asked (card_id, n)
+         )
+         select length from grown",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(card_ids)
+    .fetch_optional(&mut **work)
+    .await?;
+    match length {
+        Some(length) => Ok(length),
+        None => Err(why_not_appended(work, box_id, card_ids).await?),
+    }
+}
+
+async fn why_not_appended(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<Error, Error> {
+    if !find(work, &[box_id]).await?.missing.is_empty() {
+        return Ok(Error::NotFound(box_id));
+    }
+    let project_id = work.project_id();
+    let unknown = sqlx::query_scalar(
+        "select asked.card_id
+           from unnest($2::uuid[]) as asked (card_id)
+          where not exists (select from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id)",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(Error::CardsNotFound(unknown))
+}
+
+/// Puts a span of another box at the end of a box, by reference; gives the box's new length.
+/// What the box holds of the same source already is left out: on reading it would be a repeat.
+pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Result<i64, Error> {
+    check(source)?;
+    let project_id = work.project_id();
+    // A statement of its own: what the box holds may be read only after the lock on it is ours.
+    let lengths: Option<(i64, Option<i64>)> = sqlx::query_as(
+        "select b.length, (select s.length from cardbox.boxes s where s.project_id = $1 and s.box_id = $3)
+           from cardbox.boxes b
+          where b.project_id = $1 and b.box_id = $2
+            for no key update of b",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(source.box_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    let (length, source_length) = lengths.ok_or(Error::NotFound(box_id))?;
+    let upto = source.upto.min(source_length.ok_or(Error::NotFound(source.box_id))?);
+    let grown: Option<i64> = sqlx::query_scalar(
+        "with fresh as (
+           select r.source_box_id, lower(part) as from_seq, upper(part) - 1 as to_seq,
+                  sum(upper(part) - lower(part)) over (order by r.place, lower(part))::bigint as upto
+             from cardbox.runs($1, $3, $4, $5) r
+            cross join lateral unnest(
+                    int8multirange(int8range(r.from_seq, r.to_seq, '[]'))
+                    - coalesce((select range_agg(int8range(held.from_seq, held.to_seq, '[]'))
+                                  from cardbox.box_entries held
+                                 where held.project_id = $1 and held.box_id = $2
+                                   and held.source_box_id = r.source_box_id), '{}')) as part
+            where r.source_box_id <> $2
+         ), entries as (
+           insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+           select $1, $2, $6 + upto - (to_seq - from_seq), source_box_id, from_seq, to_seq
+             from fresh
+         )
+         update cardbox.boxes b
+            set length = $6 + (select max(upto) from fresh)
+          where b.project_id = $1 and b.box_id = $2 and exists (select from fresh)
+      returning b.length",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(source.box_id)
+    .bind(source.from)
+    .bind(upto)
+    .bind(length)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(grown.unwrap_or(length))
+}
+
+/// Makes boxes that begin with a span of another box, by reference: one entry per run in each, whatever its length.
+/// For many boxes, [`share`] the source first.
+pub async fn create_from(work: &mut UnitOfWork, box_ids: &[BoxId], source: Span) -> Result<(), Error> {
+    check(source)?;
+    let project_id = work.project_id();
+    let found: Option<i64> = sqlx::query_scalar(
+        "with source as materialized (
+           select least(length, $5) as upto
+             from cardbox.boxes
+            where project_id = $1 and box_id = $3
+         ), made as (
+           insert into cardbox.boxes (project_id, box_id, length)
+           select $1, unnest($2::uuid[]), greatest(source.upto - $4::bigint + 1, 0)
+             from source
+         ), entries as (
+           insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+           select $1, heir.box_id, r.place - $4::bigint + 1, r.source_box_id, r.from_seq, r.to_seq
+             from source
+            cross join lateral cardbox.runs($1, $3, $4, source.upto) r
+            cross join unnest($2::uuid[]) as heir (box_id)
+         )
+         select upto from source",
+    )
+    .bind(project_id)
+    .bind(box_ids)
+    .bind(source.box_id)
+    .bind(source.from)
+    .bind(source.upto)
+    .fetch_optional(&mut **work)
+    .await?;
+    found.map(|_| ()).ok_or(Error::NotFound(source.box_id))
+}
+
+/// Gives a span with the same cards that many boxes can inherit cheaply: the source itself, or, where it has more
+/// than [`MOST_RUNS`] runs, a new box that holds its cards one by one.
+pub async fn share(work: &mut UnitOfWork, source: Span) -> Result<Span, Error> {
+    check(source)?;
+    let project_id = work.project_id();
+    let counted: Option<(i64, i64)> = sqlx::query_as(
+        "select least(b.length, $4), (select count(*) from cardbox.runs($1, $2, $3, least(b.length, $4)))
+           from cardbox.boxes b
+          where b.project_id = $1 and b.box_id = $2",
+    )
+    .bind(project_id)
+    .bind(source.box_id)
+    .bind(source.from)
+    .bind(source.upto)
+    .fetch_optional(&mut **work)
+    .await?;
+    let (upto, runs) = counted.ok_or(Error::NotFound(source.box_id))?;
+    let source = Span { upto, ..source };
+    if runs <= MOST_RUNS {
+        return Ok(source);
+    }
+    let flat = Span::prefix(BoxId::new(), source.upto - source.from + 1);
+    sqlx::query("insert into cardbox.boxes (project_id, box_id, length) values ($1, $2, $3)")
+        .bind(project_id)
+        .bind(flat.box_id)
+        .bind(flat.upto)
+        .execute(&mut **work)
+        .await?;
+    let mut from = source.from;
+    while from <= source.upto {
+        let upto = source.upto.min(from + FLATTEN_STEP - 1);
+        sqlx::query(
+            "insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+             select $1, $2, p.place - $6 + 1, p.card_id
+               from cardbox.places($1, $3, $4, $5) p",
+        )
+        .bind(project_id)
+        .bind(flat.box_id)
+        .bind(source.box_id)
+        .bind(from)
+        .bind(upto)
+        .bind(source.from)
+        .execute(&mut **work)
+        .await?;
+        from = upto + 1;
+    }
+    Ok(flat)
+}
+
+/// Reads a span of a box, in order. For long boxes, page by page.
+pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>>) -> Result<Vec<Placed>, Error> {
+    check(span)?;
+    let project_id = work.project_id();
+    // The references are sorted, not the cards: wide rows would spill to disk.
+    let rows: Vec<PlacedRow> = sqlx::query_as(
+        "select p.place, r.*
+           from cardbox.boxes b
+           left join (
+                lateral (select * from cardbox.places($1, $2, $3, least($4, b.length)) order by place offset 0) p
+                cross join lateral cardbox.reading($1, p.card_id, coalesce($5, now())) r) on true
+          where b.project_id = $1 and b.box_id = $2
+          order by p.place",
+    )
+    .bind(project_id)
+    .bind(span.box_id)
+    .bind(span.from)
+    .bind(span.upto)
+    .bind(as_of)
+    .fetch_all(&mut **work)
+    .await?;
+    if rows.is_empty() {
+        return Err(Error::NotFound(span.box_id));
+    }
+    Ok(without_repeats(rows.into_iter().filter_map(|row| row.0)))
+}
+
+/// Reads what a turn may see of a prefix of a box: the pinned head and the newest tail that the budget can hold.
+/// One statement, whose cost follows the budget and not the length of the box.
+pub async fn hydrate(
+    work: &mut UnitOfWork,
+    box_id: BoxId,
+    upto: Option<i64>,
+    window: Window,
+) -> Result<Hydrated, Error> {
+    let project_id = work.project_id();
+    // `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget,
+    // or more positions than it has tokens (then only cards that ended are left). `kept` cuts at the exact card.
+    let rows: Vec<HydratedRow> = sqlx::query_as(
+        "with recursive
+         b as materialized (
+           select least(length, $3) as length, least(length, $3, $4) as pinned, coalesce($6, now()) as as_of
+             from cardbox.boxes
+            where project_id = $1 and box_id = $2
+         ),
+         head as materialized (
+           select coalesce(sum(r.n_tokens) filter (where r.gone_at is null), 0) as n_tokens
+             from b
+            cross join lateral cardbox.places($1, $2, 1, b.pinned) p
+            cross join lateral cardbox.reading($1, p.card_id, b.as_of) r
+         ),
+         walk as (
+           select b.length + 1 as lo, head.n_tokens as spent
+             from b, head
+            union all
+           select greatest(w.lo - 128, b.pinned + 1), w.spent + chunk.n_tokens
+             from walk w
+            cross join b
+            cross join lateral (
+                  select coalesce(sum(r.n_tokens) filter (where r.gone_at is null), 0) as n_tokens
+                    from cardbox.places($1, $2, greatest(w.lo - 128, b.pinned + 1), w.lo - 1) p
+                   cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) chunk
+            where w.lo > b.pinned + 1 and w.spent <= $5 and b.length - w.lo < $5
+         ),
+         tail as materialized (
+           select min(lo) as lo from walk
+         ),
+         kept as (
+           select p.place, p.card_id
+             from b
+            cross join lateral cardbox.places($1, $2, 1, b.pinned) p
+            union all
+           select t.place, t.card_id
+             from (select p.place, p.card_id,
+                          head.n_tokens + sum(case when r.gone_at is null then r.n_tokens else 0 end)
+                                          over (order by p.place desc) as spent
+                     from b
+                    cross join head
+                    cross join tail
+                    cross join lateral cardbox.places($1, $2, tail.lo, b.length) p
+                    cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) t
+            where t.spent <= $5
+         )
+         select b.length, b.pinned, k.place, r.*
+           from b
+           left join (
+                (select * from kept order by place offset 0) k
+                cross join lateral cardbox.reading($1, k.card_id, b.as_of) r) on true
+          order by k.place",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(upto.unwrap_or(i64::MAX))
+    .bind(window.pinned)
+    .bind(window.budget)
+    .bind(window.as_of)
+    .fetch_all(&mut **work)
+    .await?;
+    let Some(&HydratedRow { length, pinned, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
+    let tail_from = rows.iter().filter_map(|row| row.placed.as_ref()).map(|p| p.place).find(|place| *place > pinned);
+    let omitted = Span { box_id, from: pinned + 1, upto: tail_from.unwrap_or(length + 1) - 1 };
+    Ok(Hydrated {
+        length,
+        cards: without_repeats(rows.into_iter().filter_map(|row| row.placed)),
+        omitted: (omitted.from <= omitted.upto).then_some(omitted),
+    })
+}
+
+/// Every place where a card stands, directly or by range, in the order of box and place.
+pub async fn holdings(
+    work: &mut UnitOfWork,
+    card_id: CardId,
+    after: Option<Holding>,
+    most: i64,
+) -> Result<Vec<Holding>, Error> {
+    let project_id = work.project_id();
+    let held = sqlx::query_as(
+        "select box_id, place
+           from (select e.box_id, e.seq as place
+                   from cardbox.box_entries e
+                  where e.project_id = $1 and e.card_id = $2
+                  union all
+                 select r.box_id, r.seq + e.seq - r.from_seq
+                   from cardbox.box_entries e
+                  cross join lateral (
+                        select r.box_id, r.seq, r.from_seq
+                          from cardbox.box_entries r
+                         where r.project_id = $1 and r.source_box_id = e.box_id
+                           and e.seq between r.from_seq and r.to_seq
+                        offset 0) r
+                  where e.project_id = $1 and e.card_id = $2) held
+          where $3::uuid is null or (box_id, place) > ($3, $4)
+          order by box_id, place
+          limit $5",
+    )
+    .bind(project_id)
+    .bind(card_id)
+    .bind(after.map(|holding| holding.box_id))
+    .bind(after.map(|holding| holding.place))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(held)
+}
+
+fn check(span: Span) -> Result<(), Error> {
+    if span.from < 1 { Err(Error::Span(span)) } else { Ok(()) }
+}
+
+fn without_repeats(placed: impl Iterator<Item = Placed>) -> Vec<Placed> {
+    let mut seen = HashSet::new();
+    placed.filter(|placed| seen.insert(placed.reading.card_id())).collect()
+}
+
+struct PlacedRow(Option<Placed>);
+
+impl FromRow<'_, PgRow> for PlacedRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<PlacedRow> {
+        let Some(place) = row.try_get("place")? else { return Ok(PlacedRow(None)) };
+        Ok(PlacedRow(Some(Placed { place, reading: ReadingRow::from_row(row)?.0 })))
+    }
+}
+
+struct HydratedRow {
+    length: i64,
+    pinned: i64,
+    placed: Option<Placed>,
+}
+
+impl FromRow<'_, PgRow> for HydratedRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<HydratedRow> {
+        let placed = PlacedRow::from_row(row)?.0;
+        Ok(HydratedRow { length: row.try_get("length")?, pinned: row.try_get("pinned")?, placed })
+    }
+}

@@ -1,0 +1,180 @@
+//! Whether a database is safe to serve from. Asked at every start, and by `waybill doctor`.
+
+use futures::future::join_all;
+use serde::Serialize;
+use sqlx::PgPool;
+
+use crate::{migrate, work::Kernel};
+
+/// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
+pub const CROSSING_PROJECTS: [&str; 2] = ["scheduler.find_project", "scheduler.list_projects"];
+
+const OLDEST_SERVER: i32 = 150_000;
+
+/// One question and its answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    pub check: &'static str,
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; empty where all is well.
+    pub advice: &'static str,
+}
+
+/// The database must not be served from.
+#[derive(Debug, thiserror::Error)]
+#[error("the database is not safe to serve from: {}", list(.0))]
+pub struct Unfit(pub Vec<Check>);
+
+fn list(failed: &[Check]) -> String {
+    let lines = failed.iter().map(|check| format!("{}: {}. {}", check.check, check.found, check.advice));
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// Refuses to serve where a check fails.
+pub async fn fit_to_serve(kernel: &Kernel) -> Result<(), Unfit> {
+    let failed: Vec<Check> = run(kernel).await.into_iter().filter(|check| !check.ok).collect();
+    if failed.is_empty() { Ok(()) } else { Err(Unfit(failed)) }
+}
+
+/// All checks, in the order in which a person would mend them.
+pub async fn run(kernel: &Kernel) -> Vec<Check> {
+    let pool = kernel.pool();
+    vec![
+        checked("server version", server_version(pool).await, "Use PostgreSQL 15 or newer."),
+        checked(
+            "pooler",
+            answers_are_our_own(pool).await,
+            "Connect directly or in session mode, or through PgBouncer 1.21 or newer with max_prepared_statements > 0.",
+        ),
+        checked("role", role_owns_nothing(pool).await, "Log in as waybill_service; see docs/operations.md."),
+        checked("migrations", migrations_are_current(pool).await, "Run `waybill migrate` with this version."),
+        checked("row security", rows_are_walled(pool).await, "Run `waybill migrate`; never disable row security."),
+        checked(
+            "crossing projects",
+            crossing_is_closed(pool).await,
+            "Remove functions and grants of waybill_scheduler that `waybill migrate` did not make.",
+        ),
+    ]
+}
+
+/// `Ok(Err(…))`: the question was answered, and not well.
+type Answer = sqlx::Result<Result<String, String>>;
+
+fn checked(check: &'static str, answer: Answer, advice: &'static str) -> Check {
+    match answer {
+        Ok(Ok(found)) => Check { check, ok: true, found, advice: "" },
+        Ok(Err(found)) => Check { check, ok: false, found, advice },
+        Err(error) => Check { check, ok: false, found: format!("the question failed: {error}"), advice },
+    }
+}
+
+async fn server_version(pool: &PgPool) -> Answer {
+    let (number, text): (i32, String) =
+        sqlx::query_as("select current_setting('server_version_num')::int, current_setting('server_version')")
+            .fetch_one(pool)
+            .await?;
+    Ok(if number >= OLDEST_SERVER { Ok(text) } else { Err(text) })
+}
+
+/// Behind a transaction pooler that does not track prepared statements, one client's statement is answered with
+/// another's text, without an error. Two texts asked by turns from all connections at once bring that to light.
+async fn answers_are_our_own(pool: &PgPool) -> Answer {
+    const ROUNDS: i32 = 40;
+    let asked = (0..pool.options().get_max_connections().min(8)).map(async |_| {
+        let mut wrong = 0;
+        for round in 0..ROUNDS {
+            let (left, right): (sqlx::Result<String>, sqlx::Result<String>) = (
+                sqlx::query_scalar("select 'left ' || $1::int4").bind(round).fetch_one(pool).await,
+                sqlx::query_scalar("select 'right ' || $1::int4").bind(round).fetch_one(pool).await,
+            );
+            wrong += i32::from(!left.is_ok_and(|answer| answer == format!("left {round}")));
+            wrong += i32::from(!right.is_ok_and(|answer| answer == format!("right {round}")));
+        }
+        wrong
+    });
+    let answered = join_all(asked).await;
+    let total = answered.len() as i32 * ROUNDS * 2;
+    let wrong: i32 = answered.into_iter().sum();
+    Ok(if wrong == 0 {
+        Ok(format!("{total} answers, all our own"))
+    } else {
+        Err(format!("{wrong} of {total} answers were wrong or failed"))
+    })
+}
+
+async fn role_owns_nothing(pool: &PgPool) -> Answer {
+    let (session, current, powers): (String, String, Vec<String>) = sqlx::query_as(
+        "select session_user::text, current_user::text, array(
+                select 'a superuser' from pg_roles where rolname in (session_user, current_user) and rolsuper
+                union all
+                select 'exempt from row security'
+                  from pg_roles where rolname in (session_user, current_user) and rolbypassrls and not rolsuper
+                union all
+                select 'a member of ' || rolname
+                  from pg_roles
+                 where rolname in ('waybill_scheduler', 'waybill_eraser')
+                   and (pg_has_role(session_user, oid, 'member') or pg_has_role(current_user, oid, 'member'))
+                union all
+                select 'owner of ' || c.oid::regclass
+                  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                 where n.nspname in ('cardbox', 'resource', 'state', 'scheduler', 'waybill') and c.relkind in ('r', 'p')
+                   and (pg_has_role(session_user, c.relowner, 'member') or pg_has_role(current_user, c.relowner, 'member')))",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(match powers.first() {
+        None => Ok(format!("{current} owns nothing")),
+        Some(first) if powers.len() == 1 => Err(format!("{session} is {first}")),
+        Some(first) => Err(format!("{session} is {first} and {} more", powers.len() - 1)),
+    })
+}
+
+async fn migrations_are_current(pool: &PgPool) -> Answer {
+    let exists: bool =
+        sqlx::query_scalar("select to_regclass('waybill.migrations') is not null").fetch_one(pool).await?;
+    if !exists {
+        return Ok(Err("the database was never migrated".to_owned()));
+    }
+    let at: Option<i64> =
+        sqlx::query_scalar("select max(version) from waybill.migrations where success").fetch_one(pool).await?;
+    let (at, newest) = (at.unwrap_or(0), migrate::newest());
+    Ok(if at == newest {
+        Ok(format!("at version {at}"))
+    } else {
+        Err(format!("at version {at}, this binary needs {newest}"))
+    })
+}
+
+async fn rows_are_walled(pool: &PgPool) -> Answer {
+    let (walled, open): (i64, Vec<String>) = sqlx::query_as(
+        "select count(*) filter (where c.relrowsecurity and c.relforcerowsecurity),
+                coalesce(array_agg(c.oid::regclass::text) filter (where not (c.relrowsecurity and c.relforcerowsecurity)), '{}')
+           from pg_class c join pg_namespace n on n.oid = c.relnamespace
+          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p')",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(match (walled, open.as_slice()) {
+        (0, []) => Err("there are no tables".to_owned()),
+        (_, []) => Ok(format!("forced on all {walled} tables")),
+        (_, open) => Err(format!("not forced on {}", open.join(", "))),
+    })
+}
+
+async fn crossing_is_closed(pool: &PgPool) -> Answer {
+    let functions: Vec<String> = sqlx::query_scalar(
+        "select n.nspname || '.' || p.proname
+           from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+          where p.proowner = to_regrole('waybill_scheduler')
+          order by 1",
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(if functions == CROSSING_PROJECTS {
+        Ok(format!("{} known functions", functions.len()))
+    } else {
+        Err(format!("waybill_scheduler owns [{}]", functions.join(", ")))
+    })
+}

@@ -1,0 +1,84 @@
+//! Migrations: forward only, run as the owner of the database, never as the service.
+
+use std::borrow::Cow;
+
+use secrecy::SecretString;
+use sqlx::{
+    Connection, PgConnection, SqlSafeStr,
+    migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
+};
+
+use crate::work::{self, connect_options};
+
+const MIGRATIONS: [(i64, &str, &str); 3] = [
+    (1, "roles", include_str!("../migrations/0001_roles.sql")),
+    (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
+    (3, "resource", include_str!("../migrations/0003_resource.sql")),
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Connect(#[from] work::Error),
+    #[error("the migration failed and was rolled back")]
+    Migrate(#[from] MigrateError),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// One migration, for people.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Applied {
+    pub version: i64,
+    pub name: String,
+}
+
+/// What the migrated schema is known by: changes whenever a migration does.
+pub fn fingerprint() -> String {
+    migrator().iter().flat_map(|m| m.checksum.iter().take(4)).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The version a database must be at to be served by this binary.
+pub fn newest() -> i64 {
+    MIGRATIONS[MIGRATIONS.len() - 1].0
+}
+
+/// Connects as the owner: for migrations and the few operations beyond the service's rights.
+pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Error> {
+    let (options, place) = connect_options(owner_url)?;
+    let owner = PgConnection::connect_with(&options).await;
+    Ok(owner.map_err(|source| work::Error::Unreachable { place, source })?)
+}
+
+/// Brings the schema up to date and says what it did. Doing it twice changes nothing.
+pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -> Result<Vec<Applied>, Error> {
+    let migrator = migrator();
+    let known = applied(owner).await;
+    let mut done = Vec::new();
+    for migration in migrator.iter().filter(|m| !known.contains(&m.version)) {
+        let applied = Applied { version: migration.version, name: migration.description.to_string() };
+        progress(&applied);
+        migrator.run_to(migration.version, &mut *owner).await?;
+        done.push(applied);
+    }
+    migrator.run(&mut *owner).await?; // verifies the checksums of what was there before
+    Ok(done)
+}
+
+/// A database that was never migrated has no such table; the migrator makes it.
+async fn applied(owner: &mut PgConnection) -> Vec<i64> {
+    let listed = owner.list_applied_migrations("waybill.migrations").await;
+    listed.map(|list| list.into_iter().map(|m| m.version).collect()).unwrap_or_default()
+}
+
+fn migrator() -> Migrator {
+    let migrations = MIGRATIONS
+        .map(|(version, name, sql)| {
+            Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, sql.into_sql_str(), false)
+        })
+        .to_vec();
+    let mut migrator = Migrator::with_migrations(migrations);
+    migrator.create_schema("waybill");
+    migrator.dangerous_set_table_name("waybill.migrations");
+    migrator
+}

@@ -1,0 +1,117 @@
+//! The connection to the truth: [`Kernel`], and [`UnitOfWork`], one transaction in one project.
+
+use std::ops::{Deref, DerefMut};
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::{
+    AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use waybill_core::id::ProjectId;
+
+use crate::check;
+
+/// How to reach the database.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A URL of the role `waybill_service`. Never printed.
+    pub database_url: SecretString,
+    /// Two to four per core of the database server, over all processes, is plenty.
+    pub max_connections: u32,
+}
+
+impl Config {
+    pub fn new(database_url: impl Into<String>) -> Config {
+        Config { database_url: SecretString::from(database_url.into()), max_connections: 8 }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the database URL cannot be read: expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
+    Url,
+    #[error("cannot reach the database at {place}")]
+    Unreachable { place: String, source: sqlx::Error },
+    #[error(transparent)]
+    Unfit(#[from] check::Unfit),
+}
+
+/// The service's connections. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pool: PgPool,
+}
+
+impl Kernel {
+    /// Connects, and refuses a database that is not safe to serve from: a pooler that mixes answers,
+    /// a role that could step over the walls, or a schema from another version.
+    pub async fn connect(config: &Config) -> Result<Kernel, Error> {
+        let kernel = Kernel::connect_unchecked(config).await?;
+        check::fit_to_serve(&kernel).await?;
+        Ok(kernel)
+    }
+
+    /// Connects without asking anything: for whoever wants to report what is wrong.
+    pub async fn connect_unchecked(config: &Config) -> Result<Kernel, Error> {
+        let (options, place) = connect_options(&config.database_url)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections)
+            // A ping before each use doubles the cost of a short statement; a dead connection shows at `begin`.
+            .test_before_acquire(false)
+            .connect_with(options)
+            .await
+            .map_err(|source| Error::Unreachable { place, source })?;
+        Ok(Kernel { pool })
+    }
+
+    /// Opens a transaction that sees one project and no other. One round trip.
+    pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
+        // SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
+        let begin = format!("begin; set local waybill.project = '{project_id}'");
+        let tx = self.pool.begin_with(AssertSqlSafe(begin)).await?;
+        Ok(UnitOfWork { tx, project_id })
+    }
+
+    /// For what belongs to no project: the scheduler's functions and the checks.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+/// Reads a URL without letting its password out, and says where it points.
+pub(crate) fn connect_options(url: &SecretString) -> Result<(PgConnectOptions, String), Error> {
+    let options: PgConnectOptions = url.expose_secret().parse().map_err(|_| Error::Url)?;
+    let place = format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
+    Ok((options, place))
+}
+
+/// One transaction in one project. Dropped without `commit`, it rolls back.
+#[derive(Debug)]
+pub struct UnitOfWork {
+    tx: Transaction<'static, Postgres>,
+    project_id: ProjectId,
+}
+
+impl UnitOfWork {
+    pub fn project_id(&self) -> ProjectId {
+        self.project_id
+    }
+
+    pub async fn commit(self) -> sqlx::Result<()> {
+        self.tx.commit().await
+    }
+}
+
+impl Deref for UnitOfWork {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for UnitOfWork {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+}

@@ -1,0 +1,157 @@
+//! What a start refuses: a pooler that mixes answers, a role too powerful, a schema from elsewhere.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use secrecy::SecretString;
+use sqlx::{Connection, PgConnection};
+use waybill_kernel::{
+    check, migrate,
+    work::{Config, Error, Kernel},
+};
+use waybill_lab::services::{Home, postgres};
+use waybill_testkit::{TestDb, empty_db, fresh_db};
+
+async fn refusal(url: String) -> String {
+    match Kernel::connect(&Config::new(url)).await {
+        Ok(_) => panic!("a start was not refused"),
+        Err(Error::Unfit(unfit)) => unfit.to_string(),
+        Err(error) => panic!("refused for another reason: {error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_migrated_database_may_be_served_from() {
+    let t = fresh_db().await;
+    let kernel = Kernel::connect(&Config::new(t.server.service_url(&t.name))).await.unwrap();
+    assert!(check::run(&kernel).await.iter().all(|check| check.ok && check.advice.is_empty()));
+}
+
+#[tokio::test]
+async fn migrating_twice_changes_nothing_and_needs_no_superuser() {
+    let (server, name) = empty_db().await;
+    let mut owner = migrate::connect_owner(&SecretString::from(server.owner_url(&name))).await.unwrap();
+    let superuser: bool = sqlx::query_scalar("select rolsuper from pg_roles where rolname = current_user")
+        .fetch_one(&mut owner)
+        .await
+        .unwrap();
+    assert!(!superuser || std::env::var_os("DATABASE_URL").is_some());
+    let mut announced = Vec::new();
+    let done = migrate::run(&mut owner, |applied| announced.push(applied.clone())).await.unwrap();
+    assert_eq!(done, announced);
+    assert_eq!(done.last().unwrap().version, migrate::newest());
+    assert_eq!(migrate::run(&mut owner, |_| ()).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_start_refuses_what_is_not_safe_to_serve_from() {
+    let (server, empty) = empty_db().await;
+    assert!(
+        refusal(server.service_url(&empty))
+            .await
+            .contains("migrations: the database was never migrated. Run `waybill migrate`")
+    );
+
+    let t = fresh_db().await;
+    assert!(refusal(t.server.owner_url(&t.name)).await.contains("role: "), "the owner must not serve");
+    assert!(refusal(t.server.admin_url(&t.name)).await.contains("is a superuser"));
+
+    let broken = |sql: &'static str| async move {
+        let t = fresh_db().await;
+        sqlx::raw_sql(sql).execute(&mut t.admin().await).await.unwrap();
+        refusal(t.server.service_url(&t.name)).await
+    };
+    let refused = broken("alter table cardbox.boxes no force row level security").await;
+    assert!(refused.contains("row security: not forced on cardbox.boxes"), "{refused}");
+    let refused = broken(
+        "create function scheduler.peek() returns json language sql security definer as 'select content from cardbox.cards';
+         alter function scheduler.peek owner to waybill_scheduler",
+    )
+    .await;
+    assert!(refused.contains("scheduler.peek"), "{refused}");
+    let refused = broken("delete from waybill.migrations where version > 1").await;
+    assert!(refused.contains("at version 1, this binary needs"), "{refused}");
+}
+
+/// SE-4: a password is in no error and no debug output.
+#[tokio::test]
+async fn a_password_is_never_printed() {
+    let secret = "hunter2-canary";
+    for url in [
+        format!("postgres://waybill_service:{secret}@127.0.0.1:1/waybill"),
+        format!("postgres://waybill_service:{secret}@127.0.0.1:port/waybill"),
+        format!("nonsense {secret}"),
+    ] {
+        let config = Config::new(url.clone());
+        let error = Kernel::connect(&config).await.unwrap_err();
+        let owner = migrate::connect_owner(&SecretString::from(url)).await.unwrap_err();
+        let printed = format!("{config:?} {error} {error:?} {owner} {owner:?}");
+        assert!(!printed.contains(secret), "{printed}");
+    }
+}
+
+struct PgBouncer {
+    child: std::process::Child,
+    url: String,
+}
+
+impl PgBouncer {
+    /// A real PgBouncer, in a mode of its own, in front of the test's database. Four server connections.
+    async fn start(t: &TestDb, mode: &str) -> PgBouncer {
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| fs::exists(path).unwrap());
+        let program = program.unwrap_or_else(|| {
+            postgres::install_debian("pgbouncer").unwrap();
+            "/usr/sbin/pgbouncer"
+        });
+        let folder = Home::find().unwrap().path(&format!("pgbouncer-{}-{mode}", t.name));
+        fs::create_dir_all(&folder).unwrap();
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let config = folder.join("pgbouncer.ini");
+        let host = format!("host=127.0.0.1 port={} dbname={}", t.server.port(), t.name);
+        let settings = format!(
+            "[databases]\n{} = {host}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = any\npool_mode = {mode}\ndefault_pool_size = {}\nignore_startup_parameters = extra_float_digits\n",
+            t.name,
+            if mode == "session" { 8 } else { 4 },
+        );
+        // With `auth_type = any` every client is logged in as the user of the database line.
+        let settings = settings.replace(&host, &format!("{host} user=waybill_service"));
+        fs::write(&config, settings).unwrap();
+        let child = postgres::as_unprivileged(program.as_ref())
+            .unwrap()
+            .arg(&config)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let url = format!("postgres://waybill_service@127.0.0.1:{port}/{}", t.name);
+        let bouncer = PgBouncer { child, url };
+        for _ in 0..200 {
+            if PgConnection::connect(&bouncer.url).await.is_ok() {
+                return bouncer;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("pgbouncer did not come up");
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// DEPENDENCIES §0.1: such a pooler answers one client with another's text, without an error.
+#[tokio::test]
+async fn a_pooler_that_mixes_answers_is_refused() {
+    if std::env::var_os("DATABASE_URL").is_some() {
+        return; // the pooler of this test logs in without a password, which only our own server allows
+    }
+    let t = fresh_db().await;
+    let mixing = PgBouncer::start(&t, "transaction").await;
+    let refused = refusal(mixing.url.clone()).await;
+    assert!(refused.contains("pooler: ") && refused.contains("answers were wrong or failed"), "{refused}");
+    let faithful = PgBouncer::start(&t, "session").await;
+    Kernel::connect(&Config::new(faithful.url.clone())).await.unwrap();
+}

@@ -1,0 +1,301 @@
+//! SE-2: projects are walled off in the database itself.
+
+use sqlx::{AssertSqlSafe, Connection, Row};
+use waybill_core::{
+    card_box::Span,
+    id::{BoxId, CardId, ProjectId},
+    tokens::Tokens,
+};
+use waybill_kernel::{card, card_box, card_box::Window, check, project, work::UnitOfWork};
+use waybill_testkit::{TestDb, fresh_db};
+
+use crate::{cases, filled_box, ids, instructions};
+
+/// What an attempt told the attacker, with the id it asked about blanked out.
+type Learned = String;
+
+const WINDOW: Window = Window { pinned: 1, budget: Tokens::ZERO, as_of: None };
+
+/// Every way through the kernel in which a project can name somebody else's card or box.
+async fn through_the_kernel(work: &mut UnitOfWork, mine: BoxId, way: u32, card_id: CardId, box_id: BoxId) -> Learned {
+    let span = Span::whole(box_id);
+    match way {
+        0 => format!("{:?}", card::fetch(work, &[card_id], None).await),
+        1 => format!("{:?}", card::delete(work, &[card_id], "x").await),
+        2 => format!("{:?}", card::expire(work, &[card_id], 1).await),
+        3 => format!("{:?}", card_box::find(work, &[box_id]).await),
+        4 => format!("{:?}", card_box::read(work, span, None).await),
+        5 => format!("{:?}", card_box::hydrate(work, box_id, None, WINDOW).await),
+        6 => format!("{:?}", card_box::append(work, mine, &[card_id]).await),
+        7 => format!("{:?}", card_box::append(work, box_id, &[]).await),
+        8 => format!("{:?}", card_box::inherit(work, mine, span).await),
+        9 => format!("{:?}", card_box::inherit(work, box_id, Span::whole(mine)).await),
+        10 => format!("{:?}", card_box::create_from(work, &[BoxId::new()], span).await),
+        11 => format!("{:?}", card_box::share(work, span).await),
+        _ => format!("{:?}", card_box::holdings(work, card_id, None, 10).await),
+    }
+}
+
+/// The same without the application's checks: SQL as the service, which forgets the project or names another.
+const ROUND_THE_KERNEL: [&str; 14] = [
+    "select count(*) from cardbox.cards where card_id = $1 and $2::uuid is not null and $3::uuid is not null",
+    "select count(*) from cardbox.cards where project_id = $3 and card_id = $1 and $2::uuid is not null",
+    "select count(*) from cardbox.boxes where box_id = $2 and $1::uuid is not null and $3::uuid is not null",
+    "select count(*) from cardbox.box_entries where box_id = $2 or card_id = $1 or project_id = $3",
+    "select count(*) from cardbox.erasures where card_id = $1 or project_id = $3 or $2::uuid is null",
+    "select count(*) from cardbox.places($3, $2, 1, 10) where $1::uuid is not null",
+    "select count(*) from cardbox.reading($3, $1, now()) where $2::uuid is not null",
+    "select count(*) from cardbox.runs($3, $2, 1, 10) where source_box_id <> $2 and $1::uuid is not null",
+    "select count(*) from resource.projects where project_id = $3 and $1::uuid is not null and $2::uuid is not null",
+    "with x as (update cardbox.cards set deleted_at = now(), deleted_reason = '' where card_id = $1 returning 1)
+     select count(*) from x where $2::uuid is not null and $3::uuid is not null",
+    "with x as (update cardbox.boxes set length = length + 1 where box_id = $2 returning 1)
+     select count(*) from x where $1::uuid is not null and $3::uuid is not null",
+    "with x as (insert into cardbox.boxes (project_id, box_id) values ($3, $2) returning 1)
+     select count(*) from x where $1::uuid is not null",
+    "with x as (insert into cardbox.box_entries (project_id, box_id, seq, card_id) values ($3, $2, 999, $1) returning 1)
+     select count(*) from x",
+    "with x as (insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
+                values ($3, $1, 1, 'x', 'user', decode(repeat('00', 32), 'hex'), '1') on conflict do nothing returning 1)
+     select count(*) from x where $2::uuid is not null",
+];
+
+async fn round_the_kernel(
+    work: &mut UnitOfWork,
+    way: u32,
+    card_id: CardId,
+    box_id: BoxId,
+    project: ProjectId,
+) -> Learned {
+    let answer = sqlx::query_scalar::<_, i64>(ROUND_THE_KERNEL[way as usize])
+        .bind(card_id)
+        .bind(box_id)
+        .bind(project)
+        .fetch_one(&mut **work)
+        .await;
+    format!("{answer:?}")
+}
+
+/// SE-2: none succeeds, and none learns whether the id exists: a foreign id gets the answer of one made up.
+#[tokio::test]
+async fn another_projects_cards_and_boxes_are_out_of_reach() {
+    let t = fresh_db().await;
+    let (theirs, ours) = (ProjectId::new(), t.project_id);
+    let mut work = t.kernel.begin(theirs).await.unwrap();
+    project::create(&mut work, "theirs").await.unwrap();
+    let (their_box, their_cards) = filled_box(&mut work, 3).await;
+    work.commit().await.unwrap();
+    let before = everything_of(&t, theirs).await;
+
+    let mut work = t.begin().await;
+    let (our_box, _) = filled_box(&mut work, 2).await;
+    work.commit().await.unwrap();
+
+    let ways = 13 + ROUND_THE_KERNEL.len() as u32;
+    for attempt in 0..cases(500) {
+        let card_id = their_cards[attempt as usize % 3];
+        let (no_card, no_box, nobody) = (CardId::new(), BoxId::new(), ProjectId::new());
+        let way = attempt % ways;
+        let (foreign, made_up) = if way < 13 {
+            let foreign = through_the_kernel(&mut t.begin().await, our_box, way, card_id, their_box).await;
+            let made_up = through_the_kernel(&mut t.begin().await, our_box, way, no_card, no_box).await;
+            (foreign, made_up)
+        } else {
+            let foreign = round_the_kernel(&mut t.begin().await, way - 13, card_id, their_box, theirs).await;
+            let made_up = round_the_kernel(&mut t.begin().await, way - 13, no_card, no_box, nobody).await;
+            assert!(foreign == "Ok(0)" || foreign.contains("42501"), "way {way}: {foreign}");
+            (foreign, made_up)
+        };
+        let blank = |text: String, card: CardId, in_box: BoxId| {
+            text.replace(&card.to_string(), "CARD").replace(&in_box.to_string(), "BOX")
+        };
+        assert_eq!(blank(foreign, card_id, their_box), blank(made_up, no_card, no_box), "way {way}");
+    }
+    assert_eq!(everything_of(&t, theirs).await, before, "nothing of theirs has changed");
+    assert_eq!(card_box::find(&mut t.kernel.begin(ours).await.unwrap(), &[our_box]).await.unwrap().found[0].length, 2);
+}
+
+async fn everything_of(t: &TestDb, project_id: ProjectId) -> Vec<String> {
+    let rows = sqlx::query(
+        "select to_json(c)::text as row from cardbox.cards c where project_id = $1
+         union all select to_json(b)::text from cardbox.boxes b where project_id = $1
+         union all select to_json(e)::text from cardbox.box_entries e where project_id = $1
+         union all select to_json(p)::text from resource.projects p where project_id = $1
+         order by 1",
+    )
+    .bind(project_id)
+    .fetch_all(&mut t.admin().await)
+    .await
+    .unwrap();
+    rows.iter().map(|row| row.get("row")).collect()
+}
+
+/// A reference that was forced into one's own box from outside the kernel points at nothing.
+#[tokio::test]
+async fn a_smuggled_reference_shows_nothing() {
+    let t = fresh_db().await;
+    let theirs = ProjectId::new();
+    let mut work = t.kernel.begin(theirs).await.unwrap();
+    let (their_box, their_cards) = filled_box(&mut work, 3).await;
+    work.commit().await.unwrap();
+    let mut work = t.begin().await;
+    let (our_box, ours) = filled_box(&mut work, 1).await;
+    sqlx::query(
+        "with grown as (update cardbox.boxes set length = 5 where box_id = $2)
+         insert into cardbox.box_entries (project_id, box_id, seq, card_id, source_box_id, from_seq, to_seq)
+         values ($1, $2, 2, $3, null, null, null), ($1, $2, 3, null, $4, 1, 3)",
+    )
+    .bind(t.project_id)
+    .bind(our_box)
+    .bind(their_cards[0])
+    .bind(their_box)
+    .execute(&mut *work)
+    .await
+    .unwrap();
+    let read = card_box::read(&mut work, Span::whole(our_box), None).await.unwrap();
+    assert_eq!(crate::card_ids(&read), ours);
+    let hydrated =
+        card_box::hydrate(&mut work, our_box, None, Window { budget: Tokens::new(9999).unwrap(), ..WINDOW }).await;
+    assert_eq!(crate::card_ids(&hydrated.unwrap().cards), ours);
+}
+
+/// SE-2: an unset or empty project is an error, not an empty answer, for every table and every verb.
+#[tokio::test]
+async fn without_a_project_every_statement_fails() {
+    let t = fresh_db().await;
+    let mut service = sqlx::PgConnection::connect(&t.server.service_url(&t.name)).await.unwrap();
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p')",
+    )
+    .fetch_all(&mut service)
+    .await
+    .unwrap();
+    assert!(tables.len() >= 5, "{tables:?}");
+    for rows in ["empty tables", "filled tables"] {
+        for project in ["", "begin; set local waybill.project = 'x'; rollback", "set waybill.project = ''"] {
+            sqlx::raw_sql(AssertSqlSafe(project.to_owned())).execute(&mut service).await.unwrap();
+            for table in &tables {
+                let sql = format!("select count(*) from {table}");
+                let outcome = sqlx::query(AssertSqlSafe(sql)).execute(&mut service).await;
+                assert!(outcome.is_err(), "{table}, {rows}, after {project:?}: answered");
+            }
+            let by_id = "select content from cardbox.cards where project_id = gen_random_uuid() and card_id = gen_random_uuid()";
+            assert!(sqlx::query(by_id).execute(&mut service).await.is_err(), "{rows}, after {project:?}");
+            let insert = "insert into cardbox.boxes (project_id, box_id) values (gen_random_uuid(), gen_random_uuid())";
+            assert!(sqlx::query(insert).execute(&mut service).await.is_err(), "{rows}, after {project:?}");
+            let update = "update cardbox.boxes set length = length + 1";
+            assert!(sqlx::query(update).execute(&mut service).await.is_err(), "{rows}, after {project:?}");
+        }
+        if rows == "empty tables" {
+            let mut work = t.begin().await;
+            filled_box(&mut work, 2).await;
+            project::create(&mut work, "ours").await.unwrap();
+            work.commit().await.unwrap();
+        }
+        service = sqlx::PgConnection::connect(&t.server.service_url(&t.name)).await.unwrap();
+    }
+}
+
+/// SE-2: what crosses projects is a closed list, over pointer-only columns, and can reach nothing else.
+#[tokio::test]
+async fn the_scheduler_can_read_no_card_box_or_payload() {
+    let t = fresh_db().await;
+    let mut admin = t.admin().await;
+    let readable: Vec<String> = sqlx::query_scalar(
+        "select n.nspname || '.' || c.relname || '.' || a.attname
+           from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+          where n.nspname in ('cardbox', 'resource', 'state', 'waybill') and c.relkind in ('r', 'p', 'v') and a.attnum > 0
+            and has_column_privilege('waybill_scheduler', c.oid, a.attnum, 'select, insert, update')
+          order by 1",
+    )
+    .fetch_all(&mut admin)
+    .await
+    .unwrap();
+    assert_eq!(readable, ["resource.projects.project_id", "resource.projects.slug"]);
+
+    let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
+        "select n.nspname || '.' || p.proname, p.prosecdef,
+                coalesce('search_path=pg_catalog, pg_temp' = any(p.proconfig), false),
+                has_function_privilege('public', p.oid, 'execute')
+           from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+          where p.proowner = 'waybill_scheduler'::regrole or n.nspname = 'scheduler'
+          order by 1",
+    )
+    .fetch_all(&mut admin)
+    .await
+    .unwrap();
+    let names: Vec<&str> = functions.iter().map(|function| function.0.as_str()).collect();
+    assert_eq!(names, check::CROSSING_PROJECTS);
+    for (name, definer, pinned, public) in &functions {
+        assert!(*definer && *pinned && !public, "{name}");
+    }
+
+    // As the scheduler itself, with any project set, every card, box and payload is out of reach.
+    let mut work = t.begin().await;
+    filled_box(&mut work, 2).await;
+    project::create(&mut work, "ours").await.unwrap();
+    work.commit().await.unwrap();
+    let set = format!("set waybill.project = '{}'; set role waybill_scheduler", t.project_id);
+    sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut admin).await.unwrap();
+    for table in ["cardbox.cards", "cardbox.boxes", "cardbox.box_entries", "cardbox.erasures"] {
+        let sql = format!("select 1 from {table}");
+        let error = sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect_err(table);
+        assert!(error.to_string().contains("permission denied"), "{error}");
+    }
+    assert!(sqlx::query("select created_at from resource.projects").execute(&mut admin).await.is_err());
+}
+
+/// SE-2: the login owns nothing, cannot become anybody, and cannot make anything.
+#[tokio::test]
+async fn the_service_owns_nothing_and_can_become_nobody() {
+    let t = fresh_db().await;
+    let attempts = [
+        "set role waybill_eraser",
+        "set role waybill_scheduler",
+        "set row_security = off; select count(*) from cardbox.cards",
+        "alter table cardbox.cards disable row level security",
+        "alter table cardbox.cards disable trigger user",
+        "set session_replication_role = replica",
+        "create table cardbox.mine ()",
+        "create table public.mine ()",
+        "create function scheduler.mine() returns int language sql as 'select 1'",
+        "drop policy project on cardbox.cards",
+    ];
+    for attempt in attempts {
+        let mut work = t.begin().await;
+        let outcome = sqlx::raw_sql(attempt).execute(&mut *work).await;
+        assert!(outcome.is_err(), "{attempt}");
+    }
+}
+
+/// A slug finds its project across projects; a bad or taken one is refused.
+#[tokio::test]
+async fn projects_are_found_by_their_slug() {
+    let t = fresh_db().await;
+    for slug in ["b-team", "a-team"] {
+        let mut work = t.kernel.begin(ProjectId::new()).await.unwrap();
+        project::create(&mut work, slug).await.unwrap();
+        work.commit().await.unwrap();
+    }
+    let listed = project::list(&t.kernel, "", 10).await.unwrap();
+    assert_eq!(listed.iter().map(|found| found.slug.as_str()).collect::<Vec<_>>(), ["a-team", "b-team"]);
+    assert_eq!(project::list(&t.kernel, "a-team", 10).await.unwrap(), listed[1..]);
+    assert_eq!(project::find(&t.kernel, "b-team").await.unwrap(), listed[1].project_id);
+    assert!(matches!(project::find(&t.kernel, "c-team").await, Err(project::Error::NotFound(_))));
+    let taken = project::create(&mut t.kernel.begin(ProjectId::new()).await.unwrap(), "a-team").await;
+    assert!(matches!(taken, Err(project::Error::Taken(_))), "{taken:?}");
+    let bad = project::create(&mut t.kernel.begin(ProjectId::new()).await.unwrap(), "A team").await;
+    assert!(matches!(bad, Err(project::Error::Slug(_))), "{bad:?}");
+}
+
+/// A project's walls do not keep it from its own.
+#[tokio::test]
+async fn ones_own_cards_are_in_reach() {
+    let t = fresh_db().await;
+    let cards = instructions(2);
+    let mut work = t.begin().await;
+    card::insert(&mut work, &cards).await.unwrap();
+    work.commit().await.unwrap();
+    assert_eq!(card::fetch(&mut t.begin().await, &ids(&cards), None).await.unwrap().found.len(), 2);
+}

@@ -1,0 +1,10 @@
+//! The laboratory: private services, benchmarks, and the baselines they are measured against.
+//!
+//! Tests, `.ci/run`, `waybill bench` and `waybill dev` start their servers through [`services`]. This crate may
+//! know SQL, for baselines only; nothing that ships work to users does its work here.
+
+pub mod services;
+
+pub mod figure;
+
+pub mod bench;

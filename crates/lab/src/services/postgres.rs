@@ -1,0 +1,319 @@
+//! A private PostgreSQL: found or installed, initialised, started, ended.
+
+use std::{
+    env,
+    fs::{self, File},
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::process::Signal;
+use sqlx::{Connection, PgConnection};
+use url::Url;
+
+use super::{Home, end_process, free_port, is_alive};
+
+/// A password that is no secret: for servers that demand one and are thrown away.
+const LAB_PASSWORD: &str = "waybill-lab";
+
+/// Loses everything in a crash, and is three times as fast: for tests, which make their databases anew.
+const FORGETFUL: &[&str] = &[
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "shared_buffers=256MB",
+    "max_connections=300",
+    "max_wal_size=4GB",
+];
+
+/// What is measured or killed must survive it.
+const DURABLE: &[&str] = &[
+    "fsync=on",
+    "synchronous_commit=on",
+    "full_page_writes=on",
+    "shared_buffers=1GB",
+    "max_connections=100",
+    "max_wal_size=16GB",
+    "checkpoint_timeout=30min",
+    "wal_compression=off",
+];
+
+/// A server we may make databases on.
+#[derive(Clone, Debug)]
+pub struct Server {
+    admin_url: Url,
+    owner: Login,
+}
+
+#[derive(Clone, Debug)]
+enum Login {
+    /// On a server of ours: roles without passwords, the owner no superuser.
+    Ours,
+    /// On a server we were given: whoever was named owns the databases.
+    Given,
+}
+
+impl Server {
+    fn ours(port: u16) -> Result<Server> {
+        let admin_url = Url::parse(&format!("postgres://postgres@127.0.0.1:{port}/postgres"))?;
+        Ok(Server { admin_url, owner: Login::Ours })
+    }
+
+    fn given(url: &str) -> Result<Server> {
+        let admin_url = Url::parse(url).map_err(|_| anyhow!("DATABASE_URL is not a URL"))?;
+        Ok(Server { admin_url, owner: Login::Given })
+    }
+
+    /// As the administrator: may make and drop databases.
+    pub async fn admin(&self) -> Result<PgConnection> {
+        PgConnection::connect(self.admin_url.as_str()).await.context("cannot reach PostgreSQL as its administrator")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.admin_url.port().unwrap_or(5432)
+    }
+
+    pub fn admin_url(&self, database: &str) -> String {
+        self.url(database, None)
+    }
+
+    /// As the owner of the schema: for migrations.
+    pub fn owner_url(&self, database: &str) -> String {
+        match self.owner {
+            Login::Ours => self.url(database, Some("waybill_owner")),
+            Login::Given => self.url(database, None),
+        }
+    }
+
+    /// As the service: what every process of Waybill connects as.
+    pub fn service_url(&self, database: &str) -> String {
+        self.url(database, Some("waybill_service"))
+    }
+
+    /// The role that owns the databases made here.
+    pub fn owner(&self) -> &str {
+        match self.owner {
+            Login::Ours => "waybill_owner",
+            Login::Given => self.admin_url.username(),
+        }
+    }
+
+    fn url(&self, database: &str, user: Option<&str>) -> String {
+        let mut url = self.admin_url.clone();
+        url.set_path(database);
+        if let Some(user) = user {
+            url.set_username(user).expect("a postgres URL has a user");
+            let password = matches!(self.owner, Login::Given).then_some(LAB_PASSWORD);
+            url.set_password(password).expect("a postgres URL has a password");
+        }
+        url.into()
+    }
+
+    /// Makes an empty database that the owner owns.
+    pub async fn create_database(&self, name: &str) -> Result<()> {
+        let mut admin = self.admin().await?;
+        let sql = format!("create database {name:?} owner {:?}", self.owner());
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        Ok(())
+    }
+
+    /// On a server we were given, the service's role needs a password before anyone can log in as it.
+    pub async fn open_service_login(&self) -> Result<()> {
+        if matches!(self.owner, Login::Given) {
+            let mut admin = self.admin().await?;
+            let sql = format!("alter role waybill_service password '{LAB_PASSWORD}'");
+            sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A PostgreSQL that belongs to this value.
+#[derive(Debug)]
+pub struct Private {
+    pub server: Server,
+    folder: Option<PathBuf>,
+}
+
+impl Private {
+    /// Starts one with durability on; uses the server named by `DATABASE_URL` instead where there is one.
+    pub async fn start() -> Result<Private> {
+        if let Ok(url) = env::var("DATABASE_URL") {
+            return Ok(Private { server: Server::given(&url)?, folder: None });
+        }
+        let home = Home::find()?;
+        sweep(&home)?;
+        let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
+        let server = launch(&folder, DURABLE).await?;
+        Ok(Private { server, folder: Some(folder) })
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take() {
+            end(&folder);
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Ends and removes what owners that were killed have left behind.
+fn sweep(home: &Home) -> Result<()> {
+    for entry in fs::read_dir(home.path("."))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(owner) = name.strip_prefix("private-").and_then(|rest| rest.split('-').next()?.parse().ok()) else {
+            continue;
+        };
+        if !rustix::process::Pid::from_raw(owner).is_some_and(is_alive) {
+            end(&entry.path());
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn shared(home: &Home) -> Result<Server> {
+    if let Ok(url) = env::var("DATABASE_URL") {
+        return Server::given(&url);
+    }
+    let folder = home.path("postgres");
+    if let Some((_, port)) = running(&folder) {
+        return Server::ours(port);
+    }
+    let _ = fs::remove_dir_all(&folder);
+    launch(&folder, FORGETFUL).await
+}
+
+pub(super) fn end_shared(home: &Home) -> Result<()> {
+    let folder = home.path("postgres");
+    end(&folder);
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}
+
+async fn launch(folder: &Path, settings: &[&str]) -> Result<Server> {
+    let bin = binaries()?;
+    fs::create_dir_all(folder)?;
+    if let Some(user) = unprivileged()? {
+        chown(folder, Some(user.uid), Some(user.gid))?;
+    }
+    let data = folder.join("data");
+    let log = folder.join("log");
+    let made = as_unprivileged(&bin.join("initdb"))?
+        .arg("-D")
+        .arg(&data)
+        .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
+        .stdout(Stdio::null())
+        .output()?;
+    ensure!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+
+    let port = free_port()?;
+    let mut command = as_unprivileged(&bin.join("postgres"))?;
+    command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
+    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    let output = File::create(&log)?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
+    let mut child = command.spawn().context("cannot start postgres")?;
+
+    let server = Server::ours(port)?;
+    let begun = Instant::now();
+    loop {
+        if let Ok(mut admin) = server.admin().await {
+            sqlx::query("create role waybill_owner login createrole createdb").execute(&mut admin).await?;
+            return Ok(server);
+        }
+        let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(60);
+        ensure!(!over, "postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Process id and port, from the server's own lock file, if that process lives.
+fn running(folder: &Path) -> Option<(i32, u16)> {
+    let file = fs::read_to_string(folder.join("data").join("postmaster.pid")).ok()?;
+    let lines: Vec<&str> = file.lines().map(str::trim).collect();
+    let pid = lines.first()?.parse().ok()?;
+    let ready = lines.get(7).is_some_and(|state| *state == "ready");
+    let alive = rustix::process::Pid::from_raw(pid).is_some_and(is_alive);
+    (ready && alive).then_some((pid, lines.get(3)?.parse().ok()?))
+}
+
+fn end(folder: &Path) {
+    if let Some((pid, _)) = running(folder) {
+        end_process(pid, Signal::INT, Signal::QUIT);
+    }
+}
+
+/// The newest installed binaries of PostgreSQL 15 or later.
+pub fn binaries() -> Result<PathBuf> {
+    if let Some(found) = installed() {
+        return Ok(found);
+    }
+    install_debian("postgresql-15")?;
+    installed().ok_or_else(|| anyhow!("postgresql-15 was installed, but there is no postgres in it"))
+}
+
+fn installed() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok().into_iter().flatten().flatten();
+    let newest = versions
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path().join("bin"))))
+        .filter(|(version, bin)| *version >= 15 && bin.join("postgres").exists() && bin.join("initdb").exists())
+        .max_by_key(|(version, _)| *version);
+    let on_path = || env::split_paths(&env::var_os("PATH")?).find(|bin| bin.join("postgres").exists());
+    newest.map(|(_, bin)| bin).or_else(on_path)
+}
+
+/// Installs a Debian package where we are root; otherwise says what is missing.
+pub fn install_debian(package: &str) -> Result<()> {
+    let can = rustix::process::geteuid().is_root() && Path::new("/usr/bin/apt-get").exists();
+    ensure!(can, "{package} is missing: install it (on Debian: apt-get install {package}), or set DATABASE_URL");
+    // Debian would start a server of its own beside ours.
+    fs::create_dir_all("/etc/postgresql-common/createcluster.d")?;
+    fs::write("/etc/postgresql-common/createcluster.d/waybill.conf", "create_main_cluster = false\n")?;
+    for arguments in [&["update", "-q"][..], &["install", "-q", "-y", "--no-install-recommends", package]] {
+        let run = Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output()?;
+        if !run.status.success() {
+            bail!("apt-get {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&run.stderr));
+        }
+    }
+    Ok(())
+}
+
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+/// Whom to run a server as: the servers refuse root. None where we are not root anyway.
+fn unprivileged() -> Result<Option<User>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let passwd = fs::read_to_string("/etc/passwd")?;
+    let find = |name: &str| {
+        let line = passwd.lines().find(|line| line.starts_with(&format!("{name}:")))?;
+        let mut ids = line.split(':').skip(2).map(str::parse::<u32>);
+        Some(User { uid: ids.next()?.ok()?, gid: ids.next()?.ok()? })
+    };
+    let user = find("postgres").or_else(|| find("nobody"));
+    user.map(Some).ok_or_else(|| anyhow!("we are root and there is neither a user `postgres` nor `nobody` to run as"))
+}
+
+/// A command that runs without root's rights.
+pub fn as_unprivileged(program: &Path) -> Result<Command> {
+    let mut command = Command::new(program);
+    command.current_dir("/");
+    if let Some(user) = unprivileged()? {
+        command.uid(user.uid).gid(user.gid);
+    }
+    Ok(command)
+}
