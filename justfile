@@ -9,3 +9,11 @@ up:
 # Ends them.
 down:
     cargo run --quiet -p waybill-lab --bin services -- down
+
+# The long counts of the random tests.
+long:
+    WAYBILL_CASES=10000 cargo nextest run --workspace -E 'test(random_programs) + test(out_of_reach)'
+
+# The figures at full size.
+bench:
+    cargo run --release -p waybill -- bench box

@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use crate::{
     id::{CardId, StepId, ToolCallId, TraceId},
@@ -94,6 +94,17 @@ pub enum Role {
     User,
     Assistant,
     Tool,
+}
+
+impl Role {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
 }
 
 /// Everything about a card that is not what it says. Trace fields and `extra` are not hashed.
@@ -191,6 +202,15 @@ impl Content {
         }
     }
 
+    /// RFC 8785 text.
+    fn canonical(&self) -> String {
+        match self {
+            // A lone string has one form: no keys to sort, no numbers to write, and the escapes are the same.
+            Content::Text(text) => serde_json::to_string(text).expect("a string always serialises"),
+            other => json::canonical(other),
+        }
+    }
+
     /// Reads what we stored. A row from before a shape was tightened is still readable, as plain JSON.
     pub fn read_stored(card_type: &CardType, stored: &str) -> Result<Content, serde_json::Error> {
         if stored.starts_with('"') {
@@ -257,24 +277,17 @@ impl Draft {
     /// [`Draft::seal`] for whoever has counted already.
     pub fn seal_counted(self, n_tokens: Tokens) -> Result<NewCard, Invalid> {
         self.check()?;
-        let content = json::canonical(&self.content);
+        let content = self.content.canonical();
         let tool_calls = (!self.tool_calls.is_empty()).then(|| json::canonical(&self.tool_calls));
         let hash = CardHash::of(&self.metadata, &content, tool_calls.as_deref(), self.tool_call_id);
         let extra = (!self.metadata.extra.is_empty()).then(|| json::canonical(&self.metadata.extra));
-        Ok(NewCard {
-            draft: self,
-            content: raw(content),
-            tool_calls: tool_calls.map(raw),
-            extra: extra.map(raw),
-            hash,
-            n_tokens,
-        })
+        Ok(NewCard { draft: self, content, tool_calls, extra, hash, n_tokens })
     }
 
     fn count_tokens(&self) -> Tokens {
         let content = match &self.content {
             Content::Text(text) => tokens::count(text),
-            other => tokens::count(&json::canonical(other)),
+            other => tokens::count(&other.canonical()),
         };
         let calls = self.tool_calls.iter().map(|call| tokens::count(&call.tool_name) + tokens::count(&call.arguments));
         content + calls.sum()
@@ -319,17 +332,13 @@ fn value_of<T: Serialize>(value: &T) -> Value {
     serde_json::to_value(value).expect("content has string keys only")
 }
 
-fn raw(canonical: String) -> Box<RawValue> {
-    RawValue::from_string(canonical).expect("canonical JSON is JSON")
-}
-
 /// A sealed card, ready to be stored. The stored bytes are the hashed bytes.
 #[derive(Clone, Debug)]
 pub struct NewCard {
     draft: Draft,
-    content: Box<RawValue>,
-    tool_calls: Option<Box<RawValue>>,
-    extra: Option<Box<RawValue>>,
+    content: String,
+    tool_calls: Option<String>,
+    extra: Option<String>,
     hash: CardHash,
     n_tokens: Tokens,
 }
@@ -348,17 +357,17 @@ impl NewCard {
     }
 
     /// Canonical JSON.
-    pub fn content_json(&self) -> &RawValue {
+    pub fn content_json(&self) -> &str {
         &self.content
     }
 
     /// Canonical JSON; none where the card makes no calls.
-    pub fn tool_calls_json(&self) -> Option<&RawValue> {
+    pub fn tool_calls_json(&self) -> Option<&str> {
         self.tool_calls.as_deref()
     }
 
     /// Canonical JSON of the metadata that has no field of its own; none where there is none.
-    pub fn extra_json(&self) -> Option<&RawValue> {
+    pub fn extra_json(&self) -> Option<&str> {
         self.extra.as_deref()
     }
 
@@ -401,7 +410,7 @@ pub struct Card {
 impl Card {
     /// Whether the card still says what was hashed when it was written.
     pub fn verifies(&self) -> bool {
-        let content = json::canonical(&self.content);
+        let content = self.content.canonical();
         let tool_calls = (!self.tool_calls.is_empty()).then(|| json::canonical(&self.tool_calls));
         self.hash == CardHash::of(&self.metadata, &content, tool_calls.as_deref(), self.tool_call_id)
     }
@@ -449,22 +458,30 @@ impl Reading {
 pub struct CardHash([u8; 32]);
 
 impl CardHash {
-    /// The keys stand in canonical order, so the whole is the RFC 8785 form of one object.
+    /// The keys stand in canonical order and the small values need no escaping, so the whole is the RFC 8785 form
+    /// of one object.
     fn of(metadata: &Metadata, content: &str, tool_calls: Option<&str>, tool_call_id: Option<ToolCallId>) -> CardHash {
+        let author_id = metadata.author_id.as_ref().map(json::canonical);
+        let tool_call_id = tool_call_id.map(|id| format!("\"{id}\""));
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"waybill.card.v1\n{\"author_id\":");
-        hasher.update(json::canonical(&metadata.author_id).as_bytes());
-        hasher.update(b",\"content\":");
-        hasher.update(content.as_bytes());
-        hasher.update(b",\"role\":");
-        hasher.update(json::canonical(&metadata.role).as_bytes());
-        hasher.update(b",\"tool_call_id\":");
-        hasher.update(json::canonical(&tool_call_id).as_bytes());
-        hasher.update(b",\"tool_calls\":");
-        hasher.update(tool_calls.unwrap_or("null").as_bytes());
-        hasher.update(b",\"type\":");
-        hasher.update(json::canonical(&metadata.card_type).as_bytes());
-        hasher.update(b"}");
+        let parts = [
+            "waybill.card.v1\n{\"author_id\":",
+            author_id.as_deref().unwrap_or("null"),
+            ",\"content\":",
+            content,
+            ",\"role\":\"",
+            metadata.role.as_str(),
+            "\",\"tool_call_id\":",
+            tool_call_id.as_deref().unwrap_or("null"),
+            ",\"tool_calls\":",
+            tool_calls.unwrap_or("null"),
+            ",\"type\":\"",
+            metadata.card_type.as_str(),
+            "\"}",
+        ];
+        for part in parts {
+            hasher.update(part.as_bytes());
+        }
         CardHash(*hasher.finalize().as_bytes())
     }
 
@@ -590,6 +607,14 @@ mod tests {
         let own: CardType = "acme.weather".parse().unwrap();
         assert_eq!(Content::read(&own, json!({"t": 21})).unwrap(), Content::Json(json!({"t": 21})));
         assert!("Acme Weather".parse::<CardType>().is_err());
+    }
+
+    /// CB-5
+    #[test]
+    fn a_text_is_written_as_the_canonical_form_has_it() {
+        let text: String =
+            (1..0x800).chain(0x2000..0x2100).chain(0x1F600..0x1F610).filter_map(char::from_u32).collect();
+        assert_eq!(Content::Text(text.clone()).canonical(), json::canonical(&text));
     }
 
     /// CB-2

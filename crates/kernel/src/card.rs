@@ -108,9 +108,9 @@ async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool
     .bind(column(cards, |card| card.metadata().step_id))
     .bind(column(cards, |card| card.metadata().parent_step_id))
     .bind(column(cards, NewCard::ttl_seconds))
-    .bind(column(cards, |card| card.content_json().get()))
-    .bind(column(cards, |card| card.tool_calls_json().map(|json| json.get())))
-    .bind(column(cards, |card| card.extra_json().map(|json| json.get())))
+    .bind(column(cards, NewCard::content_json))
+    .bind(column(cards, NewCard::tool_calls_json))
+    .bind(column(cards, NewCard::extra_json))
     .execute(&mut **work)
     .await?;
     Ok(written.rows_affected())
@@ -249,8 +249,8 @@ fn absent(asked: &[CardId], present: &[CardId]) -> Vec<CardId> {
     asked.iter().filter(|id| !present.contains(id)).copied().collect()
 }
 
-/// A row of `cardbox.reading`, decoded straight into the word.
-pub(crate) struct ReadingRow(pub(crate) Reading);
+/// A row of `cardbox.reading`, decoded straight into the word. Public so that baselines can decode alike.
+pub struct ReadingRow(pub Reading);
 
 impl FromRow<'_, PgRow> for ReadingRow {
     fn from_row(row: &PgRow) -> sqlx::Result<ReadingRow> {

@@ -1,10 +1,13 @@
 //! The connection to the truth: [`Kernel`], and [`UnitOfWork`], one transaction in one project.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction,
+    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use waybill_core::id::ProjectId;
@@ -54,13 +57,15 @@ impl Kernel {
     /// Connects without asking anything: for whoever wants to report what is wrong.
     pub async fn connect_unchecked(config: &Config) -> Result<Kernel, Error> {
         let (options, place) = connect_options(&config.database_url)?;
+        // Tried once by hand: a pool would go on trying a server that is not there until its timeout.
+        let first = PgConnection::connect_with(&options).await;
+        first.map_err(|source| Error::Unreachable { place, source })?;
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
+            .acquire_timeout(Duration::from_secs(10))
             // A ping before each use doubles the cost of a short statement; a dead connection shows at `begin`.
             .test_before_acquire(false)
-            .connect_with(options)
-            .await
-            .map_err(|source| Error::Unreachable { place, source })?;
+            .connect_lazy_with(options);
         Ok(Kernel { pool })
     }
 

@@ -1,1 +1,63 @@
-fn main() {}
+//! `waybill`: one binary. Reads arguments and environment, wires the parts, prints for people or as JSON.
+
+mod command;
+mod connect;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use command::{bench, card, doctor, migrate, project};
+
+#[derive(Debug, Parser)]
+#[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the database schema up to date.
+    Migrate(migrate::Arguments),
+    /// Check that the database is safe to serve from. Exits with 1 if it is not.
+    Doctor(doctor::Arguments),
+    /// Make and list projects.
+    #[command(subcommand)]
+    Project(project::Command),
+    /// Look at cards, or destroy their content on record.
+    #[command(subcommand)]
+    Card(card::Command),
+    /// Measure, against a baseline in the same run. Exits with 1 if a figure falls short.
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Print the completion script of a shell.
+    Completions { shell: clap_complete::Shell },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // One crypto provider for every TLS connection; a second call would find it installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let json = cli.json;
+    let outcome = match cli.command {
+        Command::Migrate(arguments) => migrate::run(arguments, json).await,
+        Command::Doctor(arguments) => doctor::run(arguments, json).await,
+        Command::Project(command) => project::run(command, json).await,
+        Command::Card(command) => card::run(command, json).await,
+        Command::Bench(command) => bench::run(command, json).await,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        output::error(&error, json);
+        ExitCode::FAILURE
+    })
+}

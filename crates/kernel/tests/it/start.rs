@@ -1,6 +1,6 @@
 //! What a start refuses: a pooler that mixes answers, a role too powerful, a schema from elsewhere.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 
 use secrecy::SecretString;
 use sqlx::{Connection, PgConnection};
@@ -91,6 +91,7 @@ async fn a_password_is_never_printed() {
 
 struct PgBouncer {
     child: std::process::Child,
+    folder: PathBuf,
     url: String,
 }
 
@@ -124,7 +125,7 @@ impl PgBouncer {
             .spawn()
             .unwrap();
         let url = format!("postgres://waybill_service@127.0.0.1:{port}/{}", t.name);
-        let bouncer = PgBouncer { child, url };
+        let bouncer = PgBouncer { child, folder, url };
         for _ in 0..200 {
             if PgConnection::connect(&bouncer.url).await.is_ok() {
                 return bouncer;
@@ -139,10 +140,11 @@ impl Drop for PgBouncer {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// DEPENDENCIES §0.1: such a pooler answers one client with another's text, without an error.
+/// Such a pooler answers one client with another's text, without an error.
 #[tokio::test]
 async fn a_pooler_that_mixes_answers_is_refused() {
     if std::env::var_os("DATABASE_URL").is_some() {

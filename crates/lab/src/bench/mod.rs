@@ -1,1 +1,55 @@
 //! Benchmarks. Each compares ways of doing a thing in one run on one server: ratios and counts, not times.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub mod card_box;
+
+/// A bar on the terminal for a long part; silent where there is no terminal.
+pub fn progress(what: &str, length: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{msg:36} {bar:32} {human_pos}/{human_len} {eta}").expect("the template is valid");
+    ProgressBar::new(length).with_style(style).with_message(what.to_owned())
+}
+
+/// The middle one of many, so that a hiccup of the machine does not count.
+fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("measurements compare"));
+    values[values.len() / 2]
+}
+
+async fn timed(work: impl AsyncFnOnce() -> Result<()>) -> Result<Duration> {
+    let begun = Instant::now();
+    work().await?;
+    Ok(begun.elapsed())
+}
+
+/// Median time of `a` over median time of `b`, taken by turns, so that both meet the same weather.
+async fn ratio(
+    what: &str,
+    samples: u64,
+    mut a: impl AsyncFnMut() -> Result<()>,
+    mut b: impl AsyncFnMut() -> Result<()>,
+) -> Result<f64> {
+    let bar = progress(what, samples);
+    let (mut times_a, mut times_b) = (Vec::new(), Vec::new());
+    for sample in 0..samples + samples / 10 + 1 {
+        let (time_a, time_b) = if sample % 2 == 0 {
+            let time_a = timed(&mut a).await?;
+            (time_a, timed(&mut b).await?)
+        } else {
+            let time_b = timed(&mut b).await?;
+            (timed(&mut a).await?, time_b)
+        };
+        // The first tenth warms caches and plans up.
+        if sample > samples / 10 {
+            times_a.push(time_a);
+            times_b.push(time_b);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(median(times_a).as_secs_f64() / median(times_b).as_secs_f64())
+}

@@ -112,6 +112,11 @@ impl Server {
         url.into()
     }
 
+    pub async fn has_database(&self, name: &str) -> Result<bool> {
+        let found = sqlx::query_scalar("select exists (select from pg_database where datname = $1)").bind(name);
+        Ok(found.fetch_one(&mut self.admin().await?).await?)
+    }
+
     /// Makes an empty database that the owner owns.
     pub async fn create_database(&self, name: &str) -> Result<()> {
         let mut admin = self.admin().await?;

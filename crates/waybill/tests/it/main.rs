@@ -1,1 +1,6 @@
+//! The binary from outside, and the house it stands in.
 
+#![allow(clippy::unwrap_used)]
+
+mod cli;
+mod house;

@@ -1,0 +1,48 @@
+//! `waybill bench …`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Subcommand;
+use waybill_lab::{
+    bench::card_box::{self, Options},
+    figure::Figure,
+};
+
+use crate::output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// What cards and boxes cost, and that it does not grow with history.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Box {
+        /// Cards in the largest box.
+        #[arg(long, default_value_t = 1_000_000)]
+        cards: i64,
+        /// The size for CI: 50,000 cards, fewer samples.
+        #[arg(long)]
+        short: bool,
+    },
+}
+
+pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
+    let Command::Box { cards, short } = command;
+    ensure!(cards >= 10_000, "--cards {cards}: the largest box holds at least 10,000");
+    let options = if short { Options { cards: 50_000, samples: 120 } } else { Options { cards, samples: 400 } };
+    report(&card_box::run(options).await?, json)
+}
+
+/// Prints the figures; fails where one falls short.
+fn report(figures: &[Figure], json: bool) -> Result<ExitCode> {
+    if json {
+        figures.iter().try_for_each(output::json)?;
+    } else {
+        let mark = |figure: &Figure| if figure.ok { "ok" } else { "SHORT" }.to_owned();
+        output::table(
+            ["", "figure", "value", "unit", "bar"],
+            figures.iter().map(|f| [mark(f), f.figure.clone(), f.value.to_string(), f.unit.into(), f.bar.to_string()]),
+        );
+    }
+    Ok(if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

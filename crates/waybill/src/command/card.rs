@@ -1,0 +1,85 @@
+//! `waybill card …`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use waybill_core::{
+    card::{Gone, Reading},
+    id::CardId,
+};
+use waybill_kernel::{card, migrate};
+
+use crate::{
+    connect::{Owner, Service, project_id},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show cards as JSON, one a line, and verify their hashes; what has ended shows its tombstone.
+    Show {
+        #[arg(required = true, value_name = "CARD")]
+        card_ids: Vec<CardId>,
+        /// Slug or id.
+        #[arg(long)]
+        project: String,
+        #[command(flatten)]
+        service: Service,
+    },
+    /// Destroy the content of cards for good. Id, hash, lineage and the reason stay.
+    Erase {
+        #[arg(required = true, value_name = "CARD")]
+        card_ids: Vec<CardId>,
+        /// Slug or id.
+        #[arg(long)]
+        project: String,
+        /// Why: kept in the audit.
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        service: Service,
+        #[command(flatten)]
+        owner: Owner,
+    },
+}
+
+pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Show { card_ids, project, service } => show(&card_ids, &project, &service).await,
+        Command::Erase { card_ids, project, reason, service, owner } => {
+            let project_id = project_id(&service.kernel().await?, &project).await?;
+            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+            let erased = card::erase(&mut owner, project_id, &card_ids, &reason).await?;
+            if json {
+                output::json(&erased)?;
+            } else {
+                let reason = |why: &Gone| if let Gone::Erased(reason) = why { reason.clone() } else { String::new() };
+                output::table(
+                    ["card_id", "hash", "erased_at", "reason"],
+                    erased
+                        .iter()
+                        .map(|t| [t.card_id.to_string(), t.hash.to_string(), t.gone_at.to_string(), reason(&t.why)]),
+                );
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn show(card_ids: &[CardId], project: &str, service: &Service) -> Result<ExitCode> {
+    let kernel = service.kernel().await?;
+    let mut work = kernel.begin(project_id(&kernel, project).await?).await?;
+    let batch = card::fetch(&mut work, card_ids, None).await?;
+    for reading in &batch.found {
+        output::json(reading)?;
+    }
+    if !batch.missing.is_empty() {
+        bail!("not found in this project: {:?}", batch.missing);
+    }
+    let tampered = |reading: &&Reading| matches!(reading, Reading::Live(card) if !card.verifies());
+    if let Some(reading) = batch.found.iter().find(tampered) {
+        bail!("card {} does not say what was hashed: it was changed round the database's guards", reading.card_id());
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,7 @@
+//! The commands, one file each.
+
+pub(crate) mod bench;
+pub(crate) mod card;
+pub(crate) mod doctor;
+pub(crate) mod migrate;
+pub(crate) mod project;

@@ -1,0 +1,33 @@
+//! How results are shown: a table for people, one JSON document for programs.
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+/// Prints a value as one line of JSON.
+pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(value)?);
+    Ok(())
+}
+
+/// Prints rows under a head, without lines.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    println!("{table}");
+}
+
+/// What went wrong, and why, each cause once.
+pub(crate) fn error(error: &anyhow::Error, as_json: bool) {
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    if as_json {
+        eprintln!("{}", serde_json::json!({ "error": causes[0], "causes": causes[1..] }));
+        return;
+    }
+    eprintln!("error: {}", causes[0]);
+    for cause in &causes[1..] {
+        eprintln!("  because: {cause}");
+    }
+}
