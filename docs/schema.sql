@@ -6,11 +6,19 @@ CREATE FUNCTION cardbox.erase(project uuid, cards uuid[], why text) RETURNS TABL
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
+declare
+  unknown uuid[];
 begin
   if coalesce(why, '') = '' then
     raise exception 'an erasure needs a reason' using errcode = 'WB011';
   end if;
   perform set_config('waybill.project', project::text, true);
+  select array_agg(asked) into unknown
+    from unnest(cards) asked
+   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked);
+  if unknown is not null then
+    raise exception 'cards not found, nothing was erased' using errcode = 'WB012', detail = unknown::text;
+  end if;
   update cardbox.cards c
      set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
    where c.project_id = project
@@ -37,7 +45,8 @@ declare
     is not distinct from
     (old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
   ended_once boolean :=
-    (old.expires_at is null or (new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds))
+    ((new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds)
+     or old.expires_at is null and new.expires_at is not null)
     and (old.deleted_at is null
          or (new.deleted_at, new.deleted_reason) is not distinct from (old.deleted_at, old.deleted_reason));
 begin
@@ -247,6 +256,7 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.box_entries FOR EACH STATEMEN
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('boxes are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.boxes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.cards ENABLE ROW LEVEL SECURITY;

@@ -324,7 +324,7 @@ impl Draft {
         if let Some(author_id) = &self.metadata.author_id {
             json::check_string(author_id)?;
         }
-        self.metadata.extra.values().try_for_each(|value| Ok(json::check(value)?))
+        Ok(json::check_fields(&self.metadata.extra)?)
     }
 }
 

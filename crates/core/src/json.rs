@@ -12,13 +12,19 @@
 //!
 //! [`parse`] and [`text`] bring things in, [`wire`] brings them out unchanged.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
-use serde::Serialize;
-use serde_json::{Number, Value};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value};
 
 /// The largest integer a double can tell from its neighbours: 2^53 − 1.
 pub const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
+
+/// Deeper values are refused: there must be room to wrap one and still read it back.
+pub const MAX_DEPTH: usize = 100;
 
 const ESC: char = '␛';
 const ESC_UTF8: [u8; 3] = [0xE2, 0x90, 0x9B];
@@ -29,14 +35,20 @@ pub enum Error {
     Syntax(#[from] serde_json::Error),
     #[error("the number {number} at {at} would be rounded: send it as a string, or within ±(2^53−1) and 17 digits")]
     Rounded { number: String, at: String },
-    #[error("the text at {at} holds U+0000: bring outside text in through `json::text` or `json::parse`")]
-    Nul { at: String },
+    #[error(
+        "the text at {at} holds U+0000 or a stray `␛`: bring outside text in through `json::text` or `json::parse`"
+    )]
+    Unescaped { at: String },
+    #[error("the value at {at} is nested more than {MAX_DEPTH} levels deep")]
+    Deep { at: String },
 }
 
 /// Reads JSON from outside: escapes what cannot be stored, refuses what would be rounded.
 pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
     let admitted = admit_bytes(bytes)?;
-    Ok(serde_json::from_slice(&admitted)?)
+    let Strict(value) = serde_json::from_slice(&admitted)?;
+    check(&value)?;
+    Ok(value)
 }
 
 /// Brings plain text from outside in.
@@ -68,9 +80,9 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
         if rest.starts_with(ESC) {
             outside.push(ESC);
             rest = &rest[ESC.len_utf8()..];
-        } else if let Some(hex) = rest.get(..4).filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit())) {
+        } else if let Some(digits) = rest.get(..4).filter(|digits| is_escaped_unit(digits)) {
             outside.push_str("\\u");
-            outside.push_str(hex);
+            outside.push_str(digits);
             rest = &rest[4..];
         } else {
             outside.push(ESC);
@@ -82,7 +94,12 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
 
 /// Whether a value built inside Waybill may be stored as it is.
 pub fn check(value: &Value) -> Result<(), Error> {
-    check_at(value, &Place::Root)
+    check_at(value, &Place::Root, 0)
+}
+
+/// [`check`] for the fields of an object.
+pub fn check_fields(fields: &Map<String, Value>) -> Result<(), Error> {
+    check_object(fields, &Place::Root, 0)
 }
 
 /// RFC 8785 text of a value that passed [`check`].
@@ -109,21 +126,29 @@ impl Place<'_> {
     }
 }
 
-fn check_at(value: &Value, place: &Place<'_>) -> Result<(), Error> {
+fn check_at(value: &Value, place: &Place<'_>, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::Deep { at: place.pointer() });
+    }
     match value {
         Value::Null | Value::Bool(_) => Ok(()),
         Value::Number(number) if is_exact(number) => Ok(()),
         Value::Number(number) => Err(Error::Rounded { number: number.to_string(), at: place.pointer() }),
         Value::String(text) => check_text(text, place),
         Value::Array(items) => {
-            items.iter().enumerate().try_for_each(|(index, item)| check_at(item, &Place::Index(place, index)))
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(index, item)| check_at(item, &Place::Index(place, index), depth + 1))
         }
-        Value::Object(fields) => fields.iter().try_for_each(|(key, field)| {
-            let place = Place::Key(place, key);
-            check_text(key, &place)?;
-            check_at(field, &place)
-        }),
+        Value::Object(fields) => check_object(fields, place, depth),
     }
+}
+
+fn check_object(fields: &Map<String, Value>, place: &Place<'_>, depth: usize) -> Result<(), Error> {
+    fields.iter().try_for_each(|(key, field)| {
+        let place = Place::Key(place, key);
+        check_text(key, &place)?;
+        check_at(field, &place, depth + 1)
+    })
 }
 
 /// [`check`] for a plain string.
@@ -132,7 +157,26 @@ pub fn check_string(text: &str) -> Result<(), Error> {
 }
 
 fn check_text(text: &str, place: &Place<'_>) -> Result<(), Error> {
-    if text.contains('\0') { Err(Error::Nul { at: place.pointer() }) } else { Ok(()) }
+    let well_escaped = !text.contains(ESC) || {
+        let mut rest = text;
+        loop {
+            let Some(at) = rest.find(ESC) else { break true };
+            rest = &rest[at + ESC.len_utf8()..];
+            if let Some(after) = rest.strip_prefix(ESC) {
+                rest = after;
+            } else if !rest.get(..4).is_some_and(is_escaped_unit) {
+                break false;
+            }
+        }
+    };
+    if text.contains('\0') || !well_escaped { Err(Error::Unescaped { at: place.pointer() }) } else { Ok(()) }
+}
+
+/// The four digits behind `␛`: U+0000 or a surrogate, as [`parse`] writes them.
+fn is_escaped_unit(digits: &str) -> bool {
+    digits == "0000"
+        || matches!(digits.as_bytes(), [b'D', b'8'..=b'9' | b'A'..=b'F', rest @ ..]
+            if rest.iter().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F')))
 }
 
 fn is_exact(number: &Number) -> bool {
@@ -145,6 +189,72 @@ fn is_exact(number: &Number) -> bool {
 /// From 2^53 up to 1e21 the canonical form writes a double as an integer that the next reader must refuse.
 fn stays_itself(double: f64) -> bool {
     double.is_finite() && (double.abs() <= MAX_SAFE_INTEGER as f64 || double.abs() >= 1e21)
+}
+
+/// A value in which no object names a key twice: readers would not agree which one counts.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
+        deserializer.deserialize_any(StrictVisitor).map(Strict)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Strict(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, Strict(field))) = fields.next_entry::<String, Strict>()? {
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format!("the key {key:?} stands twice in one object")));
+            }
+            object.insert(key, field);
+        }
+        Ok(Value::Object(object))
+    }
 }
 
 /// One pass over the raw bytes, because a parsed number has already been rounded and a lone surrogate is
@@ -203,8 +313,8 @@ fn admit_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Error> {
 
 /// The UTF-16 unit that a `\uXXXX` escape at this place stands for.
 fn unit_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let hex = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
-    u16::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()
+    let hex = std::str::from_utf8(bytes.get(at..at + 6)?.strip_prefix(b"\\u")?).ok()?;
+    hex.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u16::from_str_radix(hex, 16).ok())?
 }
 
 fn check_token(token: &[u8], at: usize) -> Result<(), Error> {
@@ -231,8 +341,9 @@ fn decimal(token: &str) -> (bool, String, i64) {
     if significant.is_empty() {
         return (false, significant, 0);
     }
-    let exponent: i64 = exponent.parse().unwrap_or(i64::MAX / 2);
-    (negative, significant, exponent + whole.len() as i64 - leading as i64)
+    // Out of range either way, a number that far off is zero or infinite as a double and does not compare equal.
+    let exponent: i64 = exponent.parse().unwrap_or(i64::MAX);
+    (negative, significant, exponent.saturating_add(whole.len() as i64).saturating_sub(leading as i64))
 }
 
 #[cfg(test)]
@@ -269,6 +380,7 @@ mod tests {
         refuses(r#"{"n":-9007199254740992}"#, "at byte 5");
         refuses("[1,100000000000000000000]", "would be rounded");
         refuses("1e20", "1e20 at byte 0"); // would be written as an integer that nobody may send back
+        refuses("0.001e-9223372036854775808", "would be rounded");
         refuses("1e400", "would be rounded");
         refuses("1e-400", "would be rounded");
         refuses("0.1000000000000000055511151231257827", "would be rounded");
@@ -287,7 +399,20 @@ mod tests {
         accepts(r#"{"\u0000":"\\u0000"}"#, r#"{"␛0000":"\\u0000"}"#);
         assert_eq!(text("a\0␛"), "a␛0000␛␛");
         assert_eq!(wire("\"␛D800 ␛␛ ␛0000\""), "\"\\uD800 ␛ \\u0000\"");
-        assert!(matches!(check(&Value::String("\0".into())), Err(Error::Nul { .. })));
+        for stray in ["\0", "a␛b", "␛", "␛0041", "␛d800"] {
+            assert!(matches!(check(&Value::String(stray.into())), Err(Error::Unescaped { .. })), "{stray:?}");
+        }
+    }
+
+    #[test]
+    fn what_readers_would_not_agree_on_is_refused() {
+        let complaint = |bytes: &[u8]| format!("{:?}", parse(bytes).unwrap_err());
+        assert!(complaint(br#"{"a":1,"b":{"c":1,"c":2}}"#).contains("stands twice"));
+        assert!(complaint(br#""\u+000""#).contains("Syntax"));
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(parse(nested(MAX_DEPTH).as_bytes()).is_ok());
+        assert!(complaint(nested(MAX_DEPTH + 2).as_bytes()).contains("Deep"));
+        assert!(check_fields(&[("\0".to_owned(), Value::Null)].into_iter().collect()).is_err());
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -133,7 +133,8 @@ declare
     is not distinct from
     (old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
   ended_once boolean :=
-    (old.expires_at is null or (new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds))
+    ((new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds)
+     or old.expires_at is null and new.expires_at is not null)
     and (old.deleted_at is null
          or (new.deleted_at, new.deleted_reason) is not distinct from (old.deleted_at, old.deleted_reason));
 begin
@@ -154,6 +155,9 @@ create trigger guard before update on cardbox.cards for each row execute functio
 create trigger keep before delete on cardbox.cards for each row execute function cardbox.refuse('a card is kept for ever');
 create trigger keep_all before truncate on cardbox.cards execute function cardbox.refuse('cards are kept for ever');
 
+-- A row that nobody erased for could never be removed, and would stand in the way of the real one.
+create trigger real before insert on cardbox.erasures for each row when (pg_trigger_depth() = 0)
+  execute function cardbox.refuse('only an erasure writes its record');
 create trigger keep before update or delete on cardbox.erasures for each row execute function cardbox.refuse('the audit is append-only');
 create trigger keep_all before truncate on cardbox.erasures execute function cardbox.refuse('the audit is append-only');
 
@@ -172,11 +176,19 @@ create function cardbox.erase(project uuid, cards uuid[], why text)
 returns table (card_id uuid, hash bytea, erased_at timestamptz, reason text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  unknown uuid[];
 begin
   if coalesce(why, '') = '' then
     raise exception 'an erasure needs a reason' using errcode = 'WB011';
   end if;
   perform set_config('waybill.project', project::text, true);
+  select array_agg(asked) into unknown
+    from unnest(cards) asked
+   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked);
+  if unknown is not null then
+    raise exception 'cards not found, nothing was erased' using errcode = 'WB012', detail = unknown::text;
+  end if;
   update cardbox.cards c
      set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
    where c.project_id = project

@@ -12,7 +12,10 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
-use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
+use sqlx::{
+    FromRow, PgConnection, Row,
+    postgres::{PgDatabaseError, PgRow},
+};
 use waybill_core::{
     card::{Card, CardHash, CardType, Content, Gone, Metadata, NewCard, Reading, Tombstone},
     id::{CardId, ProjectId, StepId, ToolCallId, TraceId},
@@ -26,6 +29,8 @@ pub enum Error {
     Conflict(CardId),
     #[error("card {0} is of type `{1}`, which is shared by content: use `card::intern`")]
     Shared(CardId, CardType),
+    #[error("card {0} has ended: mint a new id to write its content again")]
+    Ended(CardId),
     #[error("cards not found: {0:?}")]
     NotFound(Vec<CardId>),
     #[error("cards that already have an end, or are shared by content and cannot have one: {0:?}")]
@@ -76,8 +81,12 @@ pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<Card
         write(work, &unknown, true).await?;
         known = find_by_content(work, cards).await?;
     }
-    // A hash that is still unknown lost its id to a card with other content.
-    cards.iter().map(|card| known.get(&card.hash()).copied().ok_or(Error::Conflict(card.card_id()))).collect()
+    if let Some(card) = cards.iter().find(|card| !known.contains_key(&card.hash())) {
+        // Its id is taken: by other content, or by the same content that has ended since.
+        check_replay(work, std::slice::from_ref(card)).await?;
+        return Err(work.refuse(Error::Ended(card.card_id())));
+    }
+    Ok(cards.iter().map(|card| known[&card.hash()]).collect())
 }
 
 async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool) -> Result<u64, Error> {
@@ -135,7 +144,7 @@ async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
     .into_iter()
     .collect();
     match cards.iter().find(|card| stored.get(&card.card_id()) != Some(&card.hash())) {
-        Some(card) => Err(Error::Conflict(card.card_id())),
+        Some(card) => Err(work.refuse(Error::Conflict(card.card_id()))),
         None => Ok(()),
     }
 }
@@ -165,7 +174,7 @@ pub async fn fetch(
     let rows: Vec<ReadingRow> = sqlx::query_as(
         "select r.*
            from (select distinct card_id from unnest($2::uuid[]) as asked (card_id)) asked
-          cross join lateral cardbox.reading($1, asked.card_id, coalesce($3, now())) r",
+          cross join lateral cardbox.reading($1, asked.card_id, coalesce($3, statement_timestamp())) r",
     )
     .bind(project_id)
     .bind(card_ids)
@@ -181,7 +190,7 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
     let project_id = work.project_id();
     let set: Vec<CardId> = sqlx::query_scalar(
         "update cardbox.cards
-            set ttl_seconds = $3::int, expires_at = now() + make_interval(secs => $3::int)
+            set ttl_seconds = $3::int, expires_at = clock_timestamp() + make_interval(secs => $3::int)
           where project_id = $1 and card_id = any($2)
             and expires_at is null and not content_addressed
       returning card_id",
@@ -196,7 +205,7 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
         return Ok(());
     }
     let unknown = fetch(work, &refused, None).await?.missing;
-    Err(if unknown.is_empty() { Error::EndIsSet(refused) } else { Error::NotFound(unknown) })
+    Err(work.refuse(if unknown.is_empty() { Error::EndIsSet(refused) } else { Error::NotFound(unknown) }))
 }
 
 /// Takes cards out of every later hydration. Deleting twice changes nothing: the first reason stays.
@@ -205,7 +214,7 @@ pub async fn delete(work: &mut UnitOfWork, card_ids: &[CardId], reason: &str) ->
     let known: Vec<CardId> = sqlx::query_scalar(
         "with deleted as (
            update cardbox.cards
-              set deleted_at = now(), deleted_reason = $3
+              set deleted_at = clock_timestamp(), deleted_reason = $3
             where project_id = $1 and card_id = any($2) and deleted_at is null)
          select card_id
            from cardbox.cards
@@ -217,7 +226,7 @@ pub async fn delete(work: &mut UnitOfWork, card_ids: &[CardId], reason: &str) ->
     .fetch_all(&mut **work)
     .await?;
     let unknown = absent(card_ids, &known);
-    if unknown.is_empty() { Ok(()) } else { Err(Error::NotFound(unknown)) }
+    if unknown.is_empty() { Ok(()) } else { Err(work.refuse(Error::NotFound(unknown))) }
 }
 
 /// Destroys the content of cards for good, on record. Takes the owner's connection: the service has no right to it.
@@ -234,14 +243,20 @@ pub async fn erase(
     .bind(card_ids)
     .bind(reason)
     .fetch_all(owner)
-    .await?;
-    let erased: Vec<CardId> = rows.iter().map(|row| row.0).collect();
-    let unknown = absent(card_ids, &erased);
-    if !unknown.is_empty() {
-        return Err(Error::NotFound(unknown));
-    }
+    .await
+    .map_err(|error| not_found(&error).unwrap_or(Error::Db(error)))?;
     let tombstone = |(card_id, hash, gone_at, reason)| Tombstone { card_id, hash, gone_at, why: Gone::Erased(reason) };
     Ok(rows.into_iter().map(tombstone).collect())
+}
+
+/// `cardbox.erase` names what it did not find in the detail of its refusal, as an array.
+fn not_found(error: &sqlx::Error) -> Option<Error> {
+    let error = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?;
+    if error.code() != "WB012" {
+        return None;
+    }
+    let ids = error.detail()?.trim_matches(['{', '}']).split(',');
+    Some(Error::NotFound(ids.filter_map(|id| id.parse().ok()).collect()))
 }
 
 fn absent(asked: &[CardId], present: &[CardId]) -> Vec<CardId> {
@@ -267,13 +282,13 @@ impl FromRow<'_, PgRow> for ReadingRow {
         }
         let card_type: CardType = row.try_get("type")?;
         let content = Content::read_stored(&card_type, json_text(row, "content")?.unwrap_or("null"))
-            .map_err(|error| malformed("content", error))?;
+            .map_err(|error| malformed(card_id, "content", error))?;
         let tool_calls = match json_text(row, "tool_calls")? {
-            Some(text) => serde_json::from_str(text).map_err(|error| malformed("tool_calls", error))?,
+            Some(text) => serde_json::from_str(text).map_err(|error| malformed(card_id, "tool_calls", error))?,
             None => Vec::new(),
         };
         let extra = match json_text(row, "metadata")? {
-            Some(text) => serde_json::from_str(text).map_err(|error| malformed("metadata", error))?,
+            Some(text) => serde_json::from_str(text).map_err(|error| malformed(card_id, "metadata", error))?,
             None => Map::<String, Value>::new(),
         };
         let metadata = Metadata {
@@ -309,6 +324,6 @@ fn json_text<'r>(row: &'r PgRow, column: &str) -> sqlx::Result<Option<&'r str>> 
     raw.as_str().map(Some).map_err(|source| sqlx::Error::ColumnDecode { index: column.to_owned(), source })
 }
 
-fn malformed(column: &str, source: serde_json::Error) -> sqlx::Error {
-    sqlx::Error::ColumnDecode { index: column.to_owned(), source: source.into() }
+fn malformed(card_id: CardId, column: &str, source: serde_json::Error) -> sqlx::Error {
+    sqlx::Error::ColumnDecode { index: format!("{column} of card {card_id}"), source: source.into() }
 }

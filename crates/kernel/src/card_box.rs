@@ -64,8 +64,11 @@ pub struct Placed {
 pub struct Hydrated {
     /// How long the box was.
     pub length: i64,
+    /// The time it was read as of: the one asked for, or the database's. A card whose end was written before this and
+    /// committed after is live here and gone when read again as of this time: a receipt also names what was gone.
+    pub as_of: DateTime<Utc>,
     pub cards: Vec<Placed>,
-    /// The positions that the budget could not hold. Empty when everything fits.
+    /// The positions that were left out, because the budget could not hold them or nothing live was left in them.
     pub omitted: Option<Span>,
 }
 
@@ -114,6 +117,7 @@ pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<Card
 }
 
 /// Puts cards at the end of a box; gives its new length. Nothing is written unless the box and all cards exist.
+/// A unit of work that appends to several boxes does so in the order of their ids, so that two cannot wait for each other.
 pub async fn append(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<i64, Error> {
     let project_id = work.project_id();
     // The row lock of the update is the order of the box: no gap, no tie, released with the entries at commit.
@@ -171,7 +175,7 @@ async fn why_not_appended(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[Card
 /// Puts a span of another box at the end of a box, by reference; gives the box's new length.
 /// What the box holds of the same source already is left out: on reading it would be a repeat.
 pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Result<i64, Error> {
-    check(source)?;
+    let source = check(source)?;
     let project_id = work.project_id();
     // A statement of its own: what the box holds may be read only after the lock on it is ours.
     let lengths: Option<(i64, Option<i64>)> = sqlx::query_as(
@@ -188,16 +192,18 @@ pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Resu
     let (length, source_length) = lengths.ok_or(Error::NotFound(box_id))?;
     let upto = source.upto.min(source_length.ok_or(Error::NotFound(source.box_id))?);
     let grown: Option<i64> = sqlx::query_scalar(
-        "with fresh as (
+        "with held as materialized (
+           select source_box_id, range_agg(int8range(from_seq, to_seq, '[]')) as parts
+             from cardbox.box_entries
+            where project_id = $1 and box_id = $2 and source_box_id is not null
+            group by source_box_id
+         ), fresh as (
            select r.source_box_id, lower(part) as from_seq, upper(part) - 1 as to_seq,
                   sum(upper(part) - lower(part)) over (order by r.place, lower(part))::bigint as upto
              from cardbox.runs($1, $3, $4, $5) r
+             left join held on held.source_box_id = r.source_box_id
             cross join lateral unnest(
-                    int8multirange(int8range(r.from_seq, r.to_seq, '[]'))
-                    - coalesce((select range_agg(int8range(held.from_seq, held.to_seq, '[]'))
-                                  from cardbox.box_entries held
-                                 where held.project_id = $1 and held.box_id = $2
-                                   and held.source_box_id = r.source_box_id), '{}')) as part
+                    int8multirange(int8range(r.from_seq, r.to_seq, '[]')) - coalesce(held.parts, '{}')) as part
             where r.source_box_id <> $2
          ), entries as (
            insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
@@ -223,7 +229,7 @@ pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Resu
 /// Makes boxes that begin with a span of another box, by reference: one entry per run in each, whatever its length.
 /// For many boxes, [`share`] the source first.
 pub async fn create_from(work: &mut UnitOfWork, box_ids: &[BoxId], source: Span) -> Result<(), Error> {
-    check(source)?;
+    let source = check(source)?;
     let project_id = work.project_id();
     let found: Option<i64> = sqlx::query_scalar(
         "with source as materialized (
@@ -256,7 +262,7 @@ pub async fn create_from(work: &mut UnitOfWork, box_ids: &[BoxId], source: Span)
 /// Gives a span with the same cards that many boxes can inherit cheaply: the source itself, or, where it has more
 /// than [`MOST_RUNS`] runs, a new box that holds its cards one by one.
 pub async fn share(work: &mut UnitOfWork, source: Span) -> Result<Span, Error> {
-    check(source)?;
+    let source = check(source)?;
     let project_id = work.project_id();
     let counted: Option<(i64, i64)> = sqlx::query_as(
         "select least(b.length, $4), (select count(*) from cardbox.runs($1, $2, $3, least(b.length, $4)))
@@ -304,7 +310,7 @@ pub async fn share(work: &mut UnitOfWork, source: Span) -> Result<Span, Error> {
 
 /// Reads a span of a box, in order. For long boxes, page by page.
 pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>>) -> Result<Vec<Placed>, Error> {
-    check(span)?;
+    let span = check(span)?;
     let project_id = work.project_id();
     // The references are sorted, not the cards: wide rows would spill to disk.
     let rows: Vec<PlacedRow> = sqlx::query_as(
@@ -312,7 +318,7 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
            from cardbox.boxes b
            left join (
                 lateral (select * from cardbox.places($1, $2, $3, least($4, b.length)) order by place offset 0) p
-                cross join lateral cardbox.reading($1, p.card_id, coalesce($5, now())) r) on true
+                cross join lateral cardbox.reading($1, p.card_id, coalesce($5, statement_timestamp())) r) on true
           where b.project_id = $1 and b.box_id = $2
           order by p.place",
     )
@@ -338,33 +344,38 @@ pub async fn hydrate(
     window: Window,
 ) -> Result<Hydrated, Error> {
     let project_id = work.project_id();
-    // `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget,
-    // or more positions than it has tokens (then only cards that ended are left). `kept` cuts at the exact card.
+    // `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget, or
+    // until 4,096 positions in a row held nothing live. `kept` cuts at the exact card. A repeat costs nothing: in the
+    // walk within its chunk, in the cut for good; nor does what stands in the head already.
     let rows: Vec<HydratedRow> = sqlx::query_as(
         "with recursive
          b as materialized (
-           select least(length, $3) as length, least(length, $3, $4) as pinned, coalesce($6, now()) as as_of
+           select least(length, $3) as length, least(length, $3, $4) as pinned, coalesce($6, statement_timestamp()) as as_of
              from cardbox.boxes
             where project_id = $1 and box_id = $2
          ),
          head as materialized (
-           select coalesce(sum(r.n_tokens) filter (where r.gone_at is null), 0) as n_tokens
-             from b
-            cross join lateral cardbox.places($1, $2, 1, b.pinned) p
-            cross join lateral cardbox.reading($1, p.card_id, b.as_of) r
+           select coalesce(sum(n_tokens), 0) as n_tokens, array_agg(card_id) as card_ids
+             from (select distinct p.card_id, case when r.gone_at is null then r.n_tokens else 0 end as n_tokens
+                     from b
+                    cross join lateral cardbox.places($1, $2, 1, b.pinned) p
+                    cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) pinned
          ),
          walk as (
-           select b.length + 1 as lo, head.n_tokens as spent
+           select b.length + 1 as lo, head.n_tokens as spent, 0 as idle
              from b, head
             union all
-           select greatest(w.lo - 128, b.pinned + 1), w.spent + chunk.n_tokens
+           select greatest(w.lo - 128, b.pinned + 1), w.spent + chunk.n_tokens,
+                  case when chunk.n_live > 0 then 0 else w.idle + 128 end
              from walk w
             cross join b
             cross join lateral (
-                  select coalesce(sum(r.n_tokens) filter (where r.gone_at is null), 0) as n_tokens
-                    from cardbox.places($1, $2, greatest(w.lo - 128, b.pinned + 1), w.lo - 1) p
-                   cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) chunk
-            where w.lo > b.pinned + 1 and w.spent <= $5 and b.length - w.lo < $5
+                  select coalesce(sum(live.n_tokens), 0) as n_tokens, count(*) as n_live
+                    from (select distinct p.card_id, r.n_tokens
+                            from cardbox.places($1, $2, greatest(w.lo - 128, b.pinned + 1), w.lo - 1) p
+                           cross join lateral cardbox.reading($1, p.card_id, b.as_of) r
+                           where r.gone_at is null) live) chunk
+            where w.lo > b.pinned + 1 and w.spent <= $5 and w.idle < 4096
          ),
          tail as materialized (
            select min(lo) as lo from walk
@@ -374,18 +385,22 @@ pub async fn hydrate(
              from b
             cross join lateral cardbox.places($1, $2, 1, b.pinned) p
             union all
-           select t.place, t.card_id
-             from (select p.place, p.card_id,
-                          head.n_tokens + sum(case when r.gone_at is null then r.n_tokens else 0 end)
-                                          over (order by p.place desc) as spent
-                     from b
-                    cross join head
-                    cross join tail
-                    cross join lateral cardbox.places($1, $2, tail.lo, b.length) p
-                    cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) t
-            where t.spent <= $5
+           select cut.place, cut.card_id
+             from (select costs.place, costs.card_id,
+                          costs.head_tokens + sum(costs.n_tokens) over (order by costs.place desc) as spent
+                     from (select p.place, p.card_id, head.n_tokens as head_tokens,
+                                  case when r.gone_at is null
+                                        and row_number() over (partition by p.card_id order by p.place desc) = 1
+                                        and p.card_id <> all (coalesce(head.card_ids, '{}'))
+                                       then r.n_tokens else 0 end as n_tokens
+                             from b
+                            cross join head
+                            cross join tail
+                            cross join lateral cardbox.places($1, $2, tail.lo, b.length) p
+                            cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) costs) cut
+            where cut.spent <= $5
          )
-         select b.length, b.pinned, k.place, r.*
+         select b.length, b.pinned, b.as_of, k.place, r.*
            from b
            left join (
                 (select * from kept order by place offset 0) k
@@ -394,18 +409,23 @@ pub async fn hydrate(
     )
     .bind(project_id)
     .bind(box_id)
-    .bind(upto.unwrap_or(i64::MAX))
-    .bind(window.pinned)
+    .bind(upto.unwrap_or(i64::MAX).max(0))
+    .bind(window.pinned.max(0))
     .bind(window.budget)
     .bind(window.as_of)
     .fetch_all(&mut **work)
     .await?;
-    let Some(&HydratedRow { length, pinned, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
-    let tail_from = rows.iter().filter_map(|row| row.placed.as_ref()).map(|p| p.place).find(|place| *place > pinned);
-    let omitted = Span { box_id, from: pinned + 1, upto: tail_from.unwrap_or(length + 1) - 1 };
+    let Some(&HydratedRow { length, pinned, as_of, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
+    let (head, tail): (Vec<Placed>, Vec<Placed>) =
+        rows.into_iter().filter_map(|row| row.placed).partition(|placed| placed.place <= pinned);
+    // What has ended before the first live card of the tail is of no use to anybody.
+    let tail: Vec<Placed> = tail.into_iter().skip_while(|placed| matches!(placed.reading, Reading::Gone(_))).collect();
+    let tail_from = tail.first().map_or(length + 1, |placed| placed.place);
+    let omitted = Span { box_id, from: pinned + 1, upto: tail_from - 1 };
     Ok(Hydrated {
         length,
-        cards: without_repeats(rows.into_iter().filter_map(|row| row.placed)),
+        as_of,
+        cards: without_repeats(head.into_iter().chain(tail)),
         omitted: (omitted.from <= omitted.upto).then_some(omitted),
     })
 }
@@ -447,8 +467,9 @@ pub async fn holdings(
     Ok(held)
 }
 
-fn check(span: Span) -> Result<(), Error> {
-    if span.from < 1 { Err(Error::Span(span)) } else { Ok(()) }
+/// Positions count from 1. However far below its beginning a span ends, it is empty.
+fn check(span: Span) -> Result<Span, Error> {
+    if span.from < 1 { Err(Error::Span(span)) } else { Ok(Span { upto: span.upto.max(span.from - 1), ..span }) }
 }
 
 fn without_repeats(placed: impl Iterator<Item = Placed>) -> Vec<Placed> {
@@ -468,12 +489,18 @@ impl FromRow<'_, PgRow> for PlacedRow {
 struct HydratedRow {
     length: i64,
     pinned: i64,
+    as_of: DateTime<Utc>,
     placed: Option<Placed>,
 }
 
 impl FromRow<'_, PgRow> for HydratedRow {
     fn from_row(row: &PgRow) -> sqlx::Result<HydratedRow> {
         let placed = PlacedRow::from_row(row)?.0;
-        Ok(HydratedRow { length: row.try_get("length")?, pinned: row.try_get("pinned")?, placed })
+        Ok(HydratedRow {
+            length: row.try_get("length")?,
+            pinned: row.try_get("pinned")?,
+            as_of: row.try_get("as_of")?,
+            placed,
+        })
     }
 }

@@ -7,7 +7,8 @@ use std::{
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction,
+    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres,
+    pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use waybill_core::id::ProjectId;
@@ -37,6 +38,10 @@ pub enum Error {
     Unreachable { place: String, source: sqlx::Error },
     #[error(transparent)]
     Unfit(#[from] check::Unfit),
+    #[error("a part of this unit of work was refused, so none of it was written")]
+    Refused,
+    #[error("database")]
+    Db(#[from] sqlx::Error),
 }
 
 /// The service's connections. Cheap to clone.
@@ -71,10 +76,11 @@ impl Kernel {
 
     /// Opens a transaction that sees one project and no other. One round trip.
     pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
+        let mut connection = self.pool.acquire().await?;
         // SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
         let begin = format!("begin; set local waybill.project = '{project_id}'");
-        let tx = self.pool.begin_with(AssertSqlSafe(begin)).await?;
-        Ok(UnitOfWork { tx, project_id })
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *connection).await?;
+        Ok(UnitOfWork { connection: Some(connection), project_id, refused: false })
     }
 
     /// For what belongs to no project: the scheduler's functions and the checks.
@@ -93,8 +99,10 @@ pub(crate) fn connect_options(url: &SecretString) -> Result<(PgConnectOptions, S
 /// One transaction in one project. Dropped without `commit`, it rolls back.
 #[derive(Debug)]
 pub struct UnitOfWork {
-    tx: Transaction<'static, Postgres>,
+    /// Present until the transaction has ended.
+    connection: Option<PoolConnection<Postgres>>,
     project_id: ProjectId,
+    refused: bool,
 }
 
 impl UnitOfWork {
@@ -102,8 +110,35 @@ impl UnitOfWork {
         self.project_id
     }
 
-    pub async fn commit(self) -> sqlx::Result<()> {
-        self.tx.commit().await
+    /// Makes it all true, or says that none of it is: also where an error on the way was not heeded.
+    pub async fn commit(mut self) -> Result<(), Error> {
+        if self.refused {
+            return Err(Error::Refused);
+        }
+        // PostgreSQL answers COMMIT of a failed transaction with a quiet ROLLBACK. The empty select before it does not.
+        sqlx::raw_sql("select; commit").execute(&mut *self).await?;
+        self.connection = None;
+        Ok(())
+    }
+
+    /// Passes an error on, and keeps what was written before it from being committed.
+    pub(crate) fn refuse<E>(&mut self, error: E) -> E {
+        self.refused = true;
+        error
+    }
+}
+
+impl Drop for UnitOfWork {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                if sqlx::raw_sql("rollback").execute(&mut *connection).await.is_err() {
+                    connection.close_on_drop();
+                }
+            })),
+            Err(_) => connection.close_on_drop(),
+        }
     }
 }
 
@@ -111,12 +146,12 @@ impl Deref for UnitOfWork {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.tx
+        self.connection.as_ref().expect("the transaction is open until commit takes the value")
     }
 }
 
 impl DerefMut for UnitOfWork {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.tx
+        self.connection.as_mut().expect("the transaction is open until commit takes the value")
     }
 }

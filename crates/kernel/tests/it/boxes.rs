@@ -273,6 +273,64 @@ async fn ended_cards_are_not_hydrated() {
     let live: Vec<_> = hydrated.cards.iter().map(|placed| crate::is_live(&placed.reading)).collect();
     assert_eq!(card_ids(&hydrated.cards), cards[1..]);
     assert_eq!(live, [true, true, false, false]);
+    assert_eq!(hydrated.as_of.timestamp_micros(), later.as_of.unwrap().timestamp_micros());
+}
+
+/// CB-11: a delete that was committed before the statement counts, however long the reader's transaction has been open.
+#[tokio::test]
+async fn a_committed_delete_is_honoured_in_a_transaction_that_began_before_it() {
+    let t = fresh_db().await;
+    let mut work = t.begin().await;
+    let (box_id, cards) = filled_box(&mut work, 1).await;
+    work.commit().await.unwrap();
+    let mut reader = t.begin().await;
+    let mut writer = t.begin().await;
+    card::delete(&mut writer, &cards, "wrong").await.unwrap();
+    writer.commit().await.unwrap();
+    assert!(card_box::hydrate(&mut reader, box_id, None, window(0, 100)).await.unwrap().cards.is_empty());
+    let read = card_box::read(&mut reader, Span::whole(box_id), None).await.unwrap();
+    assert!(!crate::is_live(&read[0].reading));
+    assert!(!crate::is_live(&card::fetch(&mut reader, &cards, None).await.unwrap().found[0]));
+}
+
+/// CB-7, CB-9: a repeat takes nothing from the budget, in the tail or of the head.
+#[tokio::test]
+async fn repeats_cost_nothing() {
+    let t = fresh_db().await;
+    let mut work = t.begin().await;
+    let (box_id, cards) = filled_box(&mut work, 10).await;
+    for repeated in [9, 9, 9, 0] {
+        card_box::append(&mut work, box_id, &[cards[repeated]]).await.unwrap();
+    }
+    let each = Draft::instruction("instruction 0").seal().unwrap().n_tokens().get();
+    let hydrated = card_box::hydrate(&mut work, box_id, None, window(1, each * 10)).await.unwrap();
+    assert_eq!(card_ids(&hydrated.cards), cards);
+    assert_eq!(hydrated.omitted, None);
+}
+
+/// However odd the numbers, no panic and no overflow.
+#[tokio::test]
+async fn extreme_positions_are_empty_spans() {
+    let t = fresh_db().await;
+    let mut work = t.begin().await;
+    let (source, _) = filled_box(&mut work, 3).await;
+    let (box_id, _) = filled_box(&mut work, 1).await;
+    card_box::inherit(&mut work, box_id, Span::whole(source)).await.unwrap();
+    for (from, upto) in [(1, i64::MIN), (i64::MAX, i64::MAX), (i64::MAX, i64::MIN), (9, 3)] {
+        let span = Span { box_id, from, upto };
+        assert!(card_box::read(&mut work, span, None).await.unwrap().is_empty(), "{span:?}");
+        assert_eq!(card_box::inherit(&mut work, source, span).await.unwrap(), 3, "{span:?}");
+        let child = BoxId::new();
+        card_box::create_from(&mut work, &[child], span).await.unwrap();
+        assert!(held(&mut work, child).await.is_empty(), "{span:?}");
+        card_box::share(&mut work, span).await.unwrap();
+    }
+    for (upto, pinned) in [(-5, 2), (i64::MIN, i64::MIN), (i64::MAX, i64::MAX), (2, -3)] {
+        let hydrated = card_box::hydrate(&mut work, box_id, Some(upto), window(pinned, 1000)).await.unwrap();
+        assert_eq!(hydrated.length, upto.clamp(0, 4));
+        assert_eq!(hydrated.cards.len() as i64, hydrated.length);
+        assert_eq!(hydrated.omitted, None);
+    }
 }
 
 /// Which boxes hold this card, directly or by range.

@@ -228,6 +228,54 @@ async fn system_cards_exist_once_per_project_and_content() {
     card::delete(&mut work, &[first.card_id()], "outdated").await.unwrap();
     let third = prompt();
     assert_eq!(card::intern(&mut work, std::slice::from_ref(&third)).await.unwrap(), [third.card_id()]);
+    card::delete(&mut work, &[third.card_id()], "outdated too").await.unwrap();
+    let replayed = card::intern(&mut work, &[third]).await;
+    assert!(matches!(replayed, Err(card::Error::Ended(_))), "{replayed:?}");
+}
+
+/// Nothing that was refused is half written: what came before it cannot be committed either.
+#[tokio::test]
+async fn a_refusal_keeps_the_unit_of_work_from_being_committed() {
+    let t = fresh_db().await;
+    let cards = instructions(1);
+    let mut work = t.begin().await;
+    card::insert(&mut work, &cards).await.unwrap();
+    work.commit().await.unwrap();
+
+    let mut work = t.begin().await;
+    let outcome = card::delete(&mut work, &[cards[0].card_id(), CardId::new()], "half").await;
+    assert!(matches!(outcome, Err(card::Error::NotFound(_))), "{outcome:?}");
+    assert!(matches!(work.commit().await, Err(waybill_kernel::work::Error::Refused)));
+
+    // PostgreSQL itself would answer this commit with a quiet rollback.
+    let mut work = t.begin().await;
+    let more = instructions(1);
+    card::insert(&mut work, &more).await.unwrap();
+    assert!(sqlx::query("select 1 / 0").execute(&mut *work).await.is_err());
+    assert!(matches!(work.commit().await, Err(waybill_kernel::work::Error::Db(_))));
+
+    let mut work = t.begin().await;
+    assert!(is_live(&card::fetch(&mut work, &ids(&cards), None).await.unwrap().found[0]));
+    assert_eq!(card::fetch(&mut work, &ids(&more), None).await.unwrap().missing, ids(&more));
+}
+
+/// A value as deep as may be stored can be read back, also inside a result; a deeper one is refused.
+#[tokio::test]
+async fn what_is_stored_can_be_read_back_however_deep() {
+    let t = fresh_db().await;
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let result = |levels| {
+        let content = ResultContent { status: "success".into(), result: nested(levels), extra: Default::default() };
+        let mut draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
+        draft.tool_call_id = Some(ToolCallId::new());
+        draft.seal()
+    };
+    let deepest = result(waybill_core::json::MAX_DEPTH - 1).unwrap();
+    let mut work = t.begin().await;
+    card::insert(&mut work, std::slice::from_ref(&deepest)).await.unwrap();
+    let found = card::fetch(&mut work, &[deepest.card_id()], None).await.unwrap().found;
+    assert!(matches!(&found[0], Reading::Live(card) if card.verifies()));
+    assert!(result(waybill_core::json::MAX_DEPTH).unwrap_err().to_string().contains("nested more than"));
 }
 
 /// CB-6: eight writers of one prompt get one id.
@@ -295,12 +343,14 @@ async fn an_end_is_set_once() {
     let mut work = t.begin().await;
     card::insert(&mut work, &cards).await.unwrap();
     card::expire(&mut work, &[a], 60).await.unwrap();
+    work.commit().await.unwrap();
+    let mut work = t.begin().await;
     let outcome = card::expire(&mut work, &[a, b], 90).await;
     assert!(matches!(&outcome, Err(card::Error::EndIsSet(refused)) if refused == &[a]), "{outcome:?}");
     let unknown = CardId::new();
     let outcome = card::expire(&mut work, &[unknown], 60).await;
     assert!(matches!(&outcome, Err(card::Error::NotFound(ids)) if ids == &[unknown]), "{outcome:?}");
-    work.commit().await.unwrap();
+    drop(work);
 
     // Not even round the kernel: the service may set these columns, the trigger lets it do so once.
     let mut work = t.begin().await;
@@ -309,6 +359,10 @@ async fn an_end_is_set_once() {
         .execute(&mut *work)
         .await;
     assert_eq!(again.unwrap_err().as_database_error().unwrap().code().unwrap(), "WB010");
+    let mut work = t.begin().await;
+    let ttl_alone =
+        sqlx::query("update cardbox.cards set ttl_seconds = 5 where card_id = $1").bind(b).execute(&mut *work).await;
+    assert_eq!(ttl_alone.unwrap_err().as_database_error().unwrap().code().unwrap(), "WB010");
 }
 
 /// L0-18: time is the database's. The service cannot write another.

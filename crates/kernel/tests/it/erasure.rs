@@ -68,6 +68,11 @@ async fn an_erasure_is_idempotent_and_needs_a_reason() {
     let outcome = card::erase(&mut owner, t.project_id, &[unknown], "one").await;
     assert!(matches!(&outcome, Err(card::Error::NotFound(ids)) if ids == &[unknown]), "{outcome:?}");
     assert!(card::erase(&mut owner, t.project_id, &cards[1..], "").await.is_err());
+    // One mistyped id: nothing is erased.
+    let outcome = card::erase(&mut owner, t.project_id, &[cards[1], unknown], "one").await;
+    assert!(matches!(&outcome, Err(card::Error::NotFound(ids)) if ids == &[unknown]), "{outcome:?}");
+    let found = card::fetch(&mut t.begin().await, &cards[1..], None).await.unwrap().found;
+    assert!(crate::is_live(&found[0]));
     assert_eq!(held(&mut t.begin().await, box_id).await, cards);
 }
 
@@ -93,6 +98,17 @@ async fn the_service_cannot_erase_and_nobody_can_hide_it() {
         let error = sqlx::query(attempt).execute(&mut admin).await.expect_err(attempt);
         assert_eq!(error.as_database_error().unwrap().code().unwrap(), "WB010", "{attempt}");
     }
+    // Nor can anybody write a record of what was not erased.
+    let forged = format!(
+        "begin; set local role waybill_eraser; set local waybill.project = '{}';
+         insert into cardbox.erasures values ('{}', '{}', '', 'forged', 'me', now())",
+        t.project_id,
+        t.project_id,
+        CardId::new()
+    );
+    let error = sqlx::raw_sql(sqlx::AssertSqlSafe(forged)).execute(&mut admin).await.unwrap_err();
+    assert_eq!(error.as_database_error().unwrap().code().unwrap(), "WB010");
+    sqlx::raw_sql("rollback").execute(&mut admin).await.unwrap();
     // Even as the role that owns the function, content goes only together with its record.
     let mut work = t.begin().await;
     let (_, more) = filled_box(&mut work, 1).await;

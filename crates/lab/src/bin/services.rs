@@ -15,8 +15,8 @@ async fn main() -> Result<()> {
             if !shared.postgres.has_database(DATABASE).await? {
                 shared.postgres.create_database(DATABASE).await?;
             }
-            println!("export WAYBILL_OWNER_URL={}", shared.postgres.owner_url(DATABASE));
-            println!("export WAYBILL_DATABASE_URL={}", shared.postgres.service_url(DATABASE));
+            println!("export WAYBILL_OWNER_URL='{}'", shared.postgres.owner_url(DATABASE));
+            println!("export WAYBILL_DATABASE_URL='{}'", shared.postgres.service_url(DATABASE));
             eprintln!("PostgreSQL on port {}, NATS {}", shared.postgres.port(), nats::info(&shared.nats_url)?.version);
             Ok(())
         }

@@ -1,11 +1,11 @@
 //! A private PostgreSQL: found or installed, initialised, started, ended.
 
 use std::{
-    env,
+    env, fmt,
     fs::{self, File},
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -42,7 +42,7 @@ const DURABLE: &[&str] = &[
 ];
 
 /// A server we may make databases on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Server {
     admin_url: Url,
     owner: Login,
@@ -54,6 +54,12 @@ enum Login {
     Ours,
     /// On a server we were given: whoever was named owns the databases.
     Given,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({}:{})", self.admin_url.host_str().unwrap_or_default(), self.port())
+    }
 }
 
 impl Server {
@@ -125,13 +131,23 @@ impl Server {
         Ok(())
     }
 
-    /// On a server we were given, the service's role needs a password before anyone can log in as it.
+    /// On a server we were given, the service's role needs a password before anyone can log in as it. One that has a
+    /// password already belongs to somebody's real installation.
     pub async fn open_service_login(&self) -> Result<()> {
-        if matches!(self.owner, Login::Given) {
-            let mut admin = self.admin().await?;
-            let sql = format!("alter role waybill_service password '{LAB_PASSWORD}'");
-            sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        let database = self.admin_url.path().trim_start_matches('/');
+        let open = PgConnection::connect(&self.service_url(database)).await.is_ok();
+        if matches!(self.owner, Login::Ours) || open {
+            return Ok(());
         }
+        let mut admin = self.admin().await?;
+        let taken = "select rolpassword is not null from pg_authid where rolname = 'waybill_service'";
+        let taken: bool = sqlx::query_scalar(taken).fetch_one(&mut admin).await?;
+        ensure!(
+            !taken,
+            "the server of DATABASE_URL has a waybill_service with a password: name one that can be thrown away"
+        );
+        let sql = format!("alter role waybill_service password '{LAB_PASSWORD}'");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
         Ok(())
     }
 }
@@ -229,27 +245,37 @@ async fn launch(folder: &Path, settings: &[&str]) -> Result<Server> {
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
     let mut child = command.spawn().context("cannot start postgres")?;
 
-    let server = Server::ours(port)?;
+    let up = until_up(Server::ours(port)?, &mut child).await;
+    if up.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    up.with_context(|| format!("postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default()))
+}
+
+async fn until_up(server: Server, child: &mut Child) -> Result<Server> {
     let begun = Instant::now();
     loop {
         if let Ok(mut admin) = server.admin().await {
             sqlx::query("create role waybill_owner login createrole createdb").execute(&mut admin).await?;
             return Ok(server);
         }
-        let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(60);
-        ensure!(!over, "postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default());
+        ensure!(child.try_wait()?.is_none(), "it has ended");
+        ensure!(begun.elapsed() < Duration::from_secs(60), "no answer within a minute");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Process id and port, from the server's own lock file, if that process lives.
+/// Process id and port, from the server's own lock file, if that process is the server of this folder: the file
+/// outlives a server that was killed, and its number may be another process by now.
 fn running(folder: &Path) -> Option<(i32, u16)> {
-    let file = fs::read_to_string(folder.join("data").join("postmaster.pid")).ok()?;
+    let data = folder.join("data");
+    let file = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let lines: Vec<&str> = file.lines().map(str::trim).collect();
     let pid = lines.first()?.parse().ok()?;
-    let ready = lines.get(7).is_some_and(|state| *state == "ready");
     let alive = rustix::process::Pid::from_raw(pid).is_some_and(is_alive);
-    (ready && alive).then_some((pid, lines.get(3)?.parse().ok()?))
+    let ours = fs::read_link(format!("/proc/{pid}/cwd")).ok()? == data.canonicalize().ok()?;
+    (alive && ours).then_some((pid, lines.get(3)?.parse().ok()?))
 }
 
 fn end(folder: &Path) {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Subcommand;
 use waybill_lab::{
     bench::card_box::{self, Options},
@@ -30,7 +30,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let Command::Box { cards, short } = command;
     ensure!(cards >= 10_000, "--cards {cards}: the largest box holds at least 10,000");
     let options = if short { Options { cards: 50_000, samples: 120 } } else { Options { cards, samples: 400 } };
-    report(&card_box::run(options).await?, json)
+    tokio::select! {
+        figures = card_box::run(options) => report(&figures?, json),
+        // Dropping the run ends the server it started.
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+    }
 }
 
 /// Prints the figures; fails where one falls short.

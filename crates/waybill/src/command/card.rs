@@ -7,6 +7,7 @@ use clap::Subcommand;
 use waybill_core::{
     card::{Gone, Reading},
     id::CardId,
+    json,
 };
 use waybill_kernel::{card, migrate};
 
@@ -44,14 +45,14 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Show { card_ids, project, service } => show(&card_ids, &project, &service).await,
         Command::Erase { card_ids, project, reason, service, owner } => {
             let project_id = project_id(&service.kernel().await?, &project).await?;
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
             let erased = card::erase(&mut owner, project_id, &card_ids, &reason).await?;
-            if json {
+            if as_json {
                 output::json(&erased)?;
             } else {
                 let reason = |why: &Gone| if let Gone::Erased(reason) = why { reason.clone() } else { String::new() };
@@ -72,7 +73,7 @@ async fn show(card_ids: &[CardId], project: &str, service: &Service) -> Result<E
     let mut work = kernel.begin(project_id(&kernel, project).await?).await?;
     let batch = card::fetch(&mut work, card_ids, None).await?;
     for reading in &batch.found {
-        output::json(reading)?;
+        println!("{}", json::wire(&serde_json::to_string(reading)?)); // as it was sent to us
     }
     if !batch.missing.is_empty() {
         bail!("not found in this project: {:?}", batch.missing);
