@@ -110,16 +110,16 @@ async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool
     .bind(column(cards, NewCard::n_tokens))
     .bind(column(cards, |card| card.metadata().card_type.as_str()))
     .bind(column(cards, |card| card.metadata().role))
-    .bind(column(cards, |card| card.metadata().author_id.as_deref()))
+    .bind(sparse(cards, |card| card.metadata().author_id.as_deref()))
     .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
-    .bind(column(cards, NewCard::tool_call_id))
-    .bind(column(cards, |card| card.metadata().trace_id))
-    .bind(column(cards, |card| card.metadata().step_id))
-    .bind(column(cards, |card| card.metadata().parent_step_id))
-    .bind(column(cards, NewCard::ttl_seconds))
+    .bind(sparse(cards, NewCard::tool_call_id))
+    .bind(sparse(cards, |card| card.metadata().trace_id))
+    .bind(sparse(cards, |card| card.metadata().step_id))
+    .bind(sparse(cards, |card| card.metadata().parent_step_id))
+    .bind(sparse(cards, NewCard::ttl_seconds))
     .bind(column(cards, NewCard::content_json))
-    .bind(column(cards, NewCard::tool_calls_json))
-    .bind(column(cards, NewCard::extra_json))
+    .bind(sparse(cards, NewCard::tool_calls_json))
+    .bind(sparse(cards, NewCard::extra_json))
     .execute(&mut **work)
     .await?;
     Ok(written.rows_affected())
@@ -127,6 +127,12 @@ async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool
 
 fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
     cards.iter().map(field).collect()
+}
+
+/// A column that is often empty altogether. `unnest` pads a shorter array with nulls, and an empty one costs nothing.
+fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> Option<T>) -> Vec<Option<T>> {
+    let values = column(cards, field);
+    if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
 /// A later statement, because the insert may have waited for a writer that its own snapshot cannot see.

@@ -16,10 +16,11 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 5] = [
+const ARROWS: [(&str, &[&str], &[&str]); 6] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
     ("waybill-lab", &["waybill-core", "waybill-kernel"], &[]),
+    ("waybill-model", &["waybill-lab"], &[]),
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
     ("waybill", &["waybill-core", "waybill-kernel", "waybill-lab"], &["waybill-testkit"]),
 ];

@@ -1,0 +1,130 @@
+//! Checks the turn protocol: every reachable state within the bounds, and that each way of writing it wrongly is caught.
+//!
+//! `db` is a small database with PostgreSQL's rules, `protocol` the transactions statement by statement, `system` those
+//! who run them, what can go wrong, and what must hold. `docs/protocol.md` tells it in prose.
+
+mod db;
+mod protocol;
+mod system;
+
+use std::{process::ExitCode, time::Instant};
+
+use clap::Parser;
+use stateright::{Checker, HasDiscoveries, Model};
+use waybill_lab::figure::{Bar, Figure};
+
+use protocol::{Fault, Mutant, Plan, Protocol, Shows, Work};
+use system::{Faults, System};
+
+#[derive(Debug, Parser)]
+#[command(name = "waybill-model", about = "Check the turn protocol state by state. Exits with 1 if it is refuted")]
+struct Arguments {
+    /// Explore fifty million states instead of one million.
+    #[arg(long)]
+    long: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+const NO_FAULTS: Faults = Faults { crashes: 0, pauses: 0, unknown: 0, replays: 0, stops: 0, lost_bells: 0 };
+const ONE_OF_EACH: Faults = Faults { crashes: 1, pauses: 1, unknown: 1, replays: 1, stops: 1, lost_bells: 0 };
+
+/// How many states a mutant may take to be caught.
+const MUTANT_STATES: usize = 4_000_000;
+
+/// Three turns that queue at one agent; a turn that waits for two tools, with another behind it; a turn that forks.
+fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 3] {
+    let system = |agent_of, work, roots: &[u8], results| System {
+        protocol: Protocol { plan: Plan { agent_of, work }, mutant },
+        roots: roots.to_vec(),
+        faults,
+        results,
+    };
+    [
+        ("queue", system([0, 0, 0], [Work::Plain; 3], &[0, 1, 2], [0, 0])),
+        ("tools", system([0, 0, 1], [Work::Tools, Work::Plain, Work::Plain], &[0, 1], [2, 1])),
+        ("batch", system([0, 1, 2], [Work::Fork, Work::Child(0), Work::Child(1)], &[0], [0, 0])),
+    ]
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let wanted = if arguments.long { 50_000_000 } else { 1_000_000 };
+    let figures = [check_protocol(wanted, arguments.json), check_mutants(arguments.json)].concat();
+    for figure in &figures {
+        if arguments.json {
+            println!("{}", serde_json::to_string(figure).expect("a figure is JSON"));
+        } else {
+            let mark = if figure.ok { "ok" } else { "SHORT" };
+            println!("{mark:6} {:48} {:>12} {} {}", figure.figure, figure.value, figure.unit, figure.bar);
+        }
+    }
+    if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Explores each scenario for a third of the states: first all that is reachable without faults, then with one of each.
+fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
+    let (mut states, mut violations) = (0, 0);
+    for faults in [NO_FAULTS, ONE_OF_EACH] {
+        for (name, system) in scenarios(None, faults) {
+            let begun = Instant::now();
+            // A state is generated about four times; the bound counts each time.
+            let checker = system.checker().threads(2).target_state_count(wanted * 2).spawn_bfs().join();
+            states += checker.unique_state_count();
+            violations += checker.discoveries().len();
+            if !quiet {
+                let (unique, depth) = (checker.unique_state_count(), checker.max_depth());
+                eprintln!("{name}: {unique} states, {depth} deep, {:.1?}", begun.elapsed());
+            }
+            for (property, path) in checker.discoveries() {
+                eprintln!("{name}: refuted: {property}");
+                path.into_actions().iter().for_each(|action| eprintln!("    {action:?}"));
+            }
+        }
+    }
+    vec![
+        Figure::new("states explored", states as f64, "states", Bar::AtLeast(wanted as f64)),
+        Figure::new("properties refuted", violations as f64, "properties", Bar::AtMost(0.0)),
+    ]
+}
+
+fn check_mutants(quiet: bool) -> Vec<Figure> {
+    let mut caught = 0;
+    for (mutant, shows) in Mutant::ALL {
+        match catch(mutant, shows) {
+            Some(how) => {
+                caught += 1;
+                if !quiet {
+                    eprintln!("{mutant:?}: {how}");
+                }
+            }
+            None => eprintln!("{mutant:?}: NOT CAUGHT"),
+        }
+    }
+    let all = Mutant::ALL.len() as f64;
+    vec![Figure::new("mutants refuted", f64::from(caught), "mutants", Bar::AtLeast(all))]
+}
+
+fn catch(mutant: Mutant, shows: Shows) -> Option<String> {
+    let (Shows::Queue(fault) | Shows::Tools(fault) | Shows::Batch(fault)) = shows;
+    let faults = match fault {
+        Fault::None => NO_FAULTS,
+        Fault::Crash => Faults { crashes: 1, ..NO_FAULTS },
+        Fault::Pause => Faults { pauses: 1, ..NO_FAULTS },
+        Fault::UnknownCommit => Faults { unknown: 1, ..NO_FAULTS },
+        Fault::Replay => Faults { replays: 1, ..NO_FAULTS },
+        Fault::Stop => Faults { stops: 1, ..NO_FAULTS },
+        Fault::LostBell => Faults { lost_bells: 1, ..NO_FAULTS },
+    };
+    let [(_, queue), (_, tools), (_, batch)] = scenarios(Some(mutant), faults);
+    let system = match shows {
+        Shows::Queue(_) => queue,
+        Shows::Tools(_) => tools,
+        Shows::Batch(_) => batch,
+    };
+    let checker = system.checker().threads(2).target_state_count(MUTANT_STATES);
+    let checker = checker.finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let (property, path) = checker.discoveries().into_iter().next()?;
+    Some(format!("{shows:?}, {} actions: not \"{property}\"", path.into_actions().len()))
+}
