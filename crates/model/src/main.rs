@@ -69,8 +69,8 @@ fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
     for faults in [NO_FAULTS, ONE_OF_EACH] {
         for (name, system) in scenarios(None, faults) {
             let begun = Instant::now();
-            // A state is generated about four times; the bound counts each time.
-            let checker = system.checker().threads(2).target_state_count(wanted * 2).spawn_bfs().join();
+            // A state is generated about four times, and the bound counts each time; four of the runs reach it.
+            let checker = system.checker().threads(2).target_state_count(wanted * 5 / 4).spawn_bfs().join();
             states += checker.unique_state_count();
             violations += checker.discoveries().len();
             if !quiet {

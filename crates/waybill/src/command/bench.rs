@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail, ensure};
 use clap::Subcommand;
+use tokio::signal::unix::{SignalKind, signal};
 use waybill_lab::{
     bench::card_box::{self, Options},
     figure::Figure,
@@ -33,7 +34,19 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     tokio::select! {
         figures = card_box::run(options) => report(&figures?, json),
         // Dropping the run ends the server it started.
-        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        () = interrupted() => bail!("interrupted"),
+    }
+}
+
+/// Ctrl-C, or a polite request to end.
+async fn interrupted() {
+    let terminated = signal(SignalKind::terminate()).map(|mut signal| async move { signal.recv().await });
+    match terminated {
+        Ok(terminated) => tokio::select! {
+            _ = terminated => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        Err(_) => drop(tokio::signal::ctrl_c().await),
     }
 }
 
