@@ -107,17 +107,24 @@ async fn pages_of(t: &TestDb, part: &str, arguments: &str) -> f64 {
     let plan = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_one(&mut *work).await.unwrap();
     let plan: Value = sqlx::Row::get(&plan, 0);
     sqlx::query("deallocate h").execute(&mut *work).await.unwrap();
-    let node = &plan[0]["Plan"];
-    node["Shared Hit Blocks"].as_f64().unwrap() + node["Shared Read Blocks"].as_f64().unwrap()
+    most_pages(&plan[0]["Plan"])
 }
 
-/// CB-9: to find that a long box holds no range takes no more pages than for a short one.
+/// A node counts what is below it; but the root does not count the parts that write, which run after it.
+fn most_pages(node: &Value) -> f64 {
+    let own = node["Shared Hit Blocks"].as_f64().unwrap() + node["Shared Read Blocks"].as_f64().unwrap();
+    node["Plans"].as_array().into_iter().flatten().map(most_pages).fold(own, f64::max)
+}
+
+/// CB-9: to find that a long box holds no range takes no more pages than for a short one, however many ranges others hold.
 #[tokio::test]
 async fn inheriting_touches_the_same_pages_at_any_length() {
     let t = fresh_db().await;
     let (short, long) = (long_box(&t, 10).await, long_box(&t, 50_000).await);
     let mut work = t.begin().await;
     let (heir, _) = filled_box(&mut work, 1).await;
+    let others: Vec<BoxId> = (0..5_000).map(|_| BoxId::new()).collect();
+    card_box::create_from(&mut work, &others, Span::whole(short)).await.unwrap();
     work.commit().await.unwrap();
     sqlx::query("vacuum analyze").execute(&mut t.admin().await).await.unwrap();
     let project_id = t.project_id;
@@ -131,6 +138,7 @@ async fn inheriting_touches_the_same_pages_at_any_length() {
             pages.push(pages_of(&t, part, &arguments).await);
         }
         assert!(pages[1] <= pages[0] + 4.0, "{part}: {pages:?}");
+        assert!(pages[1] <= 60.0, "the ranges of other boxes are not read: {part}: {pages:?}");
     }
 }
 
