@@ -76,11 +76,13 @@ impl Kernel {
 
     /// Opens a transaction that sees one project and no other. One round trip.
     pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
-        let mut connection = self.pool.acquire().await?;
+        let connection = Some(self.pool.acquire().await?);
+        // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
+        let mut work = UnitOfWork { connection, project_id, refused: false };
         // SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
         let begin = format!("begin; set local waybill.project = '{project_id}'");
-        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *connection).await?;
-        Ok(UnitOfWork { connection: Some(connection), project_id, refused: false })
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *work).await?;
+        Ok(work)
     }
 
     /// For what belongs to no project: the scheduler's functions and the checks.

@@ -8,6 +8,7 @@ use waybill_core::{
     tokens::Tokens,
 };
 use waybill_kernel::{card_box, work::UnitOfWork};
+use waybill_lab::bench::card_box::rows_written;
 use waybill_testkit::{TestDb, fresh_db};
 
 use crate::filled_box;
@@ -38,17 +39,6 @@ async fn long_box(t: &TestDb, n: i64) -> BoxId {
     box_id
 }
 
-/// How many rows of boxes and entries this transaction has written, and how much WAL all have.
-async fn written(work: &mut UnitOfWork) -> i64 {
-    sqlx::query_scalar(
-        "select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint
-           from pg_stat_xact_user_tables where schemaname = 'cardbox'",
-    )
-    .fetch_one(&mut **work)
-    .await
-    .unwrap()
-}
-
 /// CB-9
 #[tokio::test]
 async fn appending_and_inheriting_write_the_same_rows_at_any_length() {
@@ -58,15 +48,15 @@ async fn appending_and_inheriting_write_the_same_rows_at_any_length() {
         let box_id = long_box(&t, n).await;
         let mut work = t.begin().await;
         let (_, cards) = filled_box(&mut work, 1).await;
-        let before = written(&mut work).await;
+        let before = rows_written(&mut work).await.unwrap();
         card_box::append(&mut work, box_id, &cards).await.unwrap();
-        let appended = written(&mut work).await;
+        let appended = rows_written(&mut work).await.unwrap();
         card_box::create_from(&mut work, &[BoxId::new()], Span::whole(box_id)).await.unwrap();
-        let made = written(&mut work).await;
+        let made = rows_written(&mut work).await.unwrap();
         let (heir, _) = filled_box(&mut work, 1).await;
-        let between = written(&mut work).await;
+        let between = rows_written(&mut work).await.unwrap();
         card_box::inherit(&mut work, heir, Span::whole(box_id)).await.unwrap();
-        counts.push([appended - before, made - appended, written(&mut work).await - between]);
+        counts.push([appended - before, made - appended, rows_written(&mut work).await.unwrap() - between]);
     }
     assert_eq!(counts, [[2, 2, 2]; 2], "an entry and the box's row");
 }

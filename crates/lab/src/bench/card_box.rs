@@ -403,7 +403,7 @@ fn new_card() -> NewCard {
 }
 
 /// Rows this connection has written and not reported yet: of use only as a difference.
-async fn rows_written(work: &mut UnitOfWork) -> Result<i64> {
+pub async fn rows_written(work: &mut UnitOfWork) -> Result<i64> {
     let rows = sqlx::query_scalar(
         "select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint
            from pg_stat_xact_user_tables where schemaname = 'cardbox'",

@@ -34,19 +34,19 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     tokio::select! {
         figures = card_box::run(options) => report(&figures?, json),
         // Dropping the run ends the server it started.
-        () = interrupted() => bail!("interrupted"),
+        heard = interrupted() => {
+            heard?;
+            bail!("interrupted")
+        }
     }
 }
 
 /// Ctrl-C, or a polite request to end.
-async fn interrupted() {
-    let terminated = signal(SignalKind::terminate()).map(|mut signal| async move { signal.recv().await });
-    match terminated {
-        Ok(terminated) => tokio::select! {
-            _ = terminated => {}
-            _ = tokio::signal::ctrl_c() => {}
-        },
-        Err(_) => drop(tokio::signal::ctrl_c().await),
+async fn interrupted() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupt = tokio::signal::ctrl_c() => interrupt,
     }
 }
 

@@ -36,18 +36,14 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
 }
 
 fn reachable(error: Option<Error>) -> Check {
-    let found =
-        error.as_ref().map_or_else(|| "yes".to_owned(), |error| format!("{:#}", anyhow::format_err!("{error}")));
-    let cause =
-        error.as_ref().and_then(std::error::Error::source).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Check {
-        check: "database reachable",
-        ok: error.is_none(),
-        found: found + &cause,
-        advice: if error.is_none() {
-            ""
-        } else {
-            "Check that the server runs and that WAYBILL_DATABASE_URL points at it."
+    const CHECK: &str = "database reachable";
+    match error {
+        None => Check { check: CHECK, ok: true, found: "yes".to_owned(), advice: "" },
+        Some(error) => Check {
+            check: CHECK,
+            ok: false,
+            found: format!("{:#}", anyhow::Error::from(error)), // with its causes
+            advice: "Check that the server runs and that WAYBILL_DATABASE_URL points at it.",
         },
     }
 }
