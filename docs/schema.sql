@@ -1,6 +1,31 @@
 CREATE SCHEMA cardbox;
 CREATE SCHEMA resource;
 CREATE SCHEMA scheduler;
+CREATE SCHEMA state;
+CREATE DOMAIN cardbox.role AS text
+	CONSTRAINT role_check CHECK ((VALUE = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text])));
+CREATE DOMAIN state.batch_status AS text
+	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
+CREATE DOMAIN state.call_status AS text
+	CONSTRAINT call_status_check CHECK ((VALUE = ANY (ARRAY['pending'::text, 'processing'::text, 'awaiting'::text])));
+CREATE DOMAIN state.edge_phase AS text
+	CONSTRAINT edge_phase_check CHECK ((VALUE = ANY (ARRAY['request'::text, 'response'::text, 'dropped'::text])));
+CREATE DOMAIN state.event AS text
+	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text])));
+CREATE DOMAIN state.head_status AS text
+	CONSTRAINT head_status_check CHECK ((VALUE = ANY (ARRAY['idle'::text, 'dispatched'::text, 'running'::text, 'suspended'::text])));
+CREATE DOMAIN state.inbox_status AS text
+	CONSTRAINT inbox_status_check CHECK ((VALUE = ANY (ARRAY['queued'::text, 'pending'::text, 'processing'::text, 'deferred'::text])));
+CREATE DOMAIN state.message_type AS text
+	CONSTRAINT message_type_check CHECK ((VALUE = ANY (ARRAY['turn'::text, 'tool_result'::text, 'timeout'::text, 'stop'::text])));
+CREATE DOMAIN state.primitive AS text
+	CONSTRAINT primitive_check CHECK ((VALUE = ANY (ARRAY['enqueue'::text, 'report'::text, 'join'::text, 'command'::text])));
+CREATE DOMAIN state.step_outcome AS text
+	CONSTRAINT step_outcome_check CHECK ((VALUE = ANY (ARRAY['running'::text, 'suspended'::text, 'finished'::text])));
+CREATE DOMAIN state.target AS text
+	CONSTRAINT target_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
+CREATE DOMAIN state.turn_status AS text
+	CONSTRAINT turn_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text])));
 CREATE FUNCTION cardbox.erase(project uuid, cards uuid[], why text) RETURNS TABLE(card_id uuid, hash bytea, erased_at timestamp with time zone, reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -85,6 +110,38 @@ CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RET
                              where f.project_id = project and f.box_id = box and f.source_box_id is not null
                                and f.seq <= lo), 0)
 $$;
+CREATE FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_written integer;
+  v_other   uuid;
+begin
+  if cardinality(c_ids) = 0 then
+    return;
+  end if;
+  insert into cardbox.cards
+         (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+          step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+  select p_project, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+         step_id, parent_step_id, ttl_seconds, now() + make_interval(secs => ttl_seconds),
+         content::json, tool_calls::json, metadata::json
+    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata)
+         as card (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+                  step_id, parent_step_id, ttl_seconds, content, tool_calls, metadata)
+      on conflict do nothing;
+  get diagnostics v_written = row_count;
+  if v_written < cardinality(c_ids) then
+    select asked.card_id into v_other
+      from unnest(c_ids, c_hashes) as asked (card_id, hash)
+      left join cardbox.cards c on c.project_id = p_project and c.card_id = asked.card_id
+     where c.hash is distinct from asked.hash
+     limit 1;
+    if found then
+      raise exception 'card % exists with other content', v_other using errcode = 'WB002', detail = v_other::text;
+    end if;
+  end if;
+end $$;
 CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
     AS $$
@@ -143,18 +200,1468 @@ CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETUR
   union all
   select o.first, box, o.first, o.last from own o where o.first <= o.last
 $$;
+CREATE FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, claim_token bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select c.project_id, c.tool_call_id, c.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select c.*
+           from state.waiting_calls c
+          where c.worker_id = l.worker_id and c.status = 'processing' and c.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null)
+          limit p_most) c
+   where l.expires_at = '-infinity'
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+           from state.agent_inbox i
+          where i.worker_id = l.worker_id and i.status = 'processing' and i.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null)
+          limit p_most) i
+   where l.expires_at = '-infinity'
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_row     record;
+  v_token   bigint;
+  v_project uuid := p_after;
+  v_seq     bigint := 9223372036854775807;
+  v_wrapped boolean := false;
+begin
+  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
+  if not found then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  loop
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq into v_row
+      from state.agent_inbox i
+     where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
+     order by i.project_id, i.inbox_seq
+     limit 1
+       for no key update skip locked;
+    if not found or v_wrapped and v_row.project_id > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_project := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    v_project := v_row.project_id;
+    perform from state.agent_inbox i
+      where i.project_id = v_project and i.status = 'processing'
+     offset p_in_flight_cap - 1
+      limit 1;
+    if found then
+      v_seq := 9223372036854775807;
+      continue;
+    end if;
+    --! claim.found
+    select h.claim_token + 1 into v_token
+      from state.agent_state_head h
+     where h.project_id = v_project and h.agent_id = v_row.agent_id
+       and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
+       and h.status in ('dispatched', 'suspended')
+       for no key update skip locked;
+    if not found then
+      v_seq := v_row.inbox_seq;
+      continue;
+    end if;
+    update state.agent_state_head h
+       set status = 'running', claim_token = v_token
+     where h.project_id = v_project and h.agent_id = v_row.agent_id;
+    --! claim.head
+    update state.agent_inbox i
+       set status = 'processing', worker_id = p_worker, claim_token = v_token, silent_by = now() + p_silence
+     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+    --! claim.taken
+    return query
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
+           i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+           t.batch_id, t.recursion_depth, t.trace_id
+      from state.agent_inbox i
+      join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
+     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+    return;
+  end loop;
+end $$;
+CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_projects uuid[] := '{}';
+  v_at       uuid := p_after;
+  v_wrapped  boolean := false;
+begin
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  while cardinality(v_projects) < greatest(p_most, 2) loop
+    select c.project_id into v_at
+      from state.waiting_calls c
+     where c.target = p_target and c.status = 'pending' and c.project_id > v_at
+     order by c.project_id
+     limit 1;
+    if v_at is null or v_wrapped and v_at > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_at := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    if not exists (select from state.waiting_calls c
+                    where c.project_id = v_at and c.status = 'processing'
+                   offset p_in_flight_cap - 1) then
+      v_projects := v_projects || v_at;
+    end if;
+  end loop;
+  if v_projects = '{}' then
+    return;
+  end if;
+  return query
+  with candidate as materialized (
+    select c.*
+      from unnest(v_projects) as p (project_id)
+     cross join lateral (
+           select c.project_id, c.tool_call_id
+             from state.waiting_calls c
+            where c.target = p_target and c.project_id = p.project_id and c.status = 'pending'
+            order by c.call_seq
+            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+              for no key update skip locked) c
+     limit p_most
+  )
+  update state.waiting_calls c
+     set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+    from candidate d
+   where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+  returning c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
+            c.n_lost_leases;
+  --! claim_calls.taken
+end $$;
+CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_projects uuid[] := '{}';
+  v_at       uuid := p_after;
+  v_wrapped  boolean := false;
+begin
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  while cardinality(v_projects) < greatest(p_most, 2) loop
+    select i.project_id into v_at
+      from state.agent_inbox i
+     where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
+     order by i.project_id
+     limit 1;
+    if v_at is null or v_wrapped and v_at > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_at := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    if not exists (select from state.agent_inbox i
+                    where i.project_id = v_at and i.status = 'processing'
+                   offset p_in_flight_cap - 1) then
+      v_projects := v_projects || v_at;
+    end if;
+  end loop;
+  if v_projects = '{}' then
+    return;
+  end if;
+  --! claim_many.found
+  return query
+  with candidate as materialized (
+    select i.*
+      from unnest(v_projects) as p (project_id)
+     cross join lateral (
+           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
+             from state.agent_inbox i
+            where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
+            order by i.inbox_seq
+            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+              for no key update skip locked) i
+     limit p_most
+  ), free as materialized (
+    select h.project_id, h.agent_id, c.agent_turn_id
+      from candidate c
+      join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
+     where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
+       and h.status in ('dispatched', 'suspended')
+       for no key update of h skip locked
+  ), head as (
+    update state.agent_state_head h
+       set status = 'running', claim_token = h.claim_token + 1
+      from free f
+     where h.project_id = f.project_id and h.agent_id = f.agent_id
+ returning h.project_id, f.agent_turn_id, h.claim_token
+  ), row as (
+    update state.agent_inbox i
+       set status = 'processing', worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
+      from head h
+     where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
+ returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
+           i.stop_asked
+  )
+  select r.project_id, r.agent_id, r.agent_turn_id, r.turn_epoch, r.claim_token, r.message_type::text, r.n_lost_leases, r.retry_count,
+         r.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+         t.batch_id, t.recursion_depth, t.trace_id
+    from row r
+    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id;
+  --! claim_many.taken
+end $$;
+CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_turn_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select i.project_id, i.agent_turn_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select i.project_id, i.agent_turn_id
+           from state.agent_inbox i
+          where i.shard = s.shard and i.next_retry_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null)
+          order by i.next_retry_at
+          limit p_most) i
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.end_worker(p_worker uuid) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  update state.worker_leases l set expires_at = '-infinity' where l.worker_id = p_worker
+$$;
 CREATE FUNCTION scheduler.find_project(wanted text) RETURNS uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select p.project_id from resource.projects p where p.slug = wanted
 $$;
+CREATE FUNCTION scheduler.forget_keys(p_most integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_upto timestamptz;
+  v_gone integer;
+begin
+  select k.expires_at into v_upto from state.idempotency k where k.expires_at <= now() order by k.expires_at offset p_most - 1 limit 1;
+  delete from state.idempotency i where i.expires_at <= coalesce(v_upto, now());
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+CREATE FUNCTION scheduler.lapse_leases(p_lease interval) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_since  timestamptz;
+  v_lapsed integer;
+begin
+  update state.sweep_clock c
+     set steady_since = case when clock_timestamp() - c.beat_at > p_lease then clock_timestamp() else c.steady_since end,
+         beat_at = clock_timestamp()
+   where c.one
+     and c.beat_at < clock_timestamp() - p_lease / 8
+returning c.steady_since into v_since;
+  if v_since is null then
+    select c.steady_since into v_since from state.sweep_clock c where c.one;
+  end if;
+  if greatest(v_since, pg_postmaster_start_time()) + p_lease > clock_timestamp() then
+    return 0;
+  end if;
+  update state.worker_leases l
+     set expires_at = '-infinity'
+   where l.expires_at < clock_timestamp() and l.expires_at > '-infinity';
+  get diagnostics v_lapsed = row_count;
+  -- Long enough for any claim that saw the lease to be over.
+  delete from state.worker_leases l
+   where l.expires_at = '-infinity' and l.renewed_at < clock_timestamp() - interval '1 minute' - p_lease
+     and not exists (select from state.agent_inbox i where i.worker_id = l.worker_id and i.status = 'processing')
+     and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id and c.status = 'processing');
+  return v_lapsed;
+end $$;
 CREATE FUNCTION scheduler.list_projects(after text, most integer) RETURNS TABLE(project_id uuid, slug text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select p.project_id, p.slug from resource.projects p where p.slug > after order by p.slug limit most
 $$;
+CREATE FUNCTION scheduler.list_quarantine(p_most integer) RETURNS TABLE(project_id uuid, sweep text, subject_id uuid, n_failures integer, last_error text, first_at timestamp with time zone, last_at timestamp with time zone, quarantined_at timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select q.project_id, q.sweep, q.subject_id, q.n_failures, q.last_error, q.first_at, q.last_at, q.quarantined_at
+    from state.quarantine q
+   order by q.last_at desc
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select b.project_id, b.batch_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select b.project_id, b.batch_id
+           from state.pmo_batches b
+          where b.shard = s.shard and b.status = 'open' and b.deadline_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null)
+          order by b.deadline_at
+          limit p_most) b
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, tool_call_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select c.project_id, c.tool_call_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select c.project_id, c.tool_call_id
+           from state.waiting_calls c
+          where c.shard = s.shard and c.deadline_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null)
+          order by c.deadline_at
+          limit p_most) c
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.ready_targets() RETURNS TABLE(workers text[], handlers text[])
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  with recursive worker (target) as (
+    (select i.worker_target::text from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
+    union all
+    select (select i.worker_target::text from state.agent_inbox i
+             where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1)
+      from worker w where w.target is not null
+  ), handler (target) as (
+    (select c.target::text from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
+    union all
+    select (select c.target::text from state.waiting_calls c where c.status = 'pending' and c.target > h.target order by c.target limit 1)
+      from handler h where h.target is not null
+  )
+  select array(select target from worker where target is not null), array(select target from handler where target is not null)
+$$;
+CREATE FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) RETURNS TABLE(project_ids uuid[], agent_turn_ids uuid[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  update state.worker_leases l
+     set renewed_at = clock_timestamp(), expires_at = clock_timestamp() + p_lease
+   where l.worker_id = p_worker and l.expires_at > '-infinity';
+  if found then
+    return query
+    select coalesce(array_agg(i.project_id), '{}'), coalesce(array_agg(i.agent_turn_id), '{}')
+      from state.agent_inbox i
+     where i.worker_id = p_worker and i.status = 'processing' and i.stop_asked;
+  end if;
+end $$;
+CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+           from state.agent_inbox i
+          where i.worker_id = l.worker_id and i.status = 'processing' and i.silent_by <= now() and i.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null)
+          limit p_most) i
+   where l.expires_at > '-infinity'
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  insert into state.worker_leases (worker_id, worker_target, expires_at) values (p_worker, p_target, clock_timestamp() + p_lease)
+$$;
+CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select b.project_id, b.batch_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select b.project_id, b.batch_id
+           from state.pmo_batches b
+          where b.shard = s.shard and b.stopping
+            and not exists (select from state.quarantine q
+                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null)
+          limit p_most) b
+   limit p_most
+$$;
+CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_batch state.pmo_batches;
+begin
+  update state.pmo_batches b
+     set status = p_status, closed_at = now(),
+         stopping = exists (select from state.pmo_batch_tasks t
+                             where t.project_id = p_project and t.batch_id = p_batch and t.status = 'open')
+   where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
+ returning b.* into v_batch;
+  if not found then
+    raise exception 'batch % was closed before', p_batch using errcode = 'WB001', detail = p_batch::text;
+  end if;
+  --! join.closed
+  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
+  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
+  --! join.edge
+  return query
+  select r.outcome, r.agent_turn_id, r.worker_target
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+end $$;
+CREATE FUNCTION state.count_down(p_project uuid, p_turns uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_task   record;
+  v_slot   record;
+  v_counted jsonb := '[]';
+  v_left   integer;
+  v_failed integer;
+  v_done   uuid[] := '{}';
+begin
+  for v_task in
+    select t.batch_id, t.task_index, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+      from state.turns t
+      join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
+     order by t.batch_id, t.task_index
+  loop
+    update state.pmo_batch_tasks k
+       set status = v_task.status, deliverable_card_id = v_task.deliverable_card_id, output_box_id = v_task.output_box_id,
+           output_length = v_task.length
+     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index and k.status = 'open';
+    if found then
+      v_counted := v_counted || jsonb_build_object('batch_id', v_task.batch_id, 'slot', v_task.task_index % 16,
+                                                   'failed', (v_task.status <> 'success')::integer);
+    end if;
+  end loop;
+  --! finish.tasks
+  for v_slot in
+    select c.batch_id, c.slot, count(*)::integer as n, sum(c.failed)::integer as failed
+      from jsonb_to_recordset(v_counted) as c (batch_id uuid, slot smallint, failed integer)
+     group by c.batch_id, c.slot
+     order by c.batch_id, c.slot
+  loop
+    update state.pmo_batch_slots s
+       set remaining = s.remaining - v_slot.n, n_failed = s.n_failed + v_slot.failed
+     where s.project_id = p_project and s.batch_id = v_slot.batch_id and s.slot = v_slot.slot
+ returning s.remaining, s.n_failed into v_left, v_failed;
+    --! finish.slot
+    if v_left = 0 then
+      update state.pmo_batches b
+         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed
+       where b.project_id = p_project and b.batch_id = v_slot.batch_id
+   returning b.open_slots into v_left;
+      if v_left = 0 then
+        v_done := v_done || v_slot.batch_id;
+      end if;
+    end if;
+    if v_slot.failed > 0 and v_slot.batch_id <> all (v_done)
+       and exists (select from state.pmo_batches b
+                    where b.project_id = p_project and b.batch_id = v_slot.batch_id and b.fail_fast) then
+      v_done := v_done || v_slot.batch_id;
+    end if;
+  end loop;
+  --! finish.batch
+  return v_done;
+end $$;
+CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_n      integer := cardinality(c_ids);
+  v_turn   record;
+  v_length bigint;
+  v_next   uuid;
+  v_epoch  bigint;
+begin
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! finish.cards
+  update state.turns t
+     set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
+   where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id into v_turn;
+  if not found then
+    raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
+  end if;
+  if v_turn.batch_id is not null and p_alone then
+    raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
+  end if;
+  --! finish.turn
+  update cardbox.boxes b
+     set length = b.length + v_n
+   where b.project_id = p_project and b.box_id = v_turn.output_box_id
+  returning b.length into v_length;
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+  select p_project, v_turn.output_box_id, v_length - v_n + c.n, c.card_id
+    from unnest(c_ids) with ordinality as c (card_id, n);
+  --! finish.entries
+  if p_step is not null then
+    insert into state.agent_steps
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+    values (p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length);
+  end if;
+  --! finish.step
+  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn;
+  --! finish.inbox
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
+          trace_id)
+  values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
+          v_turn.trace_id);
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
+  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, c_ids[v_n]);
+  --! finish.event
+  -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
+  if p_queued > 0 then
+    select i.agent_turn_id, i.worker_target into v_next, end_turn.worker_target
+      from state.agent_inbox i
+     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     order by i.inbox_seq
+     limit 1;
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = v_next, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+     where h.project_id = p_project and h.agent_id = p_agent
+    returning h.turn_epoch into v_epoch;
+    update state.agent_inbox i
+       set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+     where i.project_id = p_project and i.agent_turn_id = v_next;
+  end if;
+  --! finish.next
+  if v_turn.batch_id is not null then
+    end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
+  end if;
+end $$;
+CREATE FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_turn   record;
+  v_status text;
+  v_later  boolean;
+begin
+  perform state.enter(p_project);
+  select t.* into v_turn
+    from jsonb_to_record(p_turn) as t
+         (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+          context_card_ids uuid[], query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid,
+          parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid,
+          traceparent text, tracestate text, not_before timestamptz, emit_state_event boolean);
+  enqueue.agent_turn_id := v_turn.agent_turn_id;
+  enqueue.duplicate := false;
+  -- The agent's lock. Whatever is looked up later is as this lock left it.
+  select h.status, h.turn_epoch, h.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
+    from state.agent_state_head h
+   where h.project_id = p_project and h.agent_id = v_turn.agent_id
+     for no key update;
+  if not found then
+    raise exception 'no such agent' using errcode = 'WB404', detail = v_turn.agent_id::text;
+  end if;
+  --! enqueue.locked
+  insert into state.turns
+         (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+          source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
+          traceparent, tracestate, emit_state_event)
+  values (p_project, v_turn.agent_turn_id, v_turn.agent_id, coalesce(v_turn.channel, 'public'), v_turn.profile_box_id,
+          v_turn.context_box_id, v_turn.output_box_id, v_turn.query_card_ids, v_turn.session_id, v_turn.source_agent_id,
+          v_turn.parent_agent_turn_id, v_turn.parent_step_id, v_turn.parent_tool_call_id, v_turn.batch_id, v_turn.task_index,
+          v_turn.recursion_depth, v_turn.trace_id, v_turn.traceparent, v_turn.tracestate, v_turn.emit_state_event)
+      on conflict do nothing;
+  if not found then
+    -- The turn's id is its key: the same id for another agent is not a replay.
+    perform from state.turns t
+      where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id and t.agent_id = v_turn.agent_id;
+    if not found then
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = v_turn.agent_turn_id::text;
+    end if;
+    select e.turn_epoch, null, true into enqueue.turn_epoch, enqueue.worker_target, enqueue.duplicate
+      from state.execution_edges e
+     where e.project_id = p_project and e.correlation_id = v_turn.agent_turn_id
+       and e.primitive = 'enqueue' and e.edge_phase = 'request';
+    return;
+  end if;
+  --! enqueue.turn
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! enqueue.cards
+  if v_turn.context_card_ids is null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_turn.output_box_id, 0);
+  else
+    insert into cardbox.boxes (project_id, box_id, length)
+    values (p_project, v_turn.output_box_id, 0), (p_project, v_turn.context_box_id, cardinality(v_turn.context_card_ids));
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, v_turn.context_box_id, c.seq, c.card_id
+      from unnest(v_turn.context_card_ids) with ordinality as c (card_id, seq);
+  end if;
+  --! enqueue.boxes
+  -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither.
+  v_later := coalesce(v_turn.not_before > now(), false);
+  if v_status = 'idle' and not v_later then
+    enqueue.turn_epoch := enqueue.turn_epoch + 1;
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = v_turn.agent_turn_id, turn_epoch = enqueue.turn_epoch
+     where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+  else
+    enqueue.turn_epoch := null;
+    if not v_later then
+      update state.agent_state_head h
+         set n_queued = h.n_queued + 1
+       where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+    end if;
+  end if;
+  --! enqueue.head
+  insert into state.agent_inbox
+         (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
+  values (p_project, v_turn.agent_turn_id, v_turn.agent_id,
+          case when v_later then 'deferred' when enqueue.turn_epoch is null then 'queued' else 'pending' end,
+          enqueue.worker_target, enqueue.turn_epoch, case when v_later then v_turn.not_before end,
+          case when enqueue.turn_epoch is not null then now() end);
+  --! enqueue.row
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch, card_id,
+          recursion_depth, trace_id)
+  values (p_project, v_turn.agent_turn_id, 'enqueue', 'request', v_turn.agent_turn_id, v_turn.agent_id, v_turn.source_agent_id,
+          enqueue.turn_epoch, v_turn.context_card_ids[1], v_turn.recursion_depth, v_turn.trace_id);
+  --! enqueue.edge
+end $$;
+CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_locked integer;
+  v_new    uuid[];
+  v_count  integer := jsonb_array_length(p_turns);
+begin
+  perform state.enter(p_project);
+  -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = any (p_agents)
+    order by h.agent_id
+      for no key update;
+  get diagnostics v_locked = row_count;
+  if v_locked <> cardinality(p_agents) then
+    raise exception 'no such agent' using errcode = 'WB404',
+      detail = (select string_agg(a::text, ',') from unnest(p_agents) a
+                 where not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a));
+  end if;
+  --! enqueue_many.locked
+  with new as (
+    insert into state.turns
+           (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+            source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
+            traceparent, tracestate, emit_state_event)
+    select p_project, t.agent_turn_id, t.agent_id, coalesce(t.channel, 'public'), t.profile_box_id, t.context_box_id,
+           t.output_box_id, coalesce(t.query_card_ids, '{}'), t.session_id, t.source_agent_id, t.parent_agent_turn_id, t.parent_step_id,
+           t.parent_tool_call_id, t.batch_id, t.task_index, coalesce(t.recursion_depth, 0), t.trace_id, t.traceparent, t.tracestate,
+           coalesce(t.emit_state_event, false)
+      from jsonb_to_recordset(p_turns) as t
+           (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+            query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid, parent_step_id uuid,
+            parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, traceparent text,
+            tracestate text, emit_state_event boolean)
+        on conflict do nothing
+ returning agent_turn_id
+  )
+  select array_agg(n.agent_turn_id) into v_new from new n;
+  --! enqueue_many.turn
+  if v_new is not null then
+    perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    --! enqueue_many.cards
+    with asked as materialized (
+      select t.*
+        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
+       where t.agent_turn_id = any (v_new)
+    ), box as (
+      insert into cardbox.boxes (project_id, box_id, length)
+      select p_project, a.output_box_id, 0 from asked a
+       union all
+      select p_project, a.context_box_id, cardinality(a.context_card_ids) from asked a where a.context_card_ids is not null
+    )
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, a.context_box_id, c.seq, c.card_id
+      from asked a cross join lateral unnest(a.context_card_ids) with ordinality as c (card_id, seq);
+    --! enqueue_many.boxes
+    -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
+    return query
+    with asked as materialized (
+      select t.*, t.not_before > now() as later,
+             row_number() over (partition by t.agent_id, t.not_before > now() order by t.n) as place
+        from rows from (jsonb_to_recordset(p_turns) as
+               (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
+                context_card_ids uuid[])) with ordinality
+             as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
+       where t.agent_turn_id = any (v_new)
+    ), placed as materialized (
+      select a.*, h.worker_target::text as worker_target,
+             case when h.status = 'idle' and a.place = 1 and a.later is not true then h.turn_epoch + 1 end as epoch
+        from asked a
+        join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
+    ), head as (
+      update state.agent_state_head h
+         set status = case when p.leased is null then h.status else 'dispatched' end,
+             active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
+             turn_epoch = coalesce(p.epoch, h.turn_epoch),
+             n_queued = h.n_queued + p.n_queued
+        from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
+                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and p.later is not true) as n_queued
+                from placed p group by p.agent_id) p
+       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
+    ), row as (
+      insert into state.agent_inbox
+             (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
+      select p_project, p.agent_turn_id, p.agent_id,
+             case when p.later then 'deferred' when p.epoch is null then 'queued' else 'pending' end,
+             p.worker_target, p.epoch, case when p.later then p.not_before end,
+             case when p.epoch is not null then now() end
+        from placed p
+       order by p.n
+    ), edge as (
+      insert into state.execution_edges
+             (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch,
+              card_id, recursion_depth, trace_id)
+      select p_project, p.agent_turn_id, 'enqueue', 'request', p.agent_turn_id, p.agent_id, p.source_agent_id, p.epoch,
+             p.context_card_ids[1], coalesce(p.recursion_depth, 0), p.trace_id
+        from placed p
+    )
+    select p.agent_turn_id, p.epoch, p.worker_target, false from placed p;
+    --! enqueue_many.rows
+  end if;
+  if coalesce(cardinality(v_new), 0) < v_count then
+    -- The turn's id is its key: the same id for another agent is not a replay.
+    if exists (select from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
+                 join state.turns k on k.project_id = p_project and k.agent_turn_id = t.agent_turn_id
+                where k.agent_id <> t.agent_id) then
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002';
+    end if;
+    return query
+    select e.correlation_id, e.turn_epoch, null::text, true
+      from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid)
+      join state.execution_edges e on e.project_id = p_project and e.correlation_id = t.agent_turn_id
+                                  and e.primitive = 'enqueue' and e.edge_phase = 'request'
+     where t.agent_turn_id <> all (coalesce(v_new, '{}'));
+  end if;
+end $$;
+CREATE FUNCTION state.enter(p_project uuid) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_at text := current_setting('waybill.project', true);
+begin
+  if v_at is null or v_at = '' then
+    perform set_config('waybill.project', p_project::text, true);
+  elsif v_at <> p_project::text then
+    raise exception 'a transition of another project inside a unit of work' using errcode = 'WB013';
+  end if;
+end $$;
+CREATE FUNCTION state.extend_partitions(weeks integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  parent text;
+  week   timestamptz;
+  made   integer := 0;
+  bound  constant text := '''%s-%s-0000-0000-000000000000''';
+  lo     text;
+  hi     text;
+begin
+  foreach parent in array array['agent_steps', 'execution_edges', 'outbox'] loop
+    for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
+      if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
+        lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
+        hi := lpad(to_hex((extract(epoch from week + interval '7 days') * 1000)::bigint), 12, '0');
+        execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
+                       parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
+                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4));
+        made := made + 1;
+      end if;
+    end loop;
+  end loop;
+  return made;
+end $$;
+CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_queued integer;
+  v_target text;
+  v_batch  uuid;
+begin
+  perform state.enter(p_project);
+  update state.agent_state_head h
+     set status = 'idle', active_agent_turn_id = null
+   where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+     and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+  returning h.n_queued into v_queued;
+  finish.duplicate := not found;
+  if finish.duplicate then
+    -- Ours, and committed without our learning of it?
+    perform from state.turns t
+      where t.project_id = p_project and t.agent_turn_id = p_turn
+        and t.claim_token = p_token and t.deliverable_card_id = c_ids[cardinality(c_ids)];
+    if not found then
+      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+    end if;
+    finish.worker_targets := '{}';
+    finish.batches := '{}';
+    return;
+  end if;
+  --! finish.locked
+  select e.worker_target, e.batch_id into v_target, v_batch
+    from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
+           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+  finish.worker_targets := array_remove(array[v_target], null);
+  finish.batches := array_remove(array[v_batch], null);
+end $$;
+CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_targets text[], batches uuid[], duplicate boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_count    integer := jsonb_array_length(p_ends);
+  v_moved    integer;
+  v_queued   integer;
+  v_ended    integer;
+  v_children integer;
+  v_targets  text[];
+  v_batches  uuid[];
+begin
+  perform state.enter(p_project);
+  if v_count > 1 then
+    perform from state.agent_state_head h
+      where h.project_id = p_project and h.agent_id = any (p_agents)
+      order by h.agent_id
+        for no key update;
+  end if;
+  with moved as (
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null
+      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+     where h.project_id = p_project and h.agent_id = any (p_agents)
+       and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
+       and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
+ returning h.n_queued
+  )
+  select count(*), coalesce(sum(m.n_queued), 0) into v_moved, v_queued from moved m;
+  if v_moved = 0 and v_count = (
+       select count(*)
+         from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
+         join state.turns t on t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id
+        where t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id) then
+    -- Ours, and committed without our learning of it.
+    return query select '{}'::text[], '{}'::uuid[], true;
+    return;
+  end if;
+  if v_moved <> v_count then
+    raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
+      select string_agg(e.agent_turn_id::text, ',')
+        from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+       where not exists (select from state.agent_inbox i
+                          where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
+                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
+  end if;
+  --! finish_many.locked
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! finish_many.cards
+  with ends as materialized (
+    select e.* from jsonb_to_recordset(p_ends) as e
+           (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
+            card_ids uuid[], step_id uuid)
+  ), turn as (
+    update state.turns t
+       set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
+           claim_token = e.claim_token
+      from ends e
+     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+           e.deliverable_card_id, e.card_ids, e.step_id
+  ), box as (
+    update cardbox.boxes b
+       set length = b.length + cardinality(t.card_ids)
+      from turn t
+     where b.project_id = p_project and b.box_id = t.output_box_id
+ returning b.box_id, b.length, t.card_ids, t.agent_turn_id
+  ), entry as (
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, b.box_id, b.length - cardinality(b.card_ids) + c.n, c.card_id
+      from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
+  ), step as (
+    insert into state.agent_steps
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+    select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
+           b.length - cardinality(t.card_ids) + 1, b.length
+      from turn t join box b on b.agent_turn_id = t.agent_turn_id
+     where t.step_id is not null
+  ), row as (
+    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
+  ), call as (
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
+  ), edge as (
+    insert into state.execution_edges
+           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
+            trace_id)
+    select p_project, t.agent_turn_id, 'enqueue', 'response', t.agent_turn_id, t.agent_id, t.turn_epoch, t.deliverable_card_id,
+           t.status, t.recursion_depth, t.trace_id
+      from turn t
+  ), event as (
+    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
+    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
+  )
+  select count(*), count(*) filter (where t.batch_id is not null) into v_ended, v_children from turn t;
+  if v_ended <> jsonb_array_length(p_ends) then
+    raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+  end if;
+  if v_children > 0 and p_alone then
+    raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
+  end if;
+  --! finish_many.ended
+  -- A later statement than the heads' locks: an enqueue that waited for us, or that we waited for, is seen.
+  if v_queued > 0 then
+    with next as materialized (
+      select a.agent_id, i.agent_turn_id
+        from unnest(p_agents) as a (agent_id)
+       cross join lateral (
+             select i.agent_turn_id
+               from state.agent_inbox i
+              where i.project_id = p_project and i.agent_id = a.agent_id and i.status = 'queued'
+              order by i.inbox_seq
+              limit 1) i
+    ), head as (
+      update state.agent_state_head h
+         set status = 'dispatched', active_agent_turn_id = n.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+        from next n
+       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = n.agent_id and h.status = 'idle'
+   returning n.agent_turn_id, h.turn_epoch
+    ), row as (
+      update state.agent_inbox i
+         set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
+        from head h
+       where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
+   returning i.worker_target
+    )
+    select array_agg(distinct r.worker_target::text) into v_targets from row r;
+  end if;
+  --! finish_many.next
+  if v_children > 0 then
+    v_batches := state.count_down(p_project, p_turns);
+  end if;
+  return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
+end $$;
+CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_last timestamptz;
+begin
+  perform state.enter(p_project);
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+      for no key update;
+  if not found then
+    return true;
+  end if;
+  select max(s.created_at) into v_last
+    from state.agent_steps s where s.project_id = p_project and s.agent_turn_id = p_turn and s.claim_token = p_token;
+  if v_last is null or v_last + p_silence <= now() then
+    return false;
+  end if;
+  update state.agent_inbox i
+     set silent_by = v_last + p_silence
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  return true;
+end $$;
+CREATE FUNCTION state.lock_batch(p_project uuid, p_batch uuid) RETURNS TABLE(tool_call_id uuid, fail_fast boolean, overdue boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+begin
+  perform state.enter(p_project);
+  return query
+  select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
+    from state.pmo_batches b
+   where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
+     for no key update;
+end $$;
+CREATE FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) RETURNS TABLE(batch_id uuid, duplicate boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_call    state.waiting_calls;
+  v_known   uuid;
+  v_batch   uuid := p_batch ->> 'batch_id';
+  v_n       integer := jsonb_array_length(p_batch -> 'tasks');
+  v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
+begin
+  perform state.enter(p_project);
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
+  perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
+  --! fork.locked
+  select b.batch_id into v_known from state.pmo_batches b where b.project_id = p_project and b.tool_call_id = p_call;
+  if found then
+    return query select v_known, true;
+    return;
+  end if;
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for no key update;
+  if not found then
+    raise exception 'no such call' using errcode = 'WB404', detail = p_call::text;
+  end if;
+  if v_call.claim_token <> p_token or v_call.status <> 'processing' then
+    raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
+  end if;
+  insert into state.pmo_batches
+         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, fail_fast, n_tasks, open_slots, deadline_at)
+  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, (p_batch ->> 'fail_fast')::boolean, v_n,
+          least(v_n, 16), now() + v_timeout);
+  --! fork.batch
+  insert into state.pmo_batch_tasks (project_id, batch_id, task_index, agent_id, agent_turn_id)
+  select p_project, v_batch, t.n - 1, t.agent_id, t.agent_turn_id
+    from rows from (jsonb_to_recordset(p_batch -> 'tasks') as (agent_id uuid, agent_turn_id uuid)) with ordinality
+         as t (agent_id, agent_turn_id, n);
+  -- Only slots that count something: an empty one would never reach zero.
+  insert into state.pmo_batch_slots (project_id, batch_id, slot, remaining)
+  select p_project, v_batch, s, (v_n - s + 15) / 16 from generate_series(0, least(v_n, 16) - 1) s;
+  --! fork.tasks
+  -- The parent's wait is derived from the batch's: the batch ends first.
+  update state.waiting_calls c
+     set status = 'awaiting', worker_id = null, deadline_at = now() + v_timeout + interval '1 minute'
+   where c.project_id = p_project and c.tool_call_id = p_call;
+  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
+  values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
+  --! fork.edge
+  return query select v_batch, false;
+end $$;
+CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) RETURNS TABLE(status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_target text;
+  v_active state.agent_inbox;
+  v_epoch  bigint;
+  v_token  bigint;
+  v_queued integer;
+begin
+  perform state.enter(p_project);
+  select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
+  if not found then
+    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
+  end if;
+  -- Whoever comes meanwhile waits for this row.
+  insert into state.agent_state_head (project_id, agent_id, worker_target, queue_cap) values (p_project, p_agent, v_target, p_queue_cap)
+      on conflict do nothing;
+  if not found then
+    return query
+    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
+    return;
+  end if;
+  --! rebuild.row
+  select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
+    into v_epoch, v_token
+    from state.turns t
+    left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
+                        where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
+    left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
+                        where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
+   where t.project_id = p_project and t.agent_id = p_agent;
+  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
+  select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
+         coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
+    into v_epoch, v_token
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent;
+  -- The one that was dispatched and is not over; what is not due yet was not.
+  select i.* into v_active
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent and i.dispatched_at is not null
+   order by i.inbox_seq
+   limit 1;
+  if not found then
+    select i.* into v_active
+      from state.agent_inbox i
+     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     order by i.inbox_seq
+     limit 1;
+  end if;
+  select count(*) into v_queued
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     and i.agent_turn_id is distinct from v_active.agent_turn_id;
+  update state.agent_state_head h
+     set status = case when v_active.agent_turn_id is null then 'idle'
+                       when v_active.status = 'deferred' and v_active.next_retry_at is null then 'suspended'
+                       else 'dispatched' end,
+         active_agent_turn_id = v_active.agent_turn_id, turn_epoch = v_epoch, claim_token = v_token, n_queued = v_queued
+   where h.project_id = p_project and h.agent_id = p_agent;
+  update state.agent_inbox i
+     set turn_epoch = v_epoch, claim_token = null, worker_id = null, silent_by = null,
+         dispatched_at = coalesce(i.dispatched_at, now()),
+         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end
+   where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
+  --! rebuild.armed
+  -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
+  update state.agent_inbox i
+     set status = 'pending', message_type = 'tool_result'
+   where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
+     and i.status = 'deferred' and i.next_retry_at is null
+     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
+  return query
+  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+    from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
+end $$;
+CREATE FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_inbox  state.agent_inbox;
+  v_queued integer;
+begin
+  perform state.enter(p_project);
+  select h.n_queued into v_queued
+    from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+      for no key update;
+  if not found then
+    return query select 'stale'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  --! reclaim.locked
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  if p_lost and v_inbox.n_lost_leases >= p_max_lost_leases or not p_lost and v_inbox.retry_count + 1 >= p_max_attempts then
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null, claim_token = h.claim_token + 1
+     where h.project_id = p_project and h.agent_id = p_agent;
+    --! reclaim.idle
+    return query
+    select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, v_queued, p_alone,
+             c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+    return;
+  end if;
+  update state.agent_state_head h
+     set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
+   where h.project_id = p_project and h.agent_id = p_agent;
+  --! reclaim.head
+  update state.agent_inbox i
+     set status = case when p_backoff > interval '0' then 'deferred' else 'pending' end,
+         next_retry_at = case when p_backoff > interval '0' then now() + p_backoff end,
+         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
+         n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  --! reclaim.armed
+  return query
+  select 'armed'::text, case when p_backoff > interval '0' then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
+end $$;
+CREATE FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_target text;
+begin
+  perform state.enter(p_project);
+  -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
+  update state.waiting_calls c
+     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1
+   where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing'
+  returning c.target into v_target;
+  --! reclaim_call.armed
+  return v_target;
+end $$;
+CREATE FUNCTION state.release(p_project uuid, p_turn uuid) RETURNS TABLE(worker_targets text[])
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_head  state.agent_state_head;
+  v_inbox state.agent_inbox;
+begin
+  perform state.enter(p_project);
+  select h.* into v_head
+    from state.turns t
+    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
+   where t.project_id = p_project and t.agent_turn_id = p_turn
+     for no key update of h;
+  --! release.locked
+  select i.* into v_inbox
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_turn_id = p_turn and i.status = 'deferred' and i.next_retry_at <= now()
+     for no key update;
+  if not found then
+    return query select '{}'::text[];
+    return;
+  end if;
+  if v_head.status = 'idle' then
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = h.turn_epoch + 1
+     where h.project_id = p_project and h.agent_id = v_head.agent_id
+ returning h.* into v_head;
+  elsif v_head.active_agent_turn_id <> p_turn then
+    update state.agent_state_head h set n_queued = h.n_queued + 1 where h.project_id = p_project and h.agent_id = v_head.agent_id;
+    update state.agent_inbox i
+       set status = 'queued', next_retry_at = null
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select '{}'::text[];
+    return;
+  end if;
+  --! release.head
+  update state.agent_inbox i
+     set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
+         dispatched_at = coalesce(i.dispatched_at, now())
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  --! release.armed
+  return query select array[v_inbox.worker_target::text];
+end $$;
+CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_turn     uuid;
+  v_agent    uuid;
+  v_head     state.agent_state_head;
+  v_token    bigint;
+  v_answered uuid;
+  v_length   bigint;
+  v_box      uuid;
+begin
+  perform state.enter(p_project);
+  select c.agent_turn_id, c.agent_id into v_turn, v_agent
+    from state.waiting_calls c
+   where c.project_id = p_project and c.tool_call_id = p_call;
+  if not found then
+    select e.agent_turn_id, e.agent_id into v_turn, v_agent
+      from state.execution_edges e
+     where e.project_id = p_project and e.correlation_id = p_call and e.primitive = 'command' and e.edge_phase = 'request';
+    if not found then
+      raise exception 'no such call' using errcode = 'WB404', detail = p_call::text;
+    end if;
+  end if;
+  select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  --! report.locked
+  select c.claim_token into v_token
+    from state.waiting_calls c
+   where c.project_id = p_project and c.tool_call_id = p_call
+     for update;
+  if not found then
+    select e.card_id into v_answered
+      from state.execution_edges e
+     where e.project_id = p_project and e.correlation_id = p_call and e.primitive = 'report' and e.edge_phase = 'response';
+    if found and v_answered = c_ids[1] then
+      return query select 'duplicate'::text, v_turn, null::text;
+      return;
+    end if;
+    insert into state.execution_edges
+           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, status)
+    values (p_project, p_call, 'report', 'dropped', v_turn, v_agent, p_status)
+        on conflict do nothing;
+    return query select 'dropped'::text, v_turn, null::text;
+    return;
+  end if;
+  if p_token is not null and p_token <> v_token then
+    raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
+  end if;
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! report.card
+  select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
+  update cardbox.boxes b
+     set length = b.length + 1
+   where b.project_id = p_project and b.box_id = v_box
+ returning b.length into v_length;
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_box, v_length, c_ids[1]);
+  --! report.entry
+  delete from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status)
+  values (p_project, p_call, 'report', 'response', v_turn, v_agent, v_head.turn_epoch, c_ids[1], p_status);
+  --! report.applied
+  -- The last one that was waited for? Asked after the head's lock, so of two last ones the second sees the first.
+  if v_head.status = 'suspended' and v_head.active_agent_turn_id = v_turn
+     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = v_turn) then
+    update state.agent_inbox i
+       set status = 'pending', message_type = p_message_type, armed_at = now()
+     where i.project_id = p_project and i.agent_turn_id = v_turn and i.status = 'deferred' and i.next_retry_at is null;
+    if found then
+      --! report.resumed
+      return query select 'applied'::text, v_turn, v_head.worker_target::text;
+      return;
+    end if;
+  end if;
+  return query select 'applied'::text, v_turn, null::text;
+end $$;
+CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_step     uuid := p_step ->> 'step_id';
+  v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
+  v_calls    integer := jsonb_array_length(p_step -> 'calls');
+  v_box      uuid;
+  v_length   bigint;
+  v_outcome  text := 'running';
+  v_stop     text;
+begin
+  perform state.enter(p_project);
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+      for no key update;
+  if not found then
+    -- Ours, and committed without our learning of it?
+    return query
+    select s.outcome::text, null::text, true
+      from state.agent_steps s
+     where s.project_id = p_project and s.agent_turn_id = p_turn and s.step_id = v_step and s.claim_token = p_token;
+    if not found then
+      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+    end if;
+    return;
+  end if;
+  --! step.locked
+  select i.stop_reason into v_stop from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  select b.box_id, b.length into v_box, v_length
+    from state.turns t
+    join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  -- A later statement than the head's lock: a report that we waited for is seen.
+  if (p_step ->> 'suspend')::boolean
+     and (v_calls > 0
+          or exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn)) then
+    v_outcome := 'suspended';
+  end if;
+  insert into state.agent_steps
+         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls)
+  values (p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome,
+          v_length + 1, v_length + cardinality(v_card_ids), v_calls)
+      on conflict do nothing;
+  if not found then
+    -- The head is still running under this claim, so the first time it went on.
+    return query select 'running'::text, v_stop, true;
+    return;
+  end if;
+  --! step.row
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! step.cards
+  if v_card_ids <> '{}' then
+    update cardbox.boxes b
+       set length = v_length + cardinality(v_card_ids)
+     where b.project_id = p_project and b.box_id = v_box;
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, v_box, v_length + c.n, c.card_id
+      from unnest(v_card_ids) with ordinality as c (card_id, n);
+  end if;
+  --! step.entries
+  if v_calls > 0 then
+    with call as (
+      insert into state.waiting_calls
+             (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, deadline_at)
+      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id,
+             now() + make_interval(secs => c.timeout_seconds)
+        from jsonb_to_recordset(p_step -> 'calls') as c
+             (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision)
+   returning tool_call_id, tool_call_card_id
+    )
+    insert into state.execution_edges
+           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id)
+    select p_project, c.tool_call_id, 'command', 'request', p_turn, p_agent, p_epoch, c.tool_call_card_id from call c;
+  end if;
+  --! step.calls
+  if v_outcome = 'suspended' then
+    update state.agent_state_head h set status = 'suspended' where h.project_id = p_project and h.agent_id = p_agent;
+    update state.agent_inbox i
+       set status = 'deferred', worker_id = null, silent_by = null
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+  end if;
+  --! step.suspended
+  return query select v_outcome, v_stop, false;
+end $$;
+CREATE FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_agent uuid;
+  v_head  state.agent_state_head;
+  v_inbox state.agent_inbox;
+begin
+  perform state.enter(p_project);
+  select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if not found then
+    raise exception 'no such turn' using errcode = 'WB404', detail = p_turn::text;
+  end if;
+  select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  --! stop.locked
+  -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  if not found then
+    return query select 'over'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  if v_inbox.status = 'processing' then
+    update state.agent_inbox i
+       set stop_asked = true, stop_reason = coalesce(i.stop_reason, p_reason)
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select 'asked'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  if v_head.active_agent_turn_id = p_turn then
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null
+     where h.project_id = p_project and h.agent_id = v_agent;
+  elsif v_inbox.status = 'queued' then
+    update state.agent_state_head h set n_queued = h.n_queued - 1 where h.project_id = p_project and h.agent_id = v_agent;
+  end if;
+  --! stop.head
+  return query
+  select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
+    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
+           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
+           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+end $$;
 CREATE TABLE cardbox.box_entries (
     project_id uuid NOT NULL,
     box_id uuid NOT NULL,
@@ -186,7 +1693,7 @@ CREATE TABLE cardbox.cards (
     n_tokens integer NOT NULL,
     content_addressed boolean DEFAULT false NOT NULL,
     type text NOT NULL,
-    role text NOT NULL,
+    role cardbox.role NOT NULL,
     author_id text,
     hash bytea NOT NULL,
     tool_call_id uuid,
@@ -209,7 +1716,6 @@ CREATE TABLE cardbox.cards (
     CONSTRAINT cards_check4 CHECK (((NOT content_addressed) OR (expires_at IS NULL))),
     CONSTRAINT cards_hash_check CHECK ((octet_length(hash) = 32)),
     CONSTRAINT cards_n_tokens_check CHECK ((n_tokens >= 0)),
-    CONSTRAINT cards_role_check CHECK ((role = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text]))),
     CONSTRAINT cards_ttl_seconds_check CHECK ((ttl_seconds > 0))
 );
 ALTER TABLE ONLY cardbox.cards FORCE ROW LEVEL SECURITY;
@@ -223,6 +1729,67 @@ CREATE TABLE cardbox.erasures (
     CONSTRAINT erasures_reason_check CHECK ((reason <> ''::text))
 );
 ALTER TABLE ONLY cardbox.erasures FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.agent_steps (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    step_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    turn_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    outcome state.step_outcome NOT NULL,
+    from_seq bigint,
+    to_seq bigint,
+    n_calls integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+PARTITION BY RANGE (agent_turn_id);
+ALTER TABLE ONLY state.agent_steps FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.execution_edges (
+    project_id uuid NOT NULL,
+    correlation_id uuid NOT NULL,
+    primitive state.primitive NOT NULL,
+    edge_phase state.edge_phase NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    source_agent_id uuid,
+    turn_epoch bigint,
+    card_id uuid,
+    status text,
+    recursion_depth integer DEFAULT 0 NOT NULL,
+    trace_id uuid,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+PARTITION BY RANGE (correlation_id);
+ALTER TABLE ONLY state.execution_edges FORCE ROW LEVEL SECURITY;
+CREATE SEQUENCE state.outbox_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+CREATE TABLE state.outbox (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    event state.event NOT NULL,
+    event_id uuid NOT NULL,
+    outbox_seq bigint DEFAULT nextval('state.outbox_seq'::regclass) NOT NULL,
+    agent_id uuid NOT NULL,
+    status text NOT NULL,
+    card_id uuid,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    published_at timestamp with time zone,
+    shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL
+)
+PARTITION BY RANGE (agent_turn_id);
+ALTER TABLE ONLY state.outbox FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.project_agents (
+    project_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    worker_target state.target NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    retired_at timestamp with time zone
+);
+ALTER TABLE ONLY resource.project_agents FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.projects (
     project_id uuid NOT NULL,
     slug text NOT NULL,
@@ -230,6 +1797,209 @@ CREATE TABLE resource.projects (
     CONSTRAINT projects_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.projects FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.agent_inbox (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    inbox_seq bigint NOT NULL,
+    message_type state.message_type DEFAULT 'turn'::text NOT NULL,
+    status state.inbox_status NOT NULL,
+    worker_target state.target NOT NULL,
+    turn_epoch bigint,
+    claim_token bigint,
+    worker_id uuid,
+    silent_by timestamp with time zone,
+    next_retry_at timestamp with time zone,
+    retry_count integer DEFAULT 0 NOT NULL,
+    n_lost_leases integer DEFAULT 0 NOT NULL,
+    stop_asked boolean DEFAULT false NOT NULL,
+    stop_reason text,
+    armed_at timestamp with time zone DEFAULT now() NOT NULL,
+    dispatched_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL,
+    CONSTRAINT agent_inbox_check CHECK ((((status)::text = 'processing'::text) = (worker_id IS NOT NULL))),
+    CONSTRAINT agent_inbox_check1 CHECK (((next_retry_at IS NULL) OR ((status)::text = 'deferred'::text)))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY state.agent_inbox FORCE ROW LEVEL SECURITY;
+ALTER TABLE state.agent_inbox ALTER COLUMN inbox_seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME state.agent_inbox_inbox_seq_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+CREATE TABLE state.agent_state_head (
+    project_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    status state.head_status DEFAULT 'idle'::text NOT NULL,
+    active_agent_turn_id uuid,
+    turn_epoch bigint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    n_queued integer DEFAULT 0 NOT NULL,
+    queue_cap integer DEFAULT 1000 NOT NULL,
+    worker_target state.target NOT NULL,
+    CONSTRAINT agent_state_head_check CHECK ((((status)::text = 'idle'::text) = (active_agent_turn_id IS NULL))),
+    CONSTRAINT agent_state_head_n_queued_check CHECK ((n_queued >= 0)),
+    CONSTRAINT queue_is_full CHECK ((n_queued <= queue_cap))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02');
+ALTER TABLE ONLY state.agent_state_head FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.idempotency (
+    project_id uuid NOT NULL,
+    key text NOT NULL,
+    request_hash bytea NOT NULL,
+    answer json,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT idempotency_key_check CHECK (((length(key) >= 1) AND (length(key) <= 255))),
+    CONSTRAINT idempotency_request_hash_check CHECK ((octet_length(request_hash) = 32))
+);
+ALTER TABLE ONLY state.idempotency FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.identity_edges (
+    project_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    action text NOT NULL,
+    source_agent_id uuid,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT identity_edges_action_check CHECK ((action = ANY (ARRAY['created'::text, 'cloned'::text, 'retired'::text])))
+);
+ALTER TABLE ONLY state.identity_edges FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.pmo_batch_slots (
+    project_id uuid NOT NULL,
+    batch_id uuid NOT NULL,
+    slot smallint NOT NULL,
+    remaining integer NOT NULL,
+    n_failed integer DEFAULT 0 NOT NULL,
+    CONSTRAINT pmo_batch_slots_remaining_check CHECK ((remaining >= 0))
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.pmo_batch_slots FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.pmo_batch_tasks (
+    project_id uuid NOT NULL,
+    batch_id uuid NOT NULL,
+    task_index integer NOT NULL,
+    agent_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    status state.turn_status DEFAULT 'open'::text NOT NULL,
+    deliverable_card_id uuid,
+    output_box_id uuid,
+    output_length bigint
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY state.pmo_batch_tasks FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.pmo_batches (
+    project_id uuid NOT NULL,
+    batch_id uuid NOT NULL,
+    parent_agent_turn_id uuid NOT NULL,
+    parent_agent_id uuid NOT NULL,
+    tool_call_id uuid NOT NULL,
+    status state.batch_status DEFAULT 'open'::text NOT NULL,
+    fail_fast boolean DEFAULT false NOT NULL,
+    n_tasks integer NOT NULL,
+    open_slots integer NOT NULL,
+    n_failed integer DEFAULT 0 NOT NULL,
+    deadline_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    closed_at timestamp with time zone,
+    stopping boolean DEFAULT false NOT NULL,
+    shard smallint GENERATED ALWAYS AS (((uuid_hash(batch_id) & 15))::smallint) STORED NOT NULL,
+    CONSTRAINT pmo_batches_check CHECK ((((status)::text = 'open'::text) = (closed_at IS NULL))),
+    CONSTRAINT pmo_batches_n_tasks_check CHECK ((n_tasks > 0)),
+    CONSTRAINT pmo_batches_open_slots_check CHECK ((open_slots >= 0))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY state.pmo_batches FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.quarantine (
+    project_id uuid NOT NULL,
+    sweep text NOT NULL,
+    subject_id uuid NOT NULL,
+    n_failures integer DEFAULT 1 NOT NULL,
+    last_error text NOT NULL,
+    first_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_at timestamp with time zone DEFAULT now() NOT NULL,
+    quarantined_at timestamp with time zone
+);
+ALTER TABLE ONLY state.quarantine FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.sweep_clock (
+    one boolean DEFAULT true NOT NULL,
+    beat_at timestamp with time zone DEFAULT now() NOT NULL,
+    steady_since timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT sweep_clock_one_check CHECK (one)
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.sweep_clock FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.turns (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    channel text DEFAULT 'public'::text NOT NULL,
+    status state.turn_status DEFAULT 'open'::text NOT NULL,
+    profile_box_id uuid,
+    context_box_id uuid NOT NULL,
+    output_box_id uuid NOT NULL,
+    query_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    session_id uuid,
+    source_agent_id uuid,
+    parent_agent_turn_id uuid,
+    parent_step_id uuid,
+    parent_tool_call_id uuid,
+    batch_id uuid,
+    task_index integer,
+    recursion_depth integer DEFAULT 0 NOT NULL,
+    trace_id uuid,
+    traceparent text,
+    tracestate text,
+    emit_state_event boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    finished_at timestamp with time zone,
+    deliverable_card_id uuid,
+    turn_epoch bigint,
+    claim_token bigint,
+    CONSTRAINT turns_check CHECK ((((status)::text = 'open'::text) = (deliverable_card_id IS NULL))),
+    CONSTRAINT turns_check1 CHECK (((batch_id IS NULL) = (task_index IS NULL)))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY state.turns FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.waiting_calls (
+    project_id uuid NOT NULL,
+    tool_call_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    step_id uuid NOT NULL,
+    call_seq bigint NOT NULL,
+    target state.target NOT NULL,
+    status state.call_status DEFAULT 'pending'::text NOT NULL,
+    tool_call_card_id uuid NOT NULL,
+    deadline_at timestamp with time zone NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    worker_id uuid,
+    n_lost_leases integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL,
+    CONSTRAINT waiting_calls_check CHECK ((((status)::text = 'processing'::text) = (worker_id IS NOT NULL)))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY state.waiting_calls FORCE ROW LEVEL SECURITY;
+ALTER TABLE state.waiting_calls ALTER COLUMN call_seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME state.waiting_calls_call_seq_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+CREATE TABLE state.worker_leases (
+    worker_id uuid NOT NULL,
+    worker_target state.target NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    renewed_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.worker_leases FORCE ROW LEVEL SECURITY;
 ALTER TABLE ONLY cardbox.box_entries
     ADD CONSTRAINT box_entries_pkey PRIMARY KEY (project_id, box_id, seq);
 ALTER TABLE ONLY cardbox.boxes
@@ -238,14 +2008,63 @@ ALTER TABLE ONLY cardbox.cards
     ADD CONSTRAINT cards_pkey PRIMARY KEY (project_id, card_id);
 ALTER TABLE ONLY cardbox.erasures
     ADD CONSTRAINT erasures_pkey PRIMARY KEY (project_id, card_id);
+ALTER TABLE ONLY resource.project_agents
+    ADD CONSTRAINT project_agents_pkey PRIMARY KEY (project_id, agent_id);
 ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_pkey PRIMARY KEY (project_id);
 ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_slug_key UNIQUE (slug);
+ALTER TABLE ONLY state.agent_inbox
+    ADD CONSTRAINT agent_inbox_pkey PRIMARY KEY (project_id, agent_turn_id);
+ALTER TABLE ONLY state.agent_state_head
+    ADD CONSTRAINT agent_state_head_pkey PRIMARY KEY (project_id, agent_id);
+ALTER TABLE ONLY state.agent_steps
+    ADD CONSTRAINT agent_steps_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.execution_edges
+    ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
+ALTER TABLE ONLY state.idempotency
+    ADD CONSTRAINT idempotency_pkey PRIMARY KEY (project_id, key);
+ALTER TABLE ONLY state.identity_edges
+    ADD CONSTRAINT identity_edges_pkey PRIMARY KEY (project_id, agent_id, action);
+ALTER TABLE ONLY state.outbox
+    ADD CONSTRAINT outbox_pkey PRIMARY KEY (project_id, agent_turn_id, event, event_id);
+ALTER TABLE ONLY state.pmo_batch_slots
+    ADD CONSTRAINT pmo_batch_slots_pkey PRIMARY KEY (project_id, batch_id, slot);
+ALTER TABLE ONLY state.pmo_batch_tasks
+    ADD CONSTRAINT pmo_batch_tasks_pkey PRIMARY KEY (project_id, batch_id, task_index);
+ALTER TABLE ONLY state.pmo_batches
+    ADD CONSTRAINT pmo_batches_pkey PRIMARY KEY (project_id, batch_id);
+ALTER TABLE ONLY state.quarantine
+    ADD CONSTRAINT quarantine_pkey PRIMARY KEY (project_id, sweep, subject_id);
+ALTER TABLE ONLY state.sweep_clock
+    ADD CONSTRAINT sweep_clock_pkey PRIMARY KEY (one);
+ALTER TABLE ONLY state.turns
+    ADD CONSTRAINT turns_pkey PRIMARY KEY (project_id, agent_turn_id);
+ALTER TABLE ONLY state.waiting_calls
+    ADD CONSTRAINT waiting_calls_pkey PRIMARY KEY (project_id, tool_call_id);
+ALTER TABLE ONLY state.worker_leases
+    ADD CONSTRAINT worker_leases_pkey PRIMARY KEY (worker_id);
 CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, project_id) WHERE (card_id IS NOT NULL);
 CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id, box_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
+CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id);
+CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
+CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
+CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
+CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id);
+CREATE INDEX calls_ready ON state.waiting_calls USING btree (target, project_id, call_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX idempotency_ended ON state.idempotency USING btree (expires_at);
+CREATE INDEX inbox_due ON state.agent_inbox USING btree (shard, next_retry_at) WHERE (next_retry_at IS NOT NULL);
+CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
+CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
+CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
+CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, agent_turn_id);
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
@@ -257,6 +2076,10 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXEC
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.boxes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.cards ENABLE ROW LEVEL SECURITY;
@@ -265,25 +2088,144 @@ CREATE POLICY project ON cardbox.box_entries USING ((project_id = (current_setti
 CREATE POLICY project ON cardbox.boxes USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.cards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.erasures USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.projects USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
+ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.identity_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.outbox ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.pmo_batch_slots ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.pmo_batch_tasks ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.pmo_batches ENABLE ROW LEVEL SECURITY;
+CREATE POLICY project ON state.agent_inbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.agent_state_head USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.agent_steps USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.identity_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.outbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.pmo_batch_slots USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.pmo_batch_tasks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
+CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.idempotency TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.pmo_batches TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.quarantine TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.sweep_clock TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.turns TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.waiting_calls TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.worker_leases TO waybill_scheduler USING (true);
+ALTER TABLE state.sweep_clock ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.turns ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.waiting_calls ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.worker_leases ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA cardbox TO waybill_service;
 GRANT ALL ON SCHEMA cardbox TO waybill_eraser;
+GRANT USAGE ON SCHEMA cardbox TO waybill_scheduler;
 GRANT USAGE ON SCHEMA resource TO waybill_service;
 GRANT USAGE ON SCHEMA resource TO waybill_scheduler;
 GRANT USAGE ON SCHEMA scheduler TO waybill_service;
 GRANT CREATE ON SCHEMA scheduler TO waybill_scheduler;
+GRANT USAGE ON SCHEMA state TO waybill_service;
+GRANT USAGE ON SCHEMA state TO waybill_scheduler;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.end_worker(p_worker uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.end_worker(p_worker uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.forget_keys(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.forget_keys(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.list_projects(after text, most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.list_projects(after text, most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.list_quarantine(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.list_quarantine(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.ready_targets() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.ready_targets() TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) TO waybill_service;
+REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_service;
 GRANT SELECT ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(project_id) ON TABLE cardbox.boxes TO waybill_service;
@@ -317,8 +2259,77 @@ GRANT INSERT(metadata) ON TABLE cardbox.cards TO waybill_service;
 GRANT UPDATE(metadata) ON TABLE cardbox.cards TO waybill_eraser;
 GRANT SELECT ON TABLE cardbox.erasures TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.erasures TO waybill_eraser;
+GRANT SELECT,INSERT ON TABLE state.agent_steps TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.execution_edges TO waybill_service;
+GRANT USAGE ON SEQUENCE state.outbox_seq TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_service;
+GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
+GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;
+GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_service;
 GRANT SELECT ON TABLE resource.projects TO waybill_service;
 GRANT INSERT(project_id) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
 GRANT INSERT(slug) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(slug) ON TABLE resource.projects TO waybill_scheduler;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_inbox TO waybill_service;
+GRANT SELECT(project_id) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(agent_turn_id) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(agent_id) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(inbox_seq) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(message_type) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(status),UPDATE(status) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(worker_target) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(turn_epoch) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(claim_token),UPDATE(claim_token) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(worker_id),UPDATE(worker_id) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(silent_by),UPDATE(silent_by) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(next_retry_at) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(retry_count) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(n_lost_leases) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(stop_asked) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(shard) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_service;
+GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT UPDATE(claim_token) ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.idempotency TO waybill_service;
+GRANT DELETE ON TABLE state.idempotency TO waybill_scheduler;
+GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;
+GRANT SELECT(expires_at) ON TABLE state.idempotency TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.identity_edges TO waybill_service;
+GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_slots TO waybill_service;
+GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_tasks TO waybill_service;
+GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batches TO waybill_service;
+GRANT SELECT(project_id) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(batch_id) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(status) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(deadline_at) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_service;
+GRANT SELECT ON TABLE state.quarantine TO waybill_scheduler;
+GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.turns TO waybill_service;
+GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(agent_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(status) ON TABLE state.turns TO waybill_service;
+GRANT SELECT(profile_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(context_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(output_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(finished_at) ON TABLE state.turns TO waybill_service;
+GRANT UPDATE(deliverable_card_id) ON TABLE state.turns TO waybill_service;
+GRANT UPDATE(turn_epoch) ON TABLE state.turns TO waybill_service;
+GRANT UPDATE(claim_token) ON TABLE state.turns TO waybill_service;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.waiting_calls TO waybill_service;
+GRANT SELECT ON TABLE state.waiting_calls TO waybill_scheduler;
+GRANT UPDATE(status) ON TABLE state.waiting_calls TO waybill_scheduler;
+GRANT UPDATE(claim_token) ON TABLE state.waiting_calls TO waybill_scheduler;
+GRANT UPDATE(worker_id) ON TABLE state.waiting_calls TO waybill_scheduler;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.worker_leases TO waybill_scheduler;

@@ -29,6 +29,11 @@ macro_rules! uuid_ids {
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
             }
+
+            /// Before every id that is minted: where a walk over all of them begins.
+            pub const fn nil() -> Self {
+                Self(Uuid::nil())
+            }
         }
 
         impl fmt::Display for $name {
@@ -66,6 +71,65 @@ uuid_ids! {
     StepId "step",
     /// One tool call, minted by the kernel; a provider's own id is only a label.
     ToolCallId "tool call",
+    /// An identity on a project's roster.
+    AgentId "agent",
+    /// One delivery: from one enqueue to one deliverable.
+    TurnId "turn",
+    /// One fork of many children.
+    BatchId "batch",
+    /// A conversation that agents may share.
+    SessionId "session",
+    /// One process that runs turns or answers calls.
+    WorkerId "worker",
+}
+
+/// Who is rung and who may claim: a kind of worker, or a handler of calls. A token of a subject, so its signs are few.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+#[serde(try_from = "String", into = "String")]
+pub struct Target(String);
+
+impl Target {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The text cannot be a target.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a target: use 1 to 63 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")]
+pub struct MalformedTarget(String);
+
+impl TryFrom<String> for Target {
+    type Error = MalformedTarget;
+
+    fn try_from(text: String) -> Result<Target, MalformedTarget> {
+        let sign = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let valid = (1..=63).contains(&text.len())
+            && sign(text.as_bytes()[0])
+            && text.bytes().all(|b| sign(b) || b == b'_' || b == b'-');
+        if valid { Ok(Target(text)) } else { Err(MalformedTarget(text)) }
+    }
+}
+
+impl FromStr for Target {
+    type Err = MalformedTarget;
+
+    fn from_str(text: &str) -> Result<Target, MalformedTarget> {
+        text.to_owned().try_into()
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.0
+    }
 }
 
 /// A W3C trace id: 16 bytes, written as 32 lower-case hex digits.
@@ -103,6 +167,17 @@ mod tests {
     fn ids_are_time_ordered_v7() {
         assert_eq!(CardId::new().0.get_version_num(), 7);
         assert!(BoxId::new() < BoxId::new());
+    }
+
+    /// L0-9
+    #[test]
+    fn a_target_is_one_token_of_a_subject() {
+        for good in ["llm", "web_search", "a-1", "7"] {
+            assert_eq!(good.parse::<Target>().unwrap().as_str(), good);
+        }
+        for bad in ["", "a.b", "a*", ">", "A", "_a", "a b", &"a".repeat(64)] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes.
+//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes, turns and the right to act on them.
 //!
 //! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
 //! is [`id`]: new ids are UUIDv7, which take the time and random bits when they are minted.
@@ -10,3 +10,5 @@ pub mod tokens;
 
 pub mod card;
 pub mod card_box;
+
+pub mod turn;

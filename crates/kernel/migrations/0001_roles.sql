@@ -23,6 +23,7 @@ alter role waybill_service set lock_timeout = '1s';
 alter role waybill_service set plan_cache_mode = 'force_generic_plan';
 alter role waybill_service set enable_seqscan = off;
 alter role waybill_service set enable_mergejoin = off;
+alter role waybill_service set enable_hashjoin = off;
 alter role waybill_service set jit = off;
 
 -- A function can be given only to a role one belongs to.

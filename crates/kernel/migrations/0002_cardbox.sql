@@ -1,5 +1,8 @@
 -- Immutable cards, boxes that only grow. docs/spec.md, CB-1 … CB-13.
 
+-- Words of a closed set are domains: a CHECK on the table would be read from the catalog's text anew by every statement.
+create domain cardbox.role as text check (value in ('system', 'user', 'assistant', 'tool'));
+
 create table cardbox.cards (
   project_id        uuid        not null,
   card_id           uuid        not null,
@@ -7,7 +10,7 @@ create table cardbox.cards (
   n_tokens          integer     not null check (n_tokens >= 0),
   content_addressed boolean     not null default false,
   type              text        not null,
-  role              text        not null check (role in ('system', 'user', 'assistant', 'tool')),
+  role              cardbox.role not null,
   author_id         text,
   hash              bytea       not null check (octet_length(hash) = 32),
   tool_call_id      uuid,

@@ -89,9 +89,32 @@ pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<Card
     Ok(cards.iter().map(|card| known[&card.hash()]).collect())
 }
 
+/// Binds the fourteen `c_…` arguments that a transition takes its cards by: see `card.sql`.
+macro_rules! bind_cards {
+    ($query:expr, $cards:expr) => {{
+        let cards: &[waybill_core::card::NewCard] = $cards;
+        $query
+            .bind($crate::card::column(cards, NewCard::card_id))
+            .bind($crate::card::column(cards, NewCard::n_tokens))
+            .bind($crate::card::column(cards, |card| card.metadata().card_type.as_str()))
+            .bind($crate::card::column(cards, |card| card.metadata().role))
+            .bind($crate::card::sparse(cards, |card| card.metadata().author_id.as_deref()))
+            .bind($crate::card::column(cards, |card| card.hash().as_bytes().to_vec()))
+            .bind($crate::card::sparse(cards, NewCard::tool_call_id))
+            .bind($crate::card::sparse(cards, |card| card.metadata().trace_id))
+            .bind($crate::card::sparse(cards, |card| card.metadata().step_id))
+            .bind($crate::card::sparse(cards, |card| card.metadata().parent_step_id))
+            .bind($crate::card::sparse(cards, NewCard::ttl_seconds))
+            .bind($crate::card::column(cards, NewCard::content_json))
+            .bind($crate::card::sparse(cards, NewCard::tool_calls_json))
+            .bind($crate::card::sparse(cards, NewCard::extra_json))
+    }};
+}
+pub(crate) use bind_cards;
+
 async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool) -> Result<u64, Error> {
     let project_id = work.project_id();
-    let written = sqlx::query(
+    let insert = sqlx::query(
         "insert into cardbox.cards
                 (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
                  step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
@@ -105,32 +128,17 @@ async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool
              on conflict do nothing",
     )
     .bind(project_id)
-    .bind(content_addressed)
-    .bind(column(cards, NewCard::card_id))
-    .bind(column(cards, NewCard::n_tokens))
-    .bind(column(cards, |card| card.metadata().card_type.as_str()))
-    .bind(column(cards, |card| card.metadata().role))
-    .bind(sparse(cards, |card| card.metadata().author_id.as_deref()))
-    .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
-    .bind(sparse(cards, NewCard::tool_call_id))
-    .bind(sparse(cards, |card| card.metadata().trace_id))
-    .bind(sparse(cards, |card| card.metadata().step_id))
-    .bind(sparse(cards, |card| card.metadata().parent_step_id))
-    .bind(sparse(cards, NewCard::ttl_seconds))
-    .bind(column(cards, NewCard::content_json))
-    .bind(sparse(cards, NewCard::tool_calls_json))
-    .bind(sparse(cards, NewCard::extra_json))
-    .execute(&mut **work)
-    .await?;
+    .bind(content_addressed);
+    let written = bind_cards!(insert, cards).execute(&mut **work).await?;
     Ok(written.rows_affected())
 }
 
-fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
+pub(crate) fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
     cards.iter().map(field).collect()
 }
 
 /// A column that is often empty altogether. `unnest` pads a shorter array with nulls, and an empty one costs nothing.
-fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> Option<T>) -> Vec<Option<T>> {
+pub(crate) fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> Option<T>) -> Vec<Option<T>> {
     let values = column(cards, field);
     if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }

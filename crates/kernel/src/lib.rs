@@ -1,8 +1,10 @@
-//! Waybill's truth: cards and boxes in PostgreSQL, one project per transaction.
+//! Waybill's truth: cards, boxes and turns in PostgreSQL, one project per transaction.
 //!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
 //! * A card never changes and a box only grows; the database refuses anything else, whoever asks.
+//! * A turn is acted on under a fence; whoever lost it changes nothing. The transitions are functions in the database, each
+//!   in a file beside the Rust that calls it.
 //! * Time is the database's. Order is a sequence column.
 //!
 //! Not here: NATS, HTTP, models, files, environment. Nothing is published inside a transaction.
@@ -11,6 +13,17 @@ pub mod work;
 
 pub mod card;
 pub mod card_box;
+
+pub mod agent;
+pub mod batch;
+pub mod call;
+pub mod lease;
+pub mod turn;
+
+pub mod idempotency;
+pub mod quarantine;
+pub mod sweep;
+
 pub mod project;
 
 pub mod check;

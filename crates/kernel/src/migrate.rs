@@ -4,16 +4,35 @@ use std::borrow::Cow;
 
 use secrecy::SecretString;
 use sqlx::{
-    Connection, PgConnection, SqlSafeStr,
+    AssertSqlSafe, Connection, PgConnection, SqlSafeStr,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 3] = [
+const MIGRATIONS: [(i64, &str, &str); 4] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
+    (4, "state", include_str!("../migrations/0004_state.sql")),
+];
+
+/// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
+pub const FUNCTIONS: [&str; 14] = [
+    include_str!("work.sql"),
+    include_str!("card.sql"),
+    include_str!("batch.sql"),
+    include_str!("turn/enqueue.sql"),
+    include_str!("turn/claim.sql"),
+    include_str!("turn/step.sql"),
+    include_str!("turn/report.sql"),
+    include_str!("turn/finish.sql"),
+    include_str!("turn/stop.sql"),
+    include_str!("turn/reclaim.sql"),
+    include_str!("call.sql"),
+    include_str!("lease.sql"),
+    include_str!("sweep.sql"),
+    include_str!("grants.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +54,9 @@ pub struct Applied {
 
 /// What the migrated schema is known by: changes whenever a migration does.
 pub fn fingerprint() -> String {
-    migrator().iter().flat_map(|m| m.checksum.iter().take(4)).map(|byte| format!("{byte:02x}")).collect()
+    let functions = migration(0, "functions", FUNCTIONS.concat());
+    let all = migrator();
+    all.iter().chain([&functions]).flat_map(|m| m.checksum.iter().take(4)).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The version a database must be at to be served by this binary.
@@ -62,6 +83,8 @@ pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -
         done.push(applied);
     }
     migrator.run(&mut *owner).await?; // verifies the checksums of what was there before
+    let functions = format!("begin; {} commit", FUNCTIONS.concat());
+    sqlx::raw_sql(AssertSqlSafe(functions)).execute(&mut *owner).await?;
     Ok(done)
 }
 
@@ -72,13 +95,13 @@ async fn applied(owner: &mut PgConnection) -> Vec<i64> {
 }
 
 fn migrator() -> Migrator {
-    let migrations = MIGRATIONS
-        .map(|(version, name, sql)| {
-            Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, sql.into_sql_str(), false)
-        })
-        .to_vec();
+    let migrations = MIGRATIONS.map(|(version, name, sql)| migration(version, name, sql.to_owned())).to_vec();
     let mut migrator = Migrator::with_migrations(migrations);
     migrator.create_schema("waybill");
     migrator.dangerous_set_table_name("waybill.migrations");
     migrator
+}
+
+fn migration(version: i64, name: &'static str, sql: String) -> Migration {
+    Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, AssertSqlSafe(sql).into_sql_str(), false)
 }

@@ -85,6 +85,11 @@ impl Kernel {
         Ok(work)
     }
 
+    /// A connection on which every transition is a transaction of its own, in one round trip.
+    pub async fn alone(&self, project_id: ProjectId) -> sqlx::Result<Alone> {
+        Ok(Alone { connection: self.pool.acquire().await?, project_id })
+    }
+
     /// For what belongs to no project: the scheduler's functions and the checks.
     pub fn pool(&self) -> &PgPool {
         &self.pool
@@ -96,6 +101,50 @@ pub(crate) fn connect_options(url: &SecretString) -> Result<(PgConnectOptions, S
     let options: PgConnectOptions = url.expose_secret().parse().map_err(|_| Error::Url)?;
     let place = format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
     Ok((options, place))
+}
+
+/// Where a transition runs: beside others in a [`UnitOfWork`], or [`Alone`].
+///
+/// A transition is one statement that calls a function in the database, so that alone it is a whole transaction. What it
+/// refuses it raises, so that in a unit of work nothing of it, or of what was written before, can be committed.
+pub trait Work: Send {
+    /// Whether the transition is the whole transaction.
+    const ALONE: bool;
+
+    fn project_id(&self) -> ProjectId;
+
+    fn connection(&mut self) -> &mut PgConnection;
+}
+
+/// A connection whose every transition is a transaction of its own.
+#[derive(Debug)]
+pub struct Alone {
+    connection: PoolConnection<Postgres>,
+    project_id: ProjectId,
+}
+
+impl Work for Alone {
+    const ALONE: bool = true;
+
+    fn project_id(&self) -> ProjectId {
+        self.project_id
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+}
+
+impl Work for UnitOfWork {
+    const ALONE: bool = false;
+
+    fn project_id(&self) -> ProjectId {
+        self.project_id
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        self
+    }
 }
 
 /// One transaction in one project. Dropped without `commit`, it rolls back.

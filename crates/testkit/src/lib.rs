@@ -37,9 +37,87 @@ impl TestDb {
         PgConnection::connect(&self.server.admin_url(&self.name)).await.expect("the administrator can connect")
     }
 
+    /// Arms the marks (`--! name`) between the statements of the transitions: from here on [`TestDb::fail_at`] and
+    /// [`TestDb::pause_at`] work in this database. Elsewhere the marks are comments.
+    pub async fn arm_fail_points(&self) {
+        let armed: String = migrate::FUNCTIONS
+            .concat()
+            .lines()
+            .map(|line| match line.trim().strip_prefix("--! ") {
+                Some(name) => format!("perform waybill.fail_point('{name}');\n"),
+                None => format!("{line}\n"),
+            })
+            .collect();
+        let mut admin = self.admin().await;
+        sqlx::raw_sql(include_str!("fail_point.sql")).execute(&mut admin).await.expect("fail points can be made");
+        sqlx::raw_sql(AssertSqlSafe(armed)).execute(&mut self.owner().await).await.expect("the functions can be armed");
+    }
+
+    /// The names of all marks.
+    pub fn fail_points() -> Vec<&'static str> {
+        migrate::FUNCTIONS.iter().flat_map(|sql| sql.lines()).filter_map(|l| l.trim().strip_prefix("--! ")).collect()
+    }
+
+    /// Whoever comes to this mark loses its connection there; none: nobody.
+    pub async fn fail_at(&self, name: Option<&str>) {
+        self.set_fail_point(name.map(|name| (name, "fail"))).await;
+    }
+
+    /// Whoever comes to this mark waits there until [`Paused::resume`].
+    pub async fn pause_at(&self, name: &str) -> Paused<'_> {
+        let mut gate = self.admin().await;
+        sqlx::query("select pg_advisory_lock(4711)").execute(&mut gate).await.expect("nobody else has it");
+        self.set_fail_point(Some((name, "pause"))).await;
+        Paused { t: self, gate }
+    }
+
+    async fn set_fail_point(&self, point: Option<(&str, &str)>) {
+        let (name, action) = point.unzip();
+        sqlx::query("update waybill.fail_points set name = $1, action = $2")
+            .bind(name)
+            .bind(action)
+            .execute(&mut self.admin().await)
+            .await
+            .expect("fail points are armed");
+    }
+
+    /// Waits until `n` connections of this database wait for a lock.
+    pub async fn until_blocked(&self, n: i64) {
+        let mut admin = self.admin().await;
+        let blocked =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        for _ in 0..400 {
+            if sqlx::query_scalar::<_, i64>(blocked).fetch_one(&mut admin).await.expect("it can be asked") >= n {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{n} were to wait for a lock");
+    }
+
     /// A unit of work in the test's own project.
     pub async fn begin(&self) -> UnitOfWork {
         self.kernel.begin(self.project_id).await.expect("the service can begin")
+    }
+}
+
+/// Somebody waits at a mark.
+#[derive(Debug)]
+pub struct Paused<'t> {
+    t: &'t TestDb,
+    gate: PgConnection,
+}
+
+impl Paused<'_> {
+    /// Waits until somebody has come to the mark; whoever comes after passes.
+    pub async fn reached(&self) {
+        self.t.until_blocked(1).await;
+        self.t.set_fail_point(None).await;
+    }
+
+    /// Lets it go on.
+    pub async fn resume(self) {
+        self.gate.close().await.expect("the gate opens");
     }
 }
 

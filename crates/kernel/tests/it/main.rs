@@ -2,13 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod aborts;
+mod batches;
 mod boxes;
 mod cards;
 mod cost;
 mod erasure;
 mod programs;
+mod races;
 mod schema;
 mod start;
+mod sweeps;
+mod turn_cost;
+mod turns;
 mod walls;
 
 use waybill_core::{

@@ -205,14 +205,18 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     let readable: Vec<String> = sqlx::query_scalar(
         "select n.nspname || '.' || c.relname || '.' || a.attname
            from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
-          where n.nspname in ('cardbox', 'resource', 'state', 'waybill') and c.relkind in ('r', 'p', 'v') and a.attnum > 0
+           join pg_type t on t.oid = a.atttypid
+          where n.nspname in ('cardbox', 'resource', 'state', 'waybill', 'parts') and c.relkind in ('r', 'p', 'v') and a.attnum > 0
             and has_column_privilege('waybill_scheduler', c.oid, a.attnum, 'select, insert, update')
+            and (n.nspname <> 'state' or t.typname in ('text', '_text', 'json', 'jsonb', 'bytea'))
           order by 1",
     )
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(readable, ["resource.projects.project_id", "resource.projects.slug"]);
+    // In `state` only ids, numbers, times and words of closed sets; the two texts are our own.
+    let texts = ["state.quarantine.last_error", "state.quarantine.sweep"];
+    assert_eq!(readable, ["resource.projects.project_id", "resource.projects.slug", texts[0], texts[1]]);
 
     let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
         "select n.nspname || '.' || p.proname, p.prosecdef,
@@ -298,4 +302,51 @@ async fn ones_own_cards_are_in_reach() {
     card::insert(&mut work, &cards).await.unwrap();
     work.commit().await.unwrap();
     assert_eq!(card::fetch(&mut t.begin().await, &ids(&cards), None).await.unwrap().found.len(), 2);
+}
+
+/// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
+#[tokio::test]
+async fn every_table_is_walled_off() {
+    let house = crate::turns::House::new().await;
+    house.family(2, false, crate::turns::LONG).await;
+    let child = house.claim().await.unwrap();
+    house.finish(child.fence).await.unwrap();
+    let mut work = house.t.begin().await;
+    project::create(&mut work, "mine").await.unwrap();
+    let key = waybill_core::card::CardHash::from_bytes([1; 32]);
+    waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
+    work.commit().await.unwrap();
+    let mut admin = house.t.admin().await;
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text
+           from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p') and a.attname = 'project_id'
+          order by 1",
+    )
+    .fetch_all(&mut admin)
+    .await
+    .unwrap();
+    assert_eq!(tables.len(), 19, "{tables:?}");
+    for table in tables {
+        let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
+        let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();
+        let empty = ["cardbox.erasures", "state.quarantine"];
+        assert_eq!(seen == 0, empty.contains(&table.as_str()), "{table} is not tried");
+        let mut own = house.t.begin().await;
+        let own: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut *own).await.unwrap();
+        assert_eq!(own, seen, "{table}");
+        let mut other = house.kernel().begin(ProjectId::new()).await.unwrap();
+        let foreign: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut *other).await.unwrap();
+        assert_eq!(foreign, 0, "{table}");
+        let theft = format!("insert into {table} select * from {table}");
+        let copied = sqlx::query(AssertSqlSafe(theft)).execute(&mut *other).await;
+        assert!(copied.is_err() || copied.unwrap().rows_affected() == 0, "{table}");
+        let without: Result<i64, _> = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(house.kernel().pool()).await;
+        assert!(without.is_err() || seen == 0, "{table} answers without a project");
+    }
+    for table in ["state.worker_leases", "state.sweep_clock", "parts.outbox_rest", "parts.agent_steps_rest"] {
+        let sql = format!("select count(*) from {table}");
+        let seen: Result<i64, _> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *house.t.begin().await).await;
+        assert!(seen.is_err(), "{table} can be read by the service");
+    }
 }

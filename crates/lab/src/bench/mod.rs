@@ -6,6 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub mod card_box;
+pub mod turns;
 
 /// A bar on the terminal for a long part; silent where there is no terminal.
 pub fn progress(what: &str, length: u64) -> ProgressBar {

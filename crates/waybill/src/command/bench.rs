@@ -1,12 +1,12 @@
 //! `waybill bench …`
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 use waybill_lab::{
-    bench::card_box::{self, Options},
+    bench::{card_box, turns},
     figure::Figure,
 };
 
@@ -25,14 +25,37 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Turns {
+        /// Agents with history in the larger database.
+        #[arg(long, default_value_t = 1_000_000)]
+        agents: u32,
+        /// The size for CI: 20,000 agents, shorter windows.
+        #[arg(long)]
+        short: bool,
+    },
 }
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
-    let Command::Box { cards, short } = command;
-    ensure!(cards >= 10_000, "--cards {cards}: the largest box holds at least 10,000");
-    let options = if short { Options { cards: 50_000, samples: 120 } } else { Options { cards, samples: 400 } };
+    let measured = async {
+        match command {
+            Command::Box { cards, short } => {
+                ensure!(cards >= 10_000, "--cards {cards}: the largest box holds at least 10,000");
+                let long = card_box::Options { cards, samples: 400 };
+                card_box::run(if short { card_box::Options { cards: 50_000, samples: 120 } } else { long }).await
+            }
+            Command::Turns { agents, short } => {
+                ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");
+                let long = turns::Options { agents, window: Duration::from_millis(500), rounds: 60 };
+                let brief = turns::Options { agents: 20_000, window: Duration::from_millis(400), rounds: 12 };
+                turns::run(if short { brief } else { long }).await
+            }
+        }
+    };
     tokio::select! {
-        figures = card_box::run(options) => report(&figures?, json),
+        figures = measured => report(&figures?, json),
         // Dropping the run ends the server it started.
         heard = interrupted() => {
             heard?;

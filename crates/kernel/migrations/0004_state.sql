@@ -1,0 +1,403 @@
+-- Execution: who runs what, what waits for whom, and what happened. docs/spec.md, L0-1 … L0-18; docs/protocol.md.
+-- The transitions are functions beside the Rust that calls them: crates/kernel/src/**/*.sql.
+--   live rows     agent_state_head, agent_inbox, waiting_calls, pmo_batches: small, updated, gone when done
+--   history       turns, agent_steps, execution_edges, identity_edges, outbox: inserted, ended, dropped by partition
+
+create schema state;
+create schema parts; -- the partitions of history
+grant usage on schema state to waybill_service, waybill_scheduler;
+grant usage on schema cardbox to waybill_scheduler;
+
+-- Words of closed sets, as domains: see cardbox.role.
+create domain state.target as text check (value ~ '^[a-z0-9][a-z0-9_-]{0,62}$');
+create domain state.head_status as text check (value in ('idle', 'dispatched', 'running', 'suspended'));
+create domain state.turn_status as text check (value in ('open', 'success', 'failed', 'canceled', 'timeout'));
+create domain state.message_type as text check (value in ('turn', 'tool_result', 'timeout', 'stop'));
+create domain state.inbox_status as text check (value in ('queued', 'pending', 'processing', 'deferred'));
+create domain state.call_status as text check (value in ('pending', 'processing', 'awaiting'));
+create domain state.batch_status as text check (value in ('open', 'success', 'partial', 'failed', 'timeout'));
+create domain state.step_outcome as text check (value in ('running', 'suspended', 'finished'));
+create domain state.primitive as text check (value in ('enqueue', 'report', 'join', 'command'));
+create domain state.edge_phase as text check (value in ('request', 'response', 'dropped'));
+create domain state.event as text check (value in ('task', 'step', 'state'));
+
+-- ── the roster ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+create table resource.project_agents (
+  project_id    uuid        not null,
+  agent_id      uuid        not null,
+  worker_target state.target        not null,
+  created_at    timestamptz not null default now(),
+  retired_at    timestamptz,
+  primary key (project_id, agent_id)
+);
+
+create table state.identity_edges (
+  project_id      uuid        not null,
+  agent_id        uuid        not null,
+  action          text        not null check (action in ('created', 'cloned', 'retired')),
+  source_agent_id uuid,
+  created_at      timestamptz not null default now(),
+  primary key (project_id, agent_id, action)
+);
+
+-- ── one row per agent: the gate of everything it does ───────────────────────────────────────────────────────────
+-- Updated three times a turn and never indexed beyond its key, so that every update stays on its page.
+
+create table state.agent_state_head (
+  project_id           uuid    not null,
+  agent_id             uuid    not null,
+  status               state.head_status    not null default 'idle',
+  active_agent_turn_id uuid,
+  turn_epoch           bigint  not null default 0,
+  claim_token          bigint  not null default 0,
+  n_queued             integer not null default 0 check (n_queued >= 0),
+  queue_cap            integer not null default 1000,
+  worker_target        state.target    not null,
+  primary key (project_id, agent_id),
+  check ((status = 'idle') = (active_agent_turn_id is null)),
+  constraint queue_is_full check (n_queued <= queue_cap)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- ── turns: one delivery each ────────────────────────────────────────────────────────────────────────────────────
+
+create table state.turns (
+  project_id           uuid        not null,
+  agent_turn_id        uuid        not null,
+  agent_id             uuid        not null,
+  channel              text        not null default 'public',
+  status               state.turn_status        not null default 'open',
+  profile_box_id       uuid,
+  context_box_id       uuid        not null,
+  output_box_id        uuid        not null,
+  query_card_ids       uuid[]      not null default '{}',
+  session_id           uuid,
+  source_agent_id      uuid,
+  parent_agent_turn_id uuid,
+  parent_step_id       uuid,
+  parent_tool_call_id  uuid,
+  batch_id             uuid,
+  task_index           integer,
+  recursion_depth      integer     not null default 0,
+  trace_id             uuid,
+  traceparent          text,
+  tracestate           text,
+  emit_state_event     boolean     not null default false,
+  created_at           timestamptz not null default now(),
+  -- Of the end, and the fence under which it came.
+  finished_at          timestamptz,
+  deliverable_card_id  uuid,
+  turn_epoch           bigint,
+  claim_token          bigint,
+  primary key (project_id, agent_turn_id),
+  check ((status = 'open') = (deliverable_card_id is null)),
+  check ((batch_id is null) = (task_index is null))
+) with (fillfactor = 70);
+create index turns_by_agent on state.turns (agent_id, agent_turn_id);
+
+-- ── the inbox: one row per turn that is not over ────────────────────────────────────────────────────────────────
+--   queued      behind another turn of its agent
+--   pending     ready: a worker may claim it
+--   processing  claimed, by worker_id under claim_token
+--   deferred    waits for calls, or until next_retry_at
+
+create table state.agent_inbox (
+  project_id     uuid        not null,
+  agent_turn_id  uuid        not null,
+  agent_id       uuid        not null,
+  inbox_seq      bigint      not null generated always as identity,
+  message_type   state.message_type        not null default 'turn',
+  status         state.inbox_status        not null,
+  worker_target  state.target        not null,
+  turn_epoch     bigint,
+  claim_token    bigint,
+  worker_id      uuid,
+  silent_by      timestamptz,
+  next_retry_at  timestamptz,
+  retry_count    integer     not null default 0,
+  n_lost_leases  integer     not null default 0,
+  stop_asked     boolean     not null default false,
+  stop_reason    text,
+  -- Moves with every arming; dispatched_at never does.
+  armed_at       timestamptz not null default now(),
+  dispatched_at  timestamptz,
+  created_at     timestamptz not null default now(),
+  shard          smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
+  primary key (project_id, agent_turn_id),
+  check ((status = 'processing') = (worker_id is not null)),
+  check (next_retry_at is null or status = 'deferred')
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+create index inbox_ready on state.agent_inbox (worker_target, project_id, inbox_seq) where status = 'pending';
+create index inbox_in_flight on state.agent_inbox (project_id) where status = 'processing';
+create index inbox_held on state.agent_inbox (worker_id, silent_by) where status = 'processing';
+create index inbox_queue on state.agent_inbox (agent_id, inbox_seq) where status = 'queued';
+create index inbox_due on state.agent_inbox (shard, next_retry_at) where next_retry_at is not null;
+
+-- ── calls that a turn waits for; also the queue of commands (L0-13) ─────────────────────────────────────────────
+--   pending     ready: its target may claim it
+--   processing  claimed, by worker_id under claim_token
+--   awaiting    its handler has taken it over for good, as a batch
+-- A call that is answered is gone: what is here is what is waited for.
+
+create table state.waiting_calls (
+  project_id        uuid        not null,
+  tool_call_id      uuid        not null,
+  agent_turn_id     uuid        not null,
+  agent_id          uuid        not null,
+  step_id           uuid        not null,
+  call_seq          bigint      not null generated always as identity,
+  target            state.target        not null,
+  status            state.call_status        not null default 'pending',
+  tool_call_card_id uuid        not null,
+  deadline_at       timestamptz not null,
+  claim_token       bigint      not null default 0,
+  worker_id         uuid,
+  n_lost_leases     integer     not null default 0,
+  created_at        timestamptz not null default now(),
+  shard             smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
+  primary key (project_id, tool_call_id),
+  check ((status = 'processing') = (worker_id is not null))
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+create index calls_of_turn on state.waiting_calls (agent_turn_id);
+create index calls_ready on state.waiting_calls (target, project_id, call_seq) where status = 'pending';
+create index calls_in_flight on state.waiting_calls (project_id) where status = 'processing';
+create index calls_held on state.waiting_calls (worker_id) where status = 'processing';
+create index calls_due on state.waiting_calls (shard, deadline_at);
+
+-- ── batches of children, counted down in slots ──────────────────────────────────────────────────────────────────
+
+create table state.pmo_batches (
+  project_id           uuid        not null,
+  batch_id             uuid        not null,
+  parent_agent_turn_id uuid        not null,
+  parent_agent_id      uuid        not null,
+  tool_call_id         uuid        not null,
+  status               state.batch_status        not null default 'open',
+  fail_fast            boolean     not null default false,
+  n_tasks              integer     not null check (n_tasks > 0),
+  open_slots           integer     not null check (open_slots >= 0),
+  n_failed             integer     not null default 0,
+  deadline_at          timestamptz not null,
+  created_at           timestamptz not null default now(),
+  closed_at            timestamptz,
+  -- Closed before its children were over: they are still to be stopped.
+  stopping             boolean     not null default false,
+  shard                smallint    not null generated always as ((uuid_hash(batch_id) & 15)::smallint) stored,
+  primary key (project_id, batch_id),
+  check ((status = 'open') = (closed_at is null))
+) with (fillfactor = 70);
+create unique index batches_by_call on state.pmo_batches (tool_call_id, project_id);
+create index batches_due on state.pmo_batches (shard, deadline_at) where status = 'open';
+create index batches_stopping on state.pmo_batches (shard) where stopping;
+
+create table state.pmo_batch_slots (
+  project_id uuid     not null,
+  batch_id   uuid     not null,
+  slot       smallint not null,
+  remaining  integer  not null check (remaining >= 0),
+  n_failed   integer  not null default 0,
+  primary key (project_id, batch_id, slot)
+) with (fillfactor = 50);
+
+create table state.pmo_batch_tasks (
+  project_id          uuid    not null,
+  batch_id            uuid    not null,
+  task_index          integer not null,
+  agent_id            uuid    not null,
+  agent_turn_id       uuid    not null,
+  status              state.turn_status    not null default 'open',
+  deliverable_card_id uuid,
+  output_box_id       uuid,
+  -- What the output box held when the child ended: what its parent may read.
+  output_length       bigint,
+  primary key (project_id, batch_id, task_index)
+) with (fillfactor = 70);
+
+-- ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
+-- Belongs to no project, so nobody but the scheduler's functions can reach it.
+
+create table state.worker_leases (
+  worker_id     uuid        not null primary key,
+  worker_target state.target        not null,
+  started_at    timestamptz not null default now(),
+  renewed_at    timestamptz not null default now(),
+  expires_at    timestamptz not null
+) with (fillfactor = 50);
+
+-- When somebody last swept. A gap means that leases may have lapsed while nobody could renew them.
+create table state.sweep_clock (
+  one          boolean     not null primary key default true check (one),
+  beat_at      timestamptz not null default now(),
+  steady_since timestamptz not null default now()
+) with (fillfactor = 50);
+insert into state.sweep_clock default values;
+
+-- Rows whose sweep failed again and again stand aside until somebody looks.
+create table state.quarantine (
+  project_id     uuid        not null,
+  sweep          text        not null,
+  subject_id     uuid        not null,
+  n_failures     integer     not null default 1,
+  last_error     text        not null,
+  first_at       timestamptz not null default now(),
+  last_at        timestamptz not null default now(),
+  quarantined_at timestamptz,
+  primary key (project_id, sweep, subject_id)
+);
+create index quarantined on state.quarantine (subject_id, sweep) where quarantined_at is not null;
+
+-- A caller's own key, and the answer its request got.
+create table state.idempotency (
+  project_id   uuid        not null,
+  key          text        not null check (length(key) between 1 and 255),
+  request_hash bytea       not null check (octet_length(request_hash) = 32),
+  answer       json,
+  created_at   timestamptz not null default now(),
+  expires_at   timestamptz not null,
+  primary key (project_id, key)
+);
+create index idempotency_ended on state.idempotency (expires_at);
+
+-- ── history, in partitions cut on ids that carry their time (v7) ────────────────────────────────────────────────
+
+create table state.agent_steps (
+  project_id    uuid        not null,
+  agent_turn_id uuid        not null,
+  step_id       uuid        not null,
+  agent_id      uuid        not null,
+  turn_epoch    bigint      not null,
+  claim_token   bigint      not null,
+  outcome       state.step_outcome        not null,
+  -- The places in the output box of what it wrote.
+  from_seq      bigint,
+  to_seq        bigint,
+  n_calls       integer     not null default 0,
+  created_at    timestamptz not null default now(),
+  primary key (project_id, agent_turn_id, step_id)
+) partition by range (agent_turn_id);
+
+create table state.execution_edges (
+  project_id      uuid        not null,
+  correlation_id  uuid        not null,
+  primitive       state.primitive        not null,
+  edge_phase      state.edge_phase        not null,
+  agent_turn_id   uuid        not null,
+  agent_id        uuid        not null,
+  source_agent_id uuid,
+  turn_epoch      bigint,
+  card_id         uuid,
+  status          text,
+  recursion_depth integer     not null default 0,
+  trace_id        uuid,
+  created_at      timestamptz not null default now(),
+  primary key (project_id, correlation_id, primitive, edge_phase)
+) partition by range (correlation_id);
+
+create sequence state.outbox_seq;
+-- Taken while the head is locked: the order of an agent's events. Never the order of commits across agents.
+create table state.outbox (
+  project_id    uuid        not null,
+  agent_turn_id uuid        not null,
+  event         state.event        not null,
+  -- The turn of a task event, so that there is one; the step of a step event.
+  event_id      uuid        not null,
+  outbox_seq    bigint      not null default nextval('state.outbox_seq'),
+  agent_id      uuid        not null,
+  status        text        not null,
+  card_id       uuid,
+  created_at    timestamptz not null default now(),
+  published_at  timestamptz,
+  shard         smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
+  primary key (project_id, agent_turn_id, event, event_id)
+) partition by range (agent_turn_id);
+create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
+
+create table parts.agent_steps_rest partition of state.agent_steps default;
+create table parts.execution_edges_rest partition of state.execution_edges default;
+create table parts.outbox_rest partition of state.outbox default;
+
+-- Makes the partitions of the weeks to come; says how many it made. What is older or later than all of them goes to the rest.
+create function state.extend_partitions(weeks integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  parent text;
+  week   timestamptz;
+  made   integer := 0;
+  bound  constant text := '''%s-%s-0000-0000-000000000000''';
+  lo     text;
+  hi     text;
+begin
+  foreach parent in array array['agent_steps', 'execution_edges', 'outbox'] loop
+    for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
+      if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
+        lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
+        hi := lpad(to_hex((extract(epoch from week + interval '7 days') * 1000)::bigint), 12, '0');
+        execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
+                       parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
+                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4));
+        made := made + 1;
+      end if;
+    end loop;
+  end loop;
+  return made;
+end $$;
+select state.extend_partitions(1);
+
+-- ── one project at a time ───────────────────────────────────────────────────────────────────────────────────────
+
+do $$
+declare
+  t text;
+begin
+  foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
+                           'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches', 'state.pmo_batch_slots',
+                           'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
+                           'state.execution_edges', 'state.outbox'] loop
+    execute format('alter table %s enable row level security', t);
+    execute format('alter table %s force row level security', t);
+    execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
+  end loop;
+  -- What the scheduler's functions cross projects for. Pointers only: no card, no box, no text of anybody.
+  foreach t in array array['state.agent_state_head', 'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches',
+                           'state.turns', 'state.quarantine', 'state.idempotency'] loop
+    execute format('create policy scheduler on %s to waybill_scheduler using (true)', t);
+  end loop;
+end $$;
+
+grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls to waybill_service;
+grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
+grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
+grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.identity_edges to waybill_service;
+grant update (status, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
+grant select, insert on state.outbox to waybill_service;
+grant usage on sequence state.outbox_seq to waybill_service;
+grant select, insert on resource.project_agents to waybill_service;
+grant update (worker_target, retired_at) on resource.project_agents to waybill_service;
+
+grant select on state.agent_state_head, state.waiting_calls to waybill_scheduler;
+-- All but why a turn is to stop: that is somebody's text.
+grant select (project_id, agent_turn_id, agent_id, inbox_seq, message_type, status, worker_target, turn_epoch, claim_token, worker_id,
+              silent_by, next_retry_at, retry_count, n_lost_leases, stop_asked, shard) on state.agent_inbox to waybill_scheduler;
+grant update (status, claim_token) on state.agent_state_head to waybill_scheduler;
+grant update (status, claim_token, worker_id, silent_by) on state.agent_inbox to waybill_scheduler;
+grant update (status, claim_token, worker_id) on state.waiting_calls to waybill_scheduler;
+grant select (project_id, batch_id, status, deadline_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
+grant select (project_id, agent_turn_id, agent_id, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id, parent_agent_turn_id,
+              batch_id, recursion_depth, trace_id) on state.turns to waybill_scheduler;
+grant select on state.quarantine to waybill_scheduler;
+grant select (project_id, expires_at), delete on state.idempotency to waybill_scheduler;
+grant select, insert, update, delete on state.worker_leases to waybill_scheduler;
+grant select, update on state.sweep_clock to waybill_scheduler;
+alter table state.worker_leases enable row level security;
+alter table state.worker_leases force row level security;
+create policy scheduler on state.worker_leases to waybill_scheduler using (true);
+alter table state.sweep_clock enable row level security;
+alter table state.sweep_clock force row level security;
+create policy scheduler on state.sweep_clock to waybill_scheduler using (true);
+
+-- History is not rewritten, whoever asks. Whole partitions are dropped.
+create trigger keep before update or delete on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before update or delete on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before update or delete on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger once before update on state.turns for each row when (old.status <> 'open')
+  execute function cardbox.refuse('a turn ends once');

@@ -1,0 +1,153 @@
+-- The handler of a fork opens the batch: once per call. From here on the call waits for the join, as long as the batch may take.
+--   p_batch  {batch_id, fail_fast, timeout_seconds, tasks: [{agent_id, agent_turn_id}]}
+create or replace function state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb)
+returns table (batch_id uuid, duplicate boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_call    state.waiting_calls;
+  v_known   uuid;
+  v_batch   uuid := p_batch ->> 'batch_id';
+  v_n       integer := jsonb_array_length(p_batch -> 'tasks');
+  v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
+begin
+  perform state.enter(p_project);
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
+  perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
+  --! fork.locked
+  select b.batch_id into v_known from state.pmo_batches b where b.project_id = p_project and b.tool_call_id = p_call;
+  if found then
+    return query select v_known, true;
+    return;
+  end if;
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for no key update;
+  if not found then
+    raise exception 'no such call' using errcode = 'WB404', detail = p_call::text;
+  end if;
+  if v_call.claim_token <> p_token or v_call.status <> 'processing' then
+    raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
+  end if;
+  insert into state.pmo_batches
+         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, fail_fast, n_tasks, open_slots, deadline_at)
+  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, (p_batch ->> 'fail_fast')::boolean, v_n,
+          least(v_n, 16), now() + v_timeout);
+  --! fork.batch
+  insert into state.pmo_batch_tasks (project_id, batch_id, task_index, agent_id, agent_turn_id)
+  select p_project, v_batch, t.n - 1, t.agent_id, t.agent_turn_id
+    from rows from (jsonb_to_recordset(p_batch -> 'tasks') as (agent_id uuid, agent_turn_id uuid)) with ordinality
+         as t (agent_id, agent_turn_id, n);
+  -- Only slots that count something: an empty one would never reach zero.
+  insert into state.pmo_batch_slots (project_id, batch_id, slot, remaining)
+  select p_project, v_batch, s, (v_n - s + 15) / 16 from generate_series(0, least(v_n, 16) - 1) s;
+  --! fork.tasks
+  -- The parent's wait is derived from the batch's: the batch ends first.
+  update state.waiting_calls c
+     set status = 'awaiting', worker_id = null, deadline_at = now() + v_timeout + interval '1 minute'
+   where c.project_id = p_project and c.tool_call_id = p_call;
+  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
+  values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
+  --! fork.edge
+  return query select v_batch, false;
+end $$;
+
+-- Counts the ended turns that are tasks. Task, slot, batch, each in the order of its key. Answers with the batches of which that
+-- was the last task, or with fail_fast the first failure: they are to be joined in this transaction.
+create or replace function state.count_down(p_project uuid, p_turns uuid[]) returns uuid[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_task   record;
+  v_slot   record;
+  v_counted jsonb := '[]';
+  v_left   integer;
+  v_failed integer;
+  v_done   uuid[] := '{}';
+begin
+  for v_task in
+    select t.batch_id, t.task_index, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+      from state.turns t
+      join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
+     order by t.batch_id, t.task_index
+  loop
+    update state.pmo_batch_tasks k
+       set status = v_task.status, deliverable_card_id = v_task.deliverable_card_id, output_box_id = v_task.output_box_id,
+           output_length = v_task.length
+     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index and k.status = 'open';
+    if found then
+      v_counted := v_counted || jsonb_build_object('batch_id', v_task.batch_id, 'slot', v_task.task_index % 16,
+                                                   'failed', (v_task.status <> 'success')::integer);
+    end if;
+  end loop;
+  --! finish.tasks
+  for v_slot in
+    select c.batch_id, c.slot, count(*)::integer as n, sum(c.failed)::integer as failed
+      from jsonb_to_recordset(v_counted) as c (batch_id uuid, slot smallint, failed integer)
+     group by c.batch_id, c.slot
+     order by c.batch_id, c.slot
+  loop
+    update state.pmo_batch_slots s
+       set remaining = s.remaining - v_slot.n, n_failed = s.n_failed + v_slot.failed
+     where s.project_id = p_project and s.batch_id = v_slot.batch_id and s.slot = v_slot.slot
+ returning s.remaining, s.n_failed into v_left, v_failed;
+    --! finish.slot
+    if v_left = 0 then
+      update state.pmo_batches b
+         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed
+       where b.project_id = p_project and b.batch_id = v_slot.batch_id
+   returning b.open_slots into v_left;
+      if v_left = 0 then
+        v_done := v_done || v_slot.batch_id;
+      end if;
+    end if;
+    if v_slot.failed > 0 and v_slot.batch_id <> all (v_done)
+       and exists (select from state.pmo_batches b
+                    where b.project_id = p_project and b.batch_id = v_slot.batch_id and b.fail_fast) then
+      v_done := v_done || v_slot.batch_id;
+    end if;
+  end loop;
+  --! finish.batch
+  return v_done;
+end $$;
+
+-- What a join has to tell, read under the batch's lock. Nothing: it was closed before.
+create or replace function state.lock_batch(p_project uuid, p_batch uuid)
+returns table (tool_call_id uuid, fail_fast boolean, overdue boolean)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+  perform state.enter(p_project);
+  return query
+  select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
+    from state.pmo_batches b
+   where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
+     for no key update;
+end $$;
+
+-- Closes a batch that the caller has locked, and tells its parent: the join edge, then the result, in one transaction.
+create or replace function state.close_batch(p_project uuid, p_batch uuid, p_status text,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (outcome text, agent_turn_id uuid, worker_target text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_batch state.pmo_batches;
+begin
+  update state.pmo_batches b
+     set status = p_status, closed_at = now(),
+         stopping = exists (select from state.pmo_batch_tasks t
+                             where t.project_id = p_project and t.batch_id = p_batch and t.status = 'open')
+   where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
+ returning b.* into v_batch;
+  if not found then
+    raise exception 'batch % was closed before', p_batch using errcode = 'WB001', detail = p_batch::text;
+  end if;
+  --! join.closed
+  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
+  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
+  --! join.edge
+  return query
+  select r.outcome, r.agent_turn_id, r.worker_target
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+end $$;

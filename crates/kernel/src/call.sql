@@ -1,0 +1,73 @@
+-- Commands are the calls that turns wait for. Claimed like turns: round robin over projects, a token, a lease.
+create or replace function scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer)
+returns table (project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid,
+  claim_token bigint, deadline_at timestamptz, n_lost_leases integer)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_projects uuid[] := '{}';
+  v_at       uuid := p_after;
+  v_wrapped  boolean := false;
+begin
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  while cardinality(v_projects) < greatest(p_most, 2) loop
+    select c.project_id into v_at
+      from state.waiting_calls c
+     where c.target = p_target and c.status = 'pending' and c.project_id > v_at
+     order by c.project_id
+     limit 1;
+    if v_at is null or v_wrapped and v_at > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_at := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    if not exists (select from state.waiting_calls c
+                    where c.project_id = v_at and c.status = 'processing'
+                   offset p_in_flight_cap - 1) then
+      v_projects := v_projects || v_at;
+    end if;
+  end loop;
+  if v_projects = '{}' then
+    return;
+  end if;
+  return query
+  with candidate as materialized (
+    select c.*
+      from unnest(v_projects) as p (project_id)
+     cross join lateral (
+           select c.project_id, c.tool_call_id
+             from state.waiting_calls c
+            where c.target = p_target and c.project_id = p.project_id and c.status = 'pending'
+            order by c.call_seq
+            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+              for no key update skip locked) c
+     limit p_most
+  )
+  update state.waiting_calls c
+     set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+    from candidate d
+   where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+  returning c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
+            c.n_lost_leases;
+  --! claim_calls.taken
+end $$;
+alter function scheduler.claim_calls owner to waybill_scheduler;
+
+-- Takes a call from whoever claimed it, so that another may.
+create or replace function state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) returns text
+language plpgsql as $$
+declare
+  v_target text;
+begin
+  perform state.enter(p_project);
+  -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
+  update state.waiting_calls c
+     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1
+   where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing'
+  returning c.target into v_target;
+  --! reclaim_call.armed
+  return v_target;
+end $$;

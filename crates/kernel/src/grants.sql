@@ -1,0 +1,4 @@
+-- The last of the function files: nobody but the service calls any of them.
+revoke execute on all functions in schema cardbox, state, scheduler from public;
+grant execute on all functions in schema state, scheduler to waybill_service;
+grant execute on function cardbox.put to waybill_service;

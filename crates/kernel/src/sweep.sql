@@ -1,0 +1,273 @@
+-- What the sweeps look for. Each reads one index in order, with a limit, for the shards it is given; each row is then handled in
+-- a transaction of its own project. A row in quarantine is left alone.
+
+create or replace function scheduler.abandoned_turns(p_shards smallint[], p_most integer)
+returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+           from state.agent_inbox i
+          where i.worker_id = l.worker_id and i.status = 'processing' and i.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null)
+          limit p_most) i
+   where l.expires_at = '-infinity'
+   limit p_most
+$$;
+
+create or replace function scheduler.silent_turns(p_shards smallint[], p_most integer)
+returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
+           from state.agent_inbox i
+          where i.worker_id = l.worker_id and i.status = 'processing' and i.silent_by <= now() and i.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null)
+          limit p_most) i
+   where l.expires_at > '-infinity'
+   limit p_most
+$$;
+
+create or replace function scheduler.due_turns(p_shards smallint[], p_most integer)
+returns table (project_id uuid, agent_turn_id uuid)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select i.project_id, i.agent_turn_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select i.project_id, i.agent_turn_id
+           from state.agent_inbox i
+          where i.shard = s.shard and i.next_retry_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null)
+          order by i.next_retry_at
+          limit p_most) i
+   limit p_most
+$$;
+
+create or replace function scheduler.abandoned_calls(p_shards smallint[], p_most integer)
+returns table (project_id uuid, tool_call_id uuid, claim_token bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select c.project_id, c.tool_call_id, c.claim_token
+    from state.worker_leases l
+   cross join lateral (
+         select c.*
+           from state.waiting_calls c
+          where c.worker_id = l.worker_id and c.status = 'processing' and c.shard = any (p_shards)
+            and not exists (select from state.quarantine q
+                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null)
+          limit p_most) c
+   where l.expires_at = '-infinity'
+   limit p_most
+$$;
+
+create or replace function scheduler.overdue_calls(p_shards smallint[], p_most integer)
+returns table (project_id uuid, tool_call_id uuid)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select c.project_id, c.tool_call_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select c.project_id, c.tool_call_id
+           from state.waiting_calls c
+          where c.shard = s.shard and c.deadline_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null)
+          order by c.deadline_at
+          limit p_most) c
+   limit p_most
+$$;
+
+create or replace function scheduler.overdue_batches(p_shards smallint[], p_most integer)
+returns table (project_id uuid, batch_id uuid)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select b.project_id, b.batch_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select b.project_id, b.batch_id
+           from state.pmo_batches b
+          where b.shard = s.shard and b.status = 'open' and b.deadline_at <= now()
+            and not exists (select from state.quarantine q
+                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null)
+          order by b.deadline_at
+          limit p_most) b
+   limit p_most
+$$;
+
+create or replace function scheduler.stopping_batches(p_shards smallint[], p_most integer)
+returns table (project_id uuid, batch_id uuid)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select b.project_id, b.batch_id
+    from unnest(p_shards) as s (shard)
+   cross join lateral (
+         select b.project_id, b.batch_id
+           from state.pmo_batches b
+          where b.shard = s.shard and b.stopping
+            and not exists (select from state.quarantine q
+                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null)
+          limit p_most) b
+   limit p_most
+$$;
+
+-- Who has work and perhaps did not hear of it: worker targets, then targets of calls.
+create or replace function scheduler.ready_targets()
+returns table (workers text[], handlers text[])
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  with recursive worker (target) as (
+    (select i.worker_target::text from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
+    union all
+    select (select i.worker_target::text from state.agent_inbox i
+             where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1)
+      from worker w where w.target is not null
+  ), handler (target) as (
+    (select c.target::text from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
+    union all
+    select (select c.target::text from state.waiting_calls c where c.status = 'pending' and c.target > h.target order by c.target limit 1)
+      from handler h where h.target is not null
+  )
+  select array(select target from worker where target is not null), array(select target from handler where target is not null)
+$$;
+
+create or replace function scheduler.forget_keys(p_most integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_upto timestamptz;
+  v_gone integer;
+begin
+  select k.expires_at into v_upto from state.idempotency k where k.expires_at <= now() order by k.expires_at offset p_most - 1 limit 1;
+  delete from state.idempotency i where i.expires_at <= coalesce(v_upto, now());
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+
+create or replace function scheduler.list_quarantine(p_most integer)
+returns table (project_id uuid, sweep text, subject_id uuid, n_failures integer, last_error text, first_at timestamptz,
+  last_at timestamptz, quarantined_at timestamptz)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select q.project_id, q.sweep, q.subject_id, q.n_failures, q.last_error, q.first_at, q.last_at, q.quarantined_at
+    from state.quarantine q
+   order by q.last_at desc
+   limit p_most
+$$;
+
+alter function scheduler.abandoned_turns owner to waybill_scheduler;
+alter function scheduler.silent_turns owner to waybill_scheduler;
+alter function scheduler.due_turns owner to waybill_scheduler;
+alter function scheduler.abandoned_calls owner to waybill_scheduler;
+alter function scheduler.overdue_calls owner to waybill_scheduler;
+alter function scheduler.overdue_batches owner to waybill_scheduler;
+alter function scheduler.stopping_batches owner to waybill_scheduler;
+alter function scheduler.ready_targets owner to waybill_scheduler;
+alter function scheduler.forget_keys owner to waybill_scheduler;
+alter function scheduler.list_quarantine owner to waybill_scheduler;
+
+-- A turn that looks silent: its last step says whether it is. 'alive' moves the time it is looked at next.
+create or replace function state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval)
+returns boolean language plpgsql as $$
+declare
+  v_last timestamptz;
+begin
+  perform state.enter(p_project);
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+      for no key update;
+  if not found then
+    return true;
+  end if;
+  select max(s.created_at) into v_last
+    from state.agent_steps s where s.project_id = p_project and s.agent_turn_id = p_turn and s.claim_token = p_token;
+  if v_last is null or v_last + p_silence <= now() then
+    return false;
+  end if;
+  update state.agent_inbox i
+     set silent_by = v_last + p_silence
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  return true;
+end $$;
+
+-- An agent's head, from what else is known of it: the inbox says what it is about, turns, steps and edges which epochs were used.
+-- A turn that somebody was running is armed again under a new fence, as in a reclaim.
+create or replace function state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer)
+returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_target text;
+  v_active state.agent_inbox;
+  v_epoch  bigint;
+  v_token  bigint;
+  v_queued integer;
+begin
+  perform state.enter(p_project);
+  select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
+  if not found then
+    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
+  end if;
+  -- Whoever comes meanwhile waits for this row.
+  insert into state.agent_state_head (project_id, agent_id, worker_target, queue_cap) values (p_project, p_agent, v_target, p_queue_cap)
+      on conflict do nothing;
+  if not found then
+    return query
+    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
+    return;
+  end if;
+  --! rebuild.row
+  select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
+    into v_epoch, v_token
+    from state.turns t
+    left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
+                        where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
+    left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
+                        where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
+   where t.project_id = p_project and t.agent_id = p_agent;
+  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
+  select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
+         coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
+    into v_epoch, v_token
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent;
+  -- The one that was dispatched and is not over; what is not due yet was not.
+  select i.* into v_active
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent and i.dispatched_at is not null
+   order by i.inbox_seq
+   limit 1;
+  if not found then
+    select i.* into v_active
+      from state.agent_inbox i
+     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     order by i.inbox_seq
+     limit 1;
+  end if;
+  select count(*) into v_queued
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     and i.agent_turn_id is distinct from v_active.agent_turn_id;
+  update state.agent_state_head h
+     set status = case when v_active.agent_turn_id is null then 'idle'
+                       when v_active.status = 'deferred' and v_active.next_retry_at is null then 'suspended'
+                       else 'dispatched' end,
+         active_agent_turn_id = v_active.agent_turn_id, turn_epoch = v_epoch, claim_token = v_token, n_queued = v_queued
+   where h.project_id = p_project and h.agent_id = p_agent;
+  update state.agent_inbox i
+     set turn_epoch = v_epoch, claim_token = null, worker_id = null, silent_by = null,
+         dispatched_at = coalesce(i.dispatched_at, now()),
+         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end
+   where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
+  --! rebuild.armed
+  -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
+  update state.agent_inbox i
+     set status = 'pending', message_type = 'tool_result'
+   where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
+     and i.status = 'deferred' and i.next_retry_at is null
+     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
+  return query
+  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+    from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
+end $$;

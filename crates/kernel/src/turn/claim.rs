@@ -1,0 +1,89 @@
+//! Transaction 2: the right to run turns (L0-17). Crosses projects, fairly.
+
+use std::time::Duration;
+
+use sqlx::{FromRow, PgExecutor, postgres::types::PgInterval};
+use waybill_core::{
+    id::{BatchId, BoxId, CardId, ProjectId, SessionId, Target, TraceId, TurnId, WorkerId},
+    turn::{Fence, MessageType},
+};
+
+use super::Error;
+
+/// Who claims, and how much.
+#[derive(Clone, Debug)]
+pub struct Claiming {
+    /// Of a lease that holds.
+    pub worker_id: WorkerId,
+    pub target: Target,
+    /// The project served last; the next one comes first. Every claim moves it on.
+    pub after: ProjectId,
+    pub most: i32,
+    /// How many turns of one project may run at once, over all workers. Two claims at the same instant may each see the
+    /// last free place.
+    pub in_flight_cap: i32,
+    /// How long a turn may go without a step before somebody looks whether it is alive.
+    pub silence: Duration,
+}
+
+impl Claiming {
+    pub fn new(worker_id: WorkerId, target: Target) -> Claiming {
+        Claiming {
+            worker_id,
+            target,
+            // A new id is later than every project's, so the walk begins anywhere and wraps.
+            after: ProjectId::new(),
+            most: 1,
+            in_flight_cap: 1_000,
+            silence: Duration::from_secs(1800),
+        }
+    }
+}
+
+/// A turn that is ours until it ends, is suspended, or is taken from us.
+#[derive(Clone, Debug, FromRow)]
+pub struct Claimed {
+    #[sqlx(flatten)]
+    pub fence: Fence,
+    pub message_type: MessageType,
+    pub n_lost_leases: i32,
+    /// Attempts that failed before this one.
+    pub retry_count: i32,
+    /// Somebody wants it to end.
+    pub stop_asked: bool,
+    pub profile_box_id: Option<BoxId>,
+    pub context_box_id: BoxId,
+    pub output_box_id: BoxId,
+    pub query_card_ids: Vec<CardId>,
+    pub session_id: Option<SessionId>,
+    pub parent_agent_turn_id: Option<TurnId>,
+    /// A task of this batch: it ends in a unit of work, not alone.
+    pub batch_id: Option<BatchId>,
+    pub recursion_depth: i32,
+    pub trace_id: Option<TraceId>,
+}
+
+/// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.
+pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+    let query = if claiming.most > 1 {
+        sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6)")
+    } else {
+        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5)")
+    };
+    let query = query
+        .bind(claiming.worker_id)
+        .bind(&claiming.target)
+        .bind(claiming.after)
+        .bind(claiming.in_flight_cap.max(1))
+        .bind(interval(claiming.silence));
+    let query = if claiming.most > 1 { query.bind(claiming.most) } else { query };
+    let claimed: Vec<Claimed> = query.fetch_all(executor).await?;
+    if let Some(last) = claimed.last() {
+        claiming.after = last.fence.project_id();
+    }
+    Ok(claimed)
+}
+
+pub(crate) fn interval(duration: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: i64::try_from(duration.as_micros()).unwrap_or(i64::MAX) }
+}

@@ -1,0 +1,153 @@
+-- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
+-- Round robin over the projects that have ready work, from the one after p_after; of each the oldest first, and none of a project
+-- that has p_in_flight_cap turns running.
+-- A claim waits for nobody: what somebody else has locked, an inbox row or a head, is left for the next claim.
+create or replace function scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval)
+returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
+  n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_row     record;
+  v_token   bigint;
+  v_project uuid := p_after;
+  v_seq     bigint := 9223372036854775807;
+  v_wrapped boolean := false;
+begin
+  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
+  if not found then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  loop
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq into v_row
+      from state.agent_inbox i
+     where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
+     order by i.project_id, i.inbox_seq
+     limit 1
+       for no key update skip locked;
+    if not found or v_wrapped and v_row.project_id > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_project := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    v_project := v_row.project_id;
+    perform from state.agent_inbox i
+      where i.project_id = v_project and i.status = 'processing'
+     offset p_in_flight_cap - 1
+      limit 1;
+    if found then
+      v_seq := 9223372036854775807;
+      continue;
+    end if;
+    --! claim.found
+    select h.claim_token + 1 into v_token
+      from state.agent_state_head h
+     where h.project_id = v_project and h.agent_id = v_row.agent_id
+       and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
+       and h.status in ('dispatched', 'suspended')
+       for no key update skip locked;
+    if not found then
+      v_seq := v_row.inbox_seq;
+      continue;
+    end if;
+    update state.agent_state_head h
+       set status = 'running', claim_token = v_token
+     where h.project_id = v_project and h.agent_id = v_row.agent_id;
+    --! claim.head
+    update state.agent_inbox i
+       set status = 'processing', worker_id = p_worker, claim_token = v_token, silent_by = now() + p_silence
+     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+    --! claim.taken
+    return query
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
+           i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+           t.batch_id, t.recursion_depth, t.trace_id
+      from state.agent_inbox i
+      join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
+     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+    return;
+  end loop;
+end $$;
+alter function scheduler.claim owner to waybill_scheduler;
+
+-- The same for many turns at once: of each project that has ready work an equal share.
+create or replace function scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval,
+  p_most integer)
+returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
+  n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_projects uuid[] := '{}';
+  v_at       uuid := p_after;
+  v_wrapped  boolean := false;
+begin
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
+  while cardinality(v_projects) < greatest(p_most, 2) loop
+    select i.project_id into v_at
+      from state.agent_inbox i
+     where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
+     order by i.project_id
+     limit 1;
+    if v_at is null or v_wrapped and v_at > p_after then
+      exit when v_wrapped;
+      v_wrapped := true;
+      v_at := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    if not exists (select from state.agent_inbox i
+                    where i.project_id = v_at and i.status = 'processing'
+                   offset p_in_flight_cap - 1) then
+      v_projects := v_projects || v_at;
+    end if;
+  end loop;
+  if v_projects = '{}' then
+    return;
+  end if;
+  --! claim_many.found
+  return query
+  with candidate as materialized (
+    select i.*
+      from unnest(v_projects) as p (project_id)
+     cross join lateral (
+           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
+             from state.agent_inbox i
+            where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
+            order by i.inbox_seq
+            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+              for no key update skip locked) i
+     limit p_most
+  ), free as materialized (
+    select h.project_id, h.agent_id, c.agent_turn_id
+      from candidate c
+      join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
+     where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
+       and h.status in ('dispatched', 'suspended')
+       for no key update of h skip locked
+  ), head as (
+    update state.agent_state_head h
+       set status = 'running', claim_token = h.claim_token + 1
+      from free f
+     where h.project_id = f.project_id and h.agent_id = f.agent_id
+ returning h.project_id, f.agent_turn_id, h.claim_token
+  ), row as (
+    update state.agent_inbox i
+       set status = 'processing', worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
+      from head h
+     where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
+ returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
+           i.stop_asked
+  )
+  select r.project_id, r.agent_id, r.agent_turn_id, r.turn_epoch, r.claim_token, r.message_type::text, r.n_lost_leases, r.retry_count,
+         r.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+         t.batch_id, t.recursion_depth, t.trace_id
+    from row r
+    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id;
+  --! claim_many.taken
+end $$;
+alter function scheduler.claim_many owner to waybill_scheduler;

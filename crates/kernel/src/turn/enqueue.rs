@@ -1,0 +1,150 @@
+//! Transaction 1: dispatch is one path for everybody (PM-3, L0-2, L0-3, L0-11).
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::types::Json;
+use waybill_core::{
+    card::NewCard,
+    id::{AgentId, BatchId, BoxId, CardId, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
+    turn::TurnEpoch,
+};
+
+use super::{Error, check_cards};
+use crate::{card::bind_cards, work::Work};
+
+/// A spawn adds one to its parent's depth. Deeper than this is refused.
+pub const MAX_RECURSION_DEPTH: i32 = 20;
+
+/// One turn to be. Its id is its idempotency key: the same request again changes nothing and is answered alike.
+#[derive(Clone, Debug, Serialize)]
+pub struct DispatchRequest {
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    pub channel: Option<String>,
+    pub profile_box_id: Option<BoxId>,
+    /// What the turn may read. Exists already, unless `context_card_ids` says what to make it of.
+    pub context_box_id: BoxId,
+    /// The cards of a context box that is made here, in order.
+    pub context_card_ids: Option<Vec<CardId>>,
+    /// What the turn will write. Made here.
+    pub output_box_id: BoxId,
+    pub query_card_ids: Vec<CardId>,
+    pub session_id: Option<SessionId>,
+    pub source_agent_id: Option<AgentId>,
+    pub parent_agent_turn_id: Option<TurnId>,
+    pub parent_step_id: Option<StepId>,
+    pub parent_tool_call_id: Option<ToolCallId>,
+    pub batch_id: Option<BatchId>,
+    pub task_index: Option<i32>,
+    pub recursion_depth: i32,
+    #[serde(serialize_with = "as_uuid")]
+    pub trace_id: Option<TraceId>,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+    /// Not dispatched before; meanwhile it holds up nobody.
+    pub not_before: Option<DateTime<Utc>>,
+    pub emit_state_event: bool,
+}
+
+/// 32 hex digits are a uuid to PostgreSQL too.
+fn as_uuid<S: serde::Serializer>(id: &Option<TraceId>, serializer: S) -> Result<S::Ok, S::Error> {
+    id.map(|id| id.to_string()).serialize(serializer)
+}
+
+impl DispatchRequest {
+    /// A turn whose context is a box that exists.
+    pub fn new(agent_id: AgentId, context_box_id: BoxId) -> DispatchRequest {
+        DispatchRequest {
+            agent_turn_id: TurnId::new(),
+            agent_id,
+            channel: None,
+            profile_box_id: None,
+            context_box_id,
+            context_card_ids: None,
+            output_box_id: BoxId::new(),
+            query_card_ids: Vec::new(),
+            session_id: None,
+            source_agent_id: None,
+            parent_agent_turn_id: None,
+            parent_step_id: None,
+            parent_tool_call_id: None,
+            batch_id: None,
+            task_index: None,
+            recursion_depth: 0,
+            trace_id: None,
+            traceparent: None,
+            tracestate: None,
+            not_before: None,
+            emit_state_event: false,
+        }
+    }
+
+    /// A turn that sees one instruction and nothing else.
+    pub fn instructed(agent_id: AgentId, instruction: CardId) -> DispatchRequest {
+        DispatchRequest {
+            context_card_ids: Some(vec![instruction]),
+            query_card_ids: vec![instruction],
+            ..DispatchRequest::new(agent_id, BoxId::new())
+        }
+    }
+}
+
+/// That a turn was accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+pub struct Dispatched {
+    pub agent_turn_id: TurnId,
+    /// None: it was queued behind another turn, or for later.
+    pub turn_epoch: Option<TurnEpoch>,
+    /// Whom to ring once this is committed. None for a replay.
+    pub worker_target: Option<Target>,
+    pub duplicate: bool,
+}
+
+/// Accepts turns, all or none, with the cards they come with. Answers in the order of the requests.
+pub async fn enqueue(
+    work: &mut impl Work,
+    requests: &[DispatchRequest],
+    cards: &[NewCard],
+) -> Result<Vec<Dispatched>, Error> {
+    check_cards(cards)?;
+    if let Some(deep) = requests.iter().find(|request| request.recursion_depth > MAX_RECURSION_DEPTH) {
+        return Err(Error::RecursionDepthExceeded { depth: deep.recursion_depth, limit: MAX_RECURSION_DEPTH });
+    }
+    match requests {
+        [] => Ok(Vec::new()),
+        [request] => {
+            let query = sqlx::query_as(
+                "select agent_turn_id, turn_epoch, worker_target, duplicate
+                   from state.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+            )
+            .bind(work.project_id())
+            .bind(Json(request));
+            Ok(bind_cards!(query, cards).fetch_all(work.connection()).await?)
+        }
+        many => enqueue_many(work, many, cards).await,
+    }
+}
+
+async fn enqueue_many(
+    work: &mut impl Work,
+    requests: &[DispatchRequest],
+    cards: &[NewCard],
+) -> Result<Vec<Dispatched>, Error> {
+    let mut agents: Vec<AgentId> = requests.iter().map(|request| request.agent_id).collect();
+    agents.sort_unstable();
+    agents.dedup();
+    let query = sqlx::query_as(
+        "select agent_turn_id, turn_epoch, worker_target, duplicate
+           from state.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+    )
+    .bind(work.project_id())
+    .bind(agents)
+    .bind(Json(requests));
+    let mut answers: Vec<Dispatched> = bind_cards!(query, cards).fetch_all(work.connection()).await?;
+    let places: HashMap<TurnId, usize> =
+        requests.iter().enumerate().map(|(place, request)| (request.agent_turn_id, place)).collect();
+    answers.sort_by_key(|answer| places.get(&answer.agent_turn_id).copied());
+    Ok(answers)
+}

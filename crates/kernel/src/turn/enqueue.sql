@@ -1,0 +1,226 @@
+-- Transaction 1. Sets of one cost half as much as sets of many, so the one turn has a function of its own.
+--   p_turn  {agent_turn_id, agent_id, context_box_id, output_box_id, context_card_ids?, …}, see turn/enqueue.rs
+-- A turn that is known already changes nothing and is answered as the first time.
+create or replace function state.enqueue(p_project uuid, p_turn jsonb,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
+  out agent_turn_id uuid, out turn_epoch bigint, out worker_target text, out duplicate boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_turn   record;
+  v_status text;
+  v_later  boolean;
+begin
+  perform state.enter(p_project);
+  select t.* into v_turn
+    from jsonb_to_record(p_turn) as t
+         (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+          context_card_ids uuid[], query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid,
+          parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid,
+          traceparent text, tracestate text, not_before timestamptz, emit_state_event boolean);
+  enqueue.agent_turn_id := v_turn.agent_turn_id;
+  enqueue.duplicate := false;
+  -- The agent's lock. Whatever is looked up later is as this lock left it.
+  select h.status, h.turn_epoch, h.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
+    from state.agent_state_head h
+   where h.project_id = p_project and h.agent_id = v_turn.agent_id
+     for no key update;
+  if not found then
+    raise exception 'no such agent' using errcode = 'WB404', detail = v_turn.agent_id::text;
+  end if;
+  --! enqueue.locked
+  insert into state.turns
+         (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+          source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
+          traceparent, tracestate, emit_state_event)
+  values (p_project, v_turn.agent_turn_id, v_turn.agent_id, coalesce(v_turn.channel, 'public'), v_turn.profile_box_id,
+          v_turn.context_box_id, v_turn.output_box_id, v_turn.query_card_ids, v_turn.session_id, v_turn.source_agent_id,
+          v_turn.parent_agent_turn_id, v_turn.parent_step_id, v_turn.parent_tool_call_id, v_turn.batch_id, v_turn.task_index,
+          v_turn.recursion_depth, v_turn.trace_id, v_turn.traceparent, v_turn.tracestate, v_turn.emit_state_event)
+      on conflict do nothing;
+  if not found then
+    -- The turn's id is its key: the same id for another agent is not a replay.
+    perform from state.turns t
+      where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id and t.agent_id = v_turn.agent_id;
+    if not found then
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = v_turn.agent_turn_id::text;
+    end if;
+    select e.turn_epoch, null, true into enqueue.turn_epoch, enqueue.worker_target, enqueue.duplicate
+      from state.execution_edges e
+     where e.project_id = p_project and e.correlation_id = v_turn.agent_turn_id
+       and e.primitive = 'enqueue' and e.edge_phase = 'request';
+    return;
+  end if;
+  --! enqueue.turn
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! enqueue.cards
+  if v_turn.context_card_ids is null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_turn.output_box_id, 0);
+  else
+    insert into cardbox.boxes (project_id, box_id, length)
+    values (p_project, v_turn.output_box_id, 0), (p_project, v_turn.context_box_id, cardinality(v_turn.context_card_ids));
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, v_turn.context_box_id, c.seq, c.card_id
+      from unnest(v_turn.context_card_ids) with ordinality as c (card_id, seq);
+  end if;
+  --! enqueue.boxes
+  -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither.
+  v_later := coalesce(v_turn.not_before > now(), false);
+  if v_status = 'idle' and not v_later then
+    enqueue.turn_epoch := enqueue.turn_epoch + 1;
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = v_turn.agent_turn_id, turn_epoch = enqueue.turn_epoch
+     where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+  else
+    enqueue.turn_epoch := null;
+    if not v_later then
+      update state.agent_state_head h
+         set n_queued = h.n_queued + 1
+       where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+    end if;
+  end if;
+  --! enqueue.head
+  insert into state.agent_inbox
+         (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
+  values (p_project, v_turn.agent_turn_id, v_turn.agent_id,
+          case when v_later then 'deferred' when enqueue.turn_epoch is null then 'queued' else 'pending' end,
+          enqueue.worker_target, enqueue.turn_epoch, case when v_later then v_turn.not_before end,
+          case when enqueue.turn_epoch is not null then now() end);
+  --! enqueue.row
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch, card_id,
+          recursion_depth, trace_id)
+  values (p_project, v_turn.agent_turn_id, 'enqueue', 'request', v_turn.agent_turn_id, v_turn.agent_id, v_turn.source_agent_id,
+          enqueue.turn_epoch, v_turn.context_card_ids[1], v_turn.recursion_depth, v_turn.trace_id);
+  --! enqueue.edge
+end $$;
+
+-- The same for many turns at once, set by set.
+--   p_agents  whom they are for, each once
+--   p_turns   [{agent_turn_id, agent_id, context_box_id, output_box_id, context_card_ids?, …}], see turn/enqueue.rs
+-- Answers one row per turn, as the first call did: a turn that is known already changes nothing.
+create or replace function state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_locked integer;
+  v_new    uuid[];
+  v_count  integer := jsonb_array_length(p_turns);
+begin
+  perform state.enter(p_project);
+  -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = any (p_agents)
+    order by h.agent_id
+      for no key update;
+  get diagnostics v_locked = row_count;
+  if v_locked <> cardinality(p_agents) then
+    raise exception 'no such agent' using errcode = 'WB404',
+      detail = (select string_agg(a::text, ',') from unnest(p_agents) a
+                 where not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a));
+  end if;
+  --! enqueue_many.locked
+
+  with new as (
+    insert into state.turns
+           (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+            source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
+            traceparent, tracestate, emit_state_event)
+    select p_project, t.agent_turn_id, t.agent_id, coalesce(t.channel, 'public'), t.profile_box_id, t.context_box_id,
+           t.output_box_id, coalesce(t.query_card_ids, '{}'), t.session_id, t.source_agent_id, t.parent_agent_turn_id, t.parent_step_id,
+           t.parent_tool_call_id, t.batch_id, t.task_index, coalesce(t.recursion_depth, 0), t.trace_id, t.traceparent, t.tracestate,
+           coalesce(t.emit_state_event, false)
+      from jsonb_to_recordset(p_turns) as t
+           (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
+            query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid, parent_step_id uuid,
+            parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, traceparent text,
+            tracestate text, emit_state_event boolean)
+        on conflict do nothing
+ returning agent_turn_id
+  )
+  select array_agg(n.agent_turn_id) into v_new from new n;
+  --! enqueue_many.turn
+
+  if v_new is not null then
+    perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    --! enqueue_many.cards
+    with asked as materialized (
+      select t.*
+        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
+       where t.agent_turn_id = any (v_new)
+    ), box as (
+      insert into cardbox.boxes (project_id, box_id, length)
+      select p_project, a.output_box_id, 0 from asked a
+       union all
+      select p_project, a.context_box_id, cardinality(a.context_card_ids) from asked a where a.context_card_ids is not null
+    )
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, a.context_box_id, c.seq, c.card_id
+      from asked a cross join lateral unnest(a.context_card_ids) with ordinality as c (card_id, seq);
+    --! enqueue_many.boxes
+
+    -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
+    return query
+    with asked as materialized (
+      select t.*, t.not_before > now() as later,
+             row_number() over (partition by t.agent_id, t.not_before > now() order by t.n) as place
+        from rows from (jsonb_to_recordset(p_turns) as
+               (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
+                context_card_ids uuid[])) with ordinality
+             as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
+       where t.agent_turn_id = any (v_new)
+    ), placed as materialized (
+      select a.*, h.worker_target::text as worker_target,
+             case when h.status = 'idle' and a.place = 1 and a.later is not true then h.turn_epoch + 1 end as epoch
+        from asked a
+        join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
+    ), head as (
+      update state.agent_state_head h
+         set status = case when p.leased is null then h.status else 'dispatched' end,
+             active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
+             turn_epoch = coalesce(p.epoch, h.turn_epoch),
+             n_queued = h.n_queued + p.n_queued
+        from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
+                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and p.later is not true) as n_queued
+                from placed p group by p.agent_id) p
+       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
+    ), row as (
+      insert into state.agent_inbox
+             (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
+      select p_project, p.agent_turn_id, p.agent_id,
+             case when p.later then 'deferred' when p.epoch is null then 'queued' else 'pending' end,
+             p.worker_target, p.epoch, case when p.later then p.not_before end,
+             case when p.epoch is not null then now() end
+        from placed p
+       order by p.n
+    ), edge as (
+      insert into state.execution_edges
+             (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch,
+              card_id, recursion_depth, trace_id)
+      select p_project, p.agent_turn_id, 'enqueue', 'request', p.agent_turn_id, p.agent_id, p.source_agent_id, p.epoch,
+             p.context_card_ids[1], coalesce(p.recursion_depth, 0), p.trace_id
+        from placed p
+    )
+    select p.agent_turn_id, p.epoch, p.worker_target, false from placed p;
+    --! enqueue_many.rows
+  end if;
+
+  if coalesce(cardinality(v_new), 0) < v_count then
+    -- The turn's id is its key: the same id for another agent is not a replay.
+    if exists (select from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
+                 join state.turns k on k.project_id = p_project and k.agent_turn_id = t.agent_turn_id
+                where k.agent_id <> t.agent_id) then
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002';
+    end if;
+    return query
+    select e.correlation_id, e.turn_epoch, null::text, true
+      from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid)
+      join state.execution_edges e on e.project_id = p_project and e.correlation_id = t.agent_turn_id
+                                  and e.primitive = 'enqueue' and e.edge_phase = 'request'
+     where t.agent_turn_id <> all (coalesce(v_new, '{}'));
+  end if;
+end $$;

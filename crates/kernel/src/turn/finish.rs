@@ -1,0 +1,116 @@
+//! Transaction 5: the end of a turn: deliverable, event, next turn, batch, in one (L0-1, L0-8).
+
+use serde::Serialize;
+use sqlx::{FromRow, types::Json};
+use waybill_core::{
+    card::NewCard,
+    id::{BatchId, CardId, StepId, Target},
+    turn::{End, Fence},
+};
+
+use super::{Error, check_cards, ids};
+use crate::{batch, card::bind_cards, work::Work};
+
+/// How a turn ends, with its last step.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    pub fence: Fence,
+    pub status: End,
+    /// The last step, if the ending is one.
+    pub step_id: Option<StepId>,
+    /// What the last step wrote; the deliverable is the last of them.
+    pub cards: Vec<NewCard>,
+}
+
+/// That turns have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Whom to ring once this is committed: for next turns of the same agents, and for parents that were joined.
+    pub worker_targets: Vec<Target>,
+    /// Written before, by us, without our learning of it.
+    pub duplicate: bool,
+}
+
+#[derive(FromRow)]
+pub(super) struct EndedRow {
+    pub(super) worker_targets: Vec<Target>,
+    pub(super) batches: Vec<BatchId>,
+    #[sqlx(default)]
+    pub(super) duplicate: bool,
+}
+
+/// Joins the batches that have ended with the turns, in the same transaction.
+pub(super) async fn joined(work: &mut impl Work, row: EndedRow) -> Result<Ended, Error> {
+    let mut ended = Ended { worker_targets: row.worker_targets, duplicate: row.duplicate };
+    for batch_id in row.batches {
+        ended.worker_targets.extend(batch::join(work, batch_id).await?);
+    }
+    Ok(ended)
+}
+
+/// Ends turns of one project, all or none. With several, `Stale` names those that are no longer ours.
+pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, Error> {
+    for ending in endings {
+        check_cards(&ending.cards)?;
+        if ending.fence.project_id() != work.project_id() {
+            return Err(Error::OtherProject);
+        }
+        if ending.cards.last().is_none_or(|card| card.metadata().card_type.as_str() != "task.deliverable") {
+            return Err(Error::Invalid("the last card of an ending is its `task.deliverable`"));
+        }
+    }
+    let row = match endings {
+        [] => return Ok(Ended { worker_targets: Vec::new(), duplicate: false }),
+        [ending] => finish_one(work, ending).await?,
+        many => finish_many(work, many).await?,
+    };
+    joined(work, row).await
+}
+
+async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, Error> {
+    let query = sqlx::query_as(
+        "select worker_targets, batches, duplicate
+           from state.finish($1, $2, $3, $4, $5, $6, $7, $8,
+                             $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)",
+    )
+    .bind(ending.fence.project_id())
+    .bind(ending.fence.agent_id())
+    .bind(ending.fence.agent_turn_id())
+    .bind(ending.fence.turn_epoch())
+    .bind(ending.fence.claim_token())
+    .bind(ending.status)
+    .bind(ending.step_id)
+    .bind(W::ALONE);
+    Ok(bind_cards!(query, &ending.cards).fetch_one(work.connection()).await?)
+}
+
+async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedRow, Error> {
+    #[derive(Serialize)]
+    struct Wire {
+        #[serde(flatten)]
+        fence: Fence,
+        status: End,
+        deliverable_card_id: Option<CardId>,
+        card_ids: Vec<CardId>,
+        step_id: Option<StepId>,
+    }
+    let wire = |ending: &Ending| Wire {
+        fence: ending.fence,
+        status: ending.status,
+        deliverable_card_id: ending.cards.last().map(NewCard::card_id),
+        card_ids: ids(&ending.cards),
+        step_id: ending.step_id,
+    };
+    let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
+    let query = sqlx::query_as(
+        "select worker_targets, batches, duplicate
+           from state.finish_many($1, $2, $3, $4, $5,
+                                  $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+    )
+    .bind(work.project_id())
+    .bind(endings.iter().map(|ending| ending.fence.agent_id()).collect::<Vec<_>>())
+    .bind(endings.iter().map(|ending| ending.fence.agent_turn_id()).collect::<Vec<_>>())
+    .bind(Json(endings.iter().map(wire).collect::<Vec<_>>()))
+    .bind(W::ALONE);
+    Ok(bind_cards!(query, &cards).fetch_one(work.connection()).await?)
+}

@@ -1,0 +1,258 @@
+-- What every end of a turn has in common; the caller holds the head's lock and has proved its right. The cards go to the output
+-- box, the last of them is the deliverable.
+--   p_queued  how many turns wait behind it
+-- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
+-- Answers with the target to ring, and with the batch that is to be joined in this transaction.
+create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
+  p_step uuid, p_queued integer, p_alone boolean,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
+  out worker_target text, out batch_id uuid)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_n      integer := cardinality(c_ids);
+  v_turn   record;
+  v_length bigint;
+  v_next   uuid;
+  v_epoch  bigint;
+begin
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! finish.cards
+  update state.turns t
+     set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
+   where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id into v_turn;
+  if not found then
+    raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
+  end if;
+  if v_turn.batch_id is not null and p_alone then
+    raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
+  end if;
+  --! finish.turn
+  update cardbox.boxes b
+     set length = b.length + v_n
+   where b.project_id = p_project and b.box_id = v_turn.output_box_id
+  returning b.length into v_length;
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+  select p_project, v_turn.output_box_id, v_length - v_n + c.n, c.card_id
+    from unnest(c_ids) with ordinality as c (card_id, n);
+  --! finish.entries
+  if p_step is not null then
+    insert into state.agent_steps
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+    values (p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length);
+  end if;
+  --! finish.step
+  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn;
+  --! finish.inbox
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
+          trace_id)
+  values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
+          v_turn.trace_id);
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
+  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, c_ids[v_n]);
+  --! finish.event
+  -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
+  if p_queued > 0 then
+    select i.agent_turn_id, i.worker_target into v_next, end_turn.worker_target
+      from state.agent_inbox i
+     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     order by i.inbox_seq
+     limit 1;
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = v_next, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+     where h.project_id = p_project and h.agent_id = p_agent
+    returning h.turn_epoch into v_epoch;
+    update state.agent_inbox i
+       set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+     where i.project_id = p_project and i.agent_turn_id = v_next;
+  end if;
+  --! finish.next
+  if v_turn.batch_id is not null then
+    end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
+  end if;
+end $$;
+
+-- Transaction 5: a worker ends a turn that it holds, with its last step.
+create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
+  p_step uuid, p_alone boolean,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
+  out worker_targets text[], out batches uuid[], out duplicate boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_queued integer;
+  v_target text;
+  v_batch  uuid;
+begin
+  perform state.enter(p_project);
+  update state.agent_state_head h
+     set status = 'idle', active_agent_turn_id = null
+   where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+     and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+  returning h.n_queued into v_queued;
+  finish.duplicate := not found;
+  if finish.duplicate then
+    -- Ours, and committed without our learning of it?
+    perform from state.turns t
+      where t.project_id = p_project and t.agent_turn_id = p_turn
+        and t.claim_token = p_token and t.deliverable_card_id = c_ids[cardinality(c_ids)];
+    if not found then
+      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+    end if;
+    finish.worker_targets := '{}';
+    finish.batches := '{}';
+    return;
+  end if;
+  --! finish.locked
+  select e.worker_target, e.batch_id into v_target, v_batch
+    from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
+           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+  finish.worker_targets := array_remove(array[v_target], null);
+  finish.batches := array_remove(array[v_batch], null);
+end $$;
+
+-- The same for many turns at once, set by set.
+--   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?}]
+create or replace function state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (worker_targets text[], batches uuid[], duplicate boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_count    integer := jsonb_array_length(p_ends);
+  v_moved    integer;
+  v_queued   integer;
+  v_ended    integer;
+  v_children integer;
+  v_targets  text[];
+  v_batches  uuid[];
+begin
+  perform state.enter(p_project);
+  if v_count > 1 then
+    perform from state.agent_state_head h
+      where h.project_id = p_project and h.agent_id = any (p_agents)
+      order by h.agent_id
+        for no key update;
+  end if;
+  with moved as (
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null
+      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+     where h.project_id = p_project and h.agent_id = any (p_agents)
+       and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
+       and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
+ returning h.n_queued
+  )
+  select count(*), coalesce(sum(m.n_queued), 0) into v_moved, v_queued from moved m;
+  if v_moved = 0 and v_count = (
+       select count(*)
+         from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
+         join state.turns t on t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id
+        where t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id) then
+    -- Ours, and committed without our learning of it.
+    return query select '{}'::text[], '{}'::uuid[], true;
+    return;
+  end if;
+  if v_moved <> v_count then
+    raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
+      select string_agg(e.agent_turn_id::text, ',')
+        from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+       where not exists (select from state.agent_inbox i
+                          where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
+                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
+  end if;
+  --! finish_many.locked
+  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! finish_many.cards
+  with ends as materialized (
+    select e.* from jsonb_to_recordset(p_ends) as e
+           (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
+            card_ids uuid[], step_id uuid)
+  ), turn as (
+    update state.turns t
+       set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
+           claim_token = e.claim_token
+      from ends e
+     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+           e.deliverable_card_id, e.card_ids, e.step_id
+  ), box as (
+    update cardbox.boxes b
+       set length = b.length + cardinality(t.card_ids)
+      from turn t
+     where b.project_id = p_project and b.box_id = t.output_box_id
+ returning b.box_id, b.length, t.card_ids, t.agent_turn_id
+  ), entry as (
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, b.box_id, b.length - cardinality(b.card_ids) + c.n, c.card_id
+      from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
+  ), step as (
+    insert into state.agent_steps
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+    select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
+           b.length - cardinality(t.card_ids) + 1, b.length
+      from turn t join box b on b.agent_turn_id = t.agent_turn_id
+     where t.step_id is not null
+  ), row as (
+    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
+  ), call as (
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
+  ), edge as (
+    insert into state.execution_edges
+           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
+            trace_id)
+    select p_project, t.agent_turn_id, 'enqueue', 'response', t.agent_turn_id, t.agent_id, t.turn_epoch, t.deliverable_card_id,
+           t.status, t.recursion_depth, t.trace_id
+      from turn t
+  ), event as (
+    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
+    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
+  )
+  select count(*), count(*) filter (where t.batch_id is not null) into v_ended, v_children from turn t;
+  if v_ended <> jsonb_array_length(p_ends) then
+    raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+  end if;
+  if v_children > 0 and p_alone then
+    raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
+  end if;
+  --! finish_many.ended
+
+  -- A later statement than the heads' locks: an enqueue that waited for us, or that we waited for, is seen.
+  if v_queued > 0 then
+    with next as materialized (
+      select a.agent_id, i.agent_turn_id
+        from unnest(p_agents) as a (agent_id)
+       cross join lateral (
+             select i.agent_turn_id
+               from state.agent_inbox i
+              where i.project_id = p_project and i.agent_id = a.agent_id and i.status = 'queued'
+              order by i.inbox_seq
+              limit 1) i
+    ), head as (
+      update state.agent_state_head h
+         set status = 'dispatched', active_agent_turn_id = n.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+        from next n
+       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = n.agent_id and h.status = 'idle'
+   returning n.agent_turn_id, h.turn_epoch
+    ), row as (
+      update state.agent_inbox i
+         set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
+        from head h
+       where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
+   returning i.worker_target
+    )
+    select array_agg(distinct r.worker_target::text) into v_targets from row r;
+  end if;
+  --! finish_many.next
+
+  if v_children > 0 then
+    v_batches := state.count_down(p_project, p_turns);
+  end if;
+  return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
+end $$;

@@ -1,0 +1,141 @@
+//! The life of a turn (L0-1 … L0-8, L0-17): one file per transition, each one function in the database.
+//!
+//! ```text
+//!   enqueue ──▶ dispatched ──claim──▶ running ──step: go on──▶ running
+//!      │            ▲                  │  ▲  ╲
+//!      ▼            │ finish of        │  │   ╲ step: suspend
+//!    queued ────────┘ the one before   │  │    ▼
+//!                   ▲                  │  └── suspended ◀── report (not the last)
+//!                   └──── reclaim ─────┤ claim, after report (the last) or timeout
+//!                                      ▼
+//!                                  finish: idle, deliverable, event, next turn
+//! ```
+//! Every transition first takes the head row's lock, under the fence where there is one; what it must look up it reads in a
+//! later statement. `docs/protocol.md` says why, and `crates/model` is the same protocol as a model that is checked.
+
+use sqlx::postgres::PgDatabaseError;
+use waybill_core::{
+    card::{CardType, Content, Draft, Invalid, NewCard, Role},
+    id::{CardId, TurnId},
+    turn::End,
+};
+
+use crate::work;
+
+mod claim;
+mod enqueue;
+mod finish;
+mod reclaim;
+mod report;
+mod step;
+mod stop;
+
+pub(crate) use claim::interval;
+pub use claim::{Claimed, Claiming, claim};
+pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
+pub use finish::{Ended, Ending, finish};
+pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
+pub use report::{Report, Reported, report};
+pub use step::{Call, Step, Stepped, step};
+pub use stop::{Stopped, stop};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another owner has it now, or it is over. Stop; write nothing more.
+    #[error("no longer ours: {0}")]
+    Stale(String),
+    #[error("there is no such agent, turn or call: {0}")]
+    NotFound(String),
+    #[error("the agent's queue is full; try again later")]
+    Busy,
+    #[error("recursion_depth_exceeded: {depth} is beyond the limit of {limit}")]
+    RecursionDepthExceeded { depth: i32, limit: i32 },
+    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    Conflict(String),
+    #[error("turn {0} has its deliverable already")]
+    Delivered(String),
+    #[error("the worker's lease is lost: cancel what it does and start anew")]
+    LeaseLost,
+    #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
+    NotAlone,
+    #[error("the unit of work belongs to another project")]
+    OtherProject,
+    #[error("{0}")]
+    Invalid(&'static str),
+    #[error("a card of the transition is not valid")]
+    Card(#[from] Invalid),
+    #[error(transparent)]
+    Work(#[from] work::Error),
+    /// Somebody held a lock for too long, or two waited for each other. Nothing was written; do it again.
+    #[error("the database was busy; nothing was written")]
+    TryAgain(#[source] sqlx::Error),
+    #[error("database")]
+    Db(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for Error {
+    /// The functions in the database raise their refusals with codes of their own.
+    fn from(error: sqlx::Error) -> Error {
+        let Some(refusal) = error.as_database_error().and_then(|e| e.try_downcast_ref::<PgDatabaseError>()) else {
+            return Error::Db(error);
+        };
+        let detail = || refusal.detail().unwrap_or_else(|| refusal.message()).to_owned();
+        match refusal.code() {
+            "WB001" => Error::Stale(detail()),
+            "WB002" => Error::Conflict(detail()),
+            "WB003" => Error::Delivered(detail()),
+            "WB005" => Error::LeaseLost,
+            "WB013" => Error::OtherProject,
+            "WB014" => Error::NotAlone,
+            "WB404" => Error::NotFound(detail()),
+            "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
+            "40P01" | "55P03" => Error::TryAgain(error),
+            _ => Error::Db(error),
+        }
+    }
+}
+
+/// The deliverable of a turn that no worker ended.
+pub fn ending_card(end: End, reason: &str) -> Result<NewCard, Error> {
+    let content = Content::Json(serde_json::json!({ "status": end.as_str(), "reason": reason }));
+    Ok(Draft::new(CardType::deliverable(), Role::Assistant, content).seal()?)
+}
+
+/// `sys.*` cards are shared by content, and never part of what a turn reads or writes.
+fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
+    match cards.iter().find(|card| card.metadata().card_type.is_system()) {
+        Some(_) => Err(Error::Invalid("a `sys.*` card cannot stand in a context or output box")),
+        None => Ok(()),
+    }
+}
+
+fn ids(cards: &[NewCard]) -> Vec<CardId> {
+    cards.iter().map(NewCard::card_id).collect()
+}
+
+/// What the kernel knows of a turn.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct Turn {
+    pub agent_turn_id: TurnId,
+    /// `open` until it has its end.
+    pub status: String,
+    /// Where it stands while it is open: `queued`, `pending`, `processing` or `deferred`.
+    pub inbox_status: Option<String>,
+    pub deliverable_card_id: Option<CardId>,
+}
+
+/// Reads turns by id, in any order.
+pub async fn find(work: &mut work::UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Turn>, Error> {
+    let project_id = work.project_id();
+    let turns = sqlx::query_as(
+        "select t.agent_turn_id, t.status::text, i.status::text as inbox_status, t.deliverable_card_id
+           from unnest($2::uuid[]) as asked (agent_turn_id)
+           join state.turns t on t.project_id = $1 and t.agent_turn_id = asked.agent_turn_id
+           left join state.agent_inbox i on i.project_id = $1 and i.agent_turn_id = asked.agent_turn_id",
+    )
+    .bind(project_id)
+    .bind(turn_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(turns)
+}

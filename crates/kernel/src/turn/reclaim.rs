@@ -1,0 +1,105 @@
+//! Transaction 6: a turn is taken from its worker and given to another, with what it has written (L0-6, L0-17).
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use waybill_core::{
+    card::NewCard,
+    id::{Target, TurnId},
+    turn::{End, Fence},
+};
+
+use super::{
+    Error,
+    claim::interval,
+    ending_card,
+    finish::{EndedRow, joined},
+};
+use crate::{card::bind_cards, work::Work};
+
+/// Why a worker does not go on with a turn. The two are counted apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its lease lapsed, or it fell silent. Says nothing about the turn.
+    Lease,
+    /// The worker itself says that the attempt failed, and how long to wait before the next.
+    Attempt { error: String, backoff: Duration },
+}
+
+/// How often a turn is given out before it ends as failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts {
+    /// A turn that takes every worker down with it must end some day.
+    pub max_lost_leases: i32,
+    pub max_attempts: i32,
+}
+
+impl Default for Attempts {
+    fn default() -> Attempts {
+        Attempts { max_lost_leases: 20, max_attempts: 3 }
+    }
+}
+
+/// What taking a turn came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// Ready again, now or after the backoff. Whom to ring once this is committed.
+    Armed(Vec<Target>),
+    /// It was tried often enough: it has ended as failed. Whom to ring once this is committed.
+    Ended(Vec<Target>),
+    /// Somebody was faster, or it is over.
+    Stale,
+}
+
+/// Takes a turn from whoever holds the fence, who is powerless from here on.
+pub async fn reclaim<W: Work>(
+    work: &mut W,
+    fence: &Fence,
+    loss: &Loss,
+    attempts: Attempts,
+) -> Result<Reclaimed, Error> {
+    #[derive(FromRow)]
+    struct Row {
+        outcome: String,
+        #[sqlx(flatten)]
+        ended: EndedRow,
+    }
+    let (lost, backoff, reason) = match loss {
+        Loss::Lease => (true, Duration::ZERO, "its workers were lost again and again"),
+        Loss::Attempt { error, backoff } => (false, *backoff, error.as_str()),
+    };
+    let cards = [ending_card(End::Failed, reason)?];
+    let query = sqlx::query_as(
+        "select outcome, worker_targets, batches
+           from state.reclaim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+                              $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
+    )
+    .bind(fence.project_id())
+    .bind(fence.agent_id())
+    .bind(fence.agent_turn_id())
+    .bind(fence.turn_epoch())
+    .bind(fence.claim_token())
+    .bind(lost)
+    .bind(interval(backoff))
+    .bind(attempts.max_lost_leases)
+    .bind(attempts.max_attempts)
+    .bind(W::ALONE);
+    let row: Row = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    let ended = joined(work, row.ended).await?;
+    Ok(match row.outcome.as_str() {
+        "armed" => Reclaimed::Armed(ended.worker_targets),
+        "ended" => Reclaimed::Ended(ended.worker_targets),
+        _ => Reclaimed::Stale,
+    })
+}
+
+/// Lets a turn go on whose time has come: one that was not to start before, or the next attempt of one.
+/// Says whom to ring once this is committed.
+pub async fn release(work: &mut impl Work, turn_id: TurnId) -> Result<Vec<Target>, Error> {
+    let targets = sqlx::query_scalar("select worker_targets from state.release($1, $2)")
+        .bind(work.project_id())
+        .bind(turn_id)
+        .fetch_one(work.connection())
+        .await?;
+    Ok(targets)
+}

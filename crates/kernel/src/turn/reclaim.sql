@@ -1,0 +1,99 @@
+-- Transaction 6: takes a turn from a worker. The same inbox row is armed again under a fence of its own; the old holder is
+-- powerless for ever. Or, where it has been tried often enough, the turn ends as failed with the deliverable brought along.
+--   p_lost     the lease lapsed, or the worker fell silent: counted apart from attempts that failed
+--   p_backoff  how long an attempt that failed waits for the next
+-- outcome  armed · ended · stale (somebody was faster, or it is over)
+create or replace function state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean,
+  p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (outcome text, worker_targets text[], batches uuid[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_inbox  state.agent_inbox;
+  v_queued integer;
+begin
+  perform state.enter(p_project);
+  select h.n_queued into v_queued
+    from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
+      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+      for no key update;
+  if not found then
+    return query select 'stale'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  --! reclaim.locked
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  if p_lost and v_inbox.n_lost_leases >= p_max_lost_leases or not p_lost and v_inbox.retry_count + 1 >= p_max_attempts then
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null, claim_token = h.claim_token + 1
+     where h.project_id = p_project and h.agent_id = p_agent;
+    --! reclaim.idle
+    return query
+    select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, v_queued, p_alone,
+             c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+    return;
+  end if;
+  update state.agent_state_head h
+     set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
+   where h.project_id = p_project and h.agent_id = p_agent;
+  --! reclaim.head
+  update state.agent_inbox i
+     set status = case when p_backoff > interval '0' then 'deferred' else 'pending' end,
+         next_retry_at = case when p_backoff > interval '0' then now() + p_backoff end,
+         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
+         n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  --! reclaim.armed
+  return query
+  select 'armed'::text, case when p_backoff > interval '0' then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
+end $$;
+
+-- A deferred row whose time has come: a turn that was not to start before now, or the next attempt of one.
+create or replace function state.release(p_project uuid, p_turn uuid)
+returns table (worker_targets text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_head  state.agent_state_head;
+  v_inbox state.agent_inbox;
+begin
+  perform state.enter(p_project);
+  select h.* into v_head
+    from state.turns t
+    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
+   where t.project_id = p_project and t.agent_turn_id = p_turn
+     for no key update of h;
+  --! release.locked
+  select i.* into v_inbox
+    from state.agent_inbox i
+   where i.project_id = p_project and i.agent_turn_id = p_turn and i.status = 'deferred' and i.next_retry_at <= now()
+     for no key update;
+  if not found then
+    return query select '{}'::text[];
+    return;
+  end if;
+  if v_head.status = 'idle' then
+    update state.agent_state_head h
+       set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = h.turn_epoch + 1
+     where h.project_id = p_project and h.agent_id = v_head.agent_id
+ returning h.* into v_head;
+  elsif v_head.active_agent_turn_id <> p_turn then
+    update state.agent_state_head h set n_queued = h.n_queued + 1 where h.project_id = p_project and h.agent_id = v_head.agent_id;
+    update state.agent_inbox i
+       set status = 'queued', next_retry_at = null
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select '{}'::text[];
+    return;
+  end if;
+  --! release.head
+  update state.agent_inbox i
+     set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
+         dispatched_at = coalesce(i.dispatched_at, now())
+   where i.project_id = p_project and i.agent_turn_id = p_turn;
+  --! release.armed
+  return query select array[v_inbox.worker_target::text];
+end $$;

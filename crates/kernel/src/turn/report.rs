@@ -1,0 +1,52 @@
+//! Transaction 4: the answer to a call (L0-13). The last one that a suspended turn waits for makes it ready again.
+
+use sqlx::FromRow;
+use waybill_core::{
+    card::NewCard,
+    id::{Target, ToolCallId, TurnId},
+    turn::{ClaimToken, MessageType},
+};
+
+use super::{Error, check_cards};
+use crate::{card::bind_cards, work::Work};
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub tool_call_id: ToolCallId,
+    /// Of the claim it answers for. None: it stands in for whoever should have answered.
+    pub claim_token: Option<ClaimToken>,
+    pub message_type: MessageType,
+    /// `success`, `failed`, `timeout` …: for the edge.
+    pub status: String,
+    pub card: NewCard,
+}
+
+/// What became of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Reported {
+    /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
+    pub outcome: String,
+    pub agent_turn_id: TurnId,
+    /// Whom to ring once this is committed: the turn is ready again.
+    pub worker_target: Option<Target>,
+}
+
+/// Applies an answer, once.
+pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, Error> {
+    let cards = std::slice::from_ref(&report.card);
+    check_cards(cards)?;
+    if report.card.tool_call_id() != Some(report.tool_call_id) {
+        return Err(Error::Invalid("the result card does not name the call it answers"));
+    }
+    let query = sqlx::query_as(
+        "select outcome, agent_turn_id, worker_target
+           from state.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+    )
+    .bind(work.project_id())
+    .bind(report.tool_call_id)
+    .bind(report.claim_token)
+    .bind(report.message_type)
+    .bind(&report.status);
+    Ok(bind_cards!(query, cards).fetch_one(work.connection()).await?)
+}

@@ -1,0 +1,73 @@
+//! Transaction 3: what one step wrote, and the calls that leave with it; then go on or suspend (L0-2, L0-13).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sqlx::{FromRow, types::Json};
+use waybill_core::{
+    card::NewCard,
+    id::{CardId, StepId, Target, ToolCallId},
+    turn::Fence,
+};
+
+use super::{Error, check_cards, ids};
+use crate::{card::bind_cards, work::Work};
+
+/// A call that leaves with a step. Answered by a report, or at its deadline by a timeout.
+#[derive(Clone, Debug, Serialize)]
+pub struct Call {
+    pub tool_call_id: ToolCallId,
+    pub target: Target,
+    pub tool_call_card_id: CardId,
+    #[serde(rename = "timeout_seconds", serialize_with = "seconds")]
+    pub timeout: Duration,
+}
+
+fn seconds<S: serde::Serializer>(timeout: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    timeout.as_secs_f64().serialize(serializer)
+}
+
+/// One step. Its id is its key: written again it changes nothing.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub step_id: StepId,
+    /// Appended to the turn's output box, in order.
+    pub cards: Vec<NewCard>,
+    pub calls: Vec<Call>,
+    /// Wait for the calls, these and earlier ones. With none left to wait for the turn goes on.
+    pub suspend: bool,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Stepped {
+    /// The turn waits, and is ours no longer.
+    pub suspended: bool,
+    /// Somebody wants the turn to end.
+    pub stop_reason: Option<String>,
+    pub duplicate: bool,
+}
+
+/// Writes a step under the fence.
+pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<Stepped, Error> {
+    #[derive(Serialize)]
+    struct Wire<'a> {
+        step_id: StepId,
+        card_ids: Vec<CardId>,
+        calls: &'a [Call],
+        suspend: bool,
+    }
+    check_cards(&step.cards)?;
+    let wire = Wire { step_id: step.step_id, card_ids: ids(&step.cards), calls: &step.calls, suspend: step.suspend };
+    let query = sqlx::query_as(
+        "select outcome = 'suspended' as suspended, stop_reason, duplicate
+           from state.step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+    )
+    .bind(fence.project_id())
+    .bind(fence.agent_id())
+    .bind(fence.agent_turn_id())
+    .bind(fence.turn_epoch())
+    .bind(fence.claim_token())
+    .bind(Json(wire));
+    Ok(bind_cards!(query, &step.cards).fetch_one(work.connection()).await?)
+}

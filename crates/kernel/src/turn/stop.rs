@@ -1,0 +1,51 @@
+//! Somebody wants a turn to end (WK-6). It still delivers.
+
+use sqlx::FromRow;
+use waybill_core::{
+    card::NewCard,
+    id::{Target, TurnId},
+    turn::End,
+};
+
+use super::{
+    Error, ending_card,
+    finish::{EndedRow, joined},
+};
+use crate::{card::bind_cards, work::Work};
+
+/// What a stop came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Nobody ran it: it has ended as `canceled`. Whom to ring once this is committed.
+    Ended(Vec<Target>),
+    /// A worker runs it, and is to end it. It finds the reason between its steps and when it renews its lease.
+    Asked,
+    /// It had its end before.
+    Over,
+}
+
+/// Stops a turn, wherever it stands. Doing it again changes nothing: the first reason stays.
+pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Result<Stopped, Error> {
+    #[derive(FromRow)]
+    struct Row {
+        outcome: String,
+        #[sqlx(flatten)]
+        ended: EndedRow,
+    }
+    let cards = [ending_card(End::Canceled, reason)?];
+    let query = sqlx::query_as(
+        "select outcome, worker_targets, batches
+           from state.stop($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+    )
+    .bind(work.project_id())
+    .bind(turn_id)
+    .bind(reason)
+    .bind(W::ALONE);
+    let row: Row = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    let ended = joined(work, row.ended).await?;
+    Ok(match row.outcome.as_str() {
+        "ended" => Stopped::Ended(ended.worker_targets),
+        "asked" => Stopped::Asked,
+        _ => Stopped::Over,
+    })
+}

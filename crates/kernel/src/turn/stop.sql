@@ -1,0 +1,48 @@
+-- Somebody wants a turn to end. Nobody runs it: it ends here, with the deliverable that was brought along. A worker runs
+-- it: the worker finds the reason between its steps and ends it.
+-- outcome  ended · asked (a worker has it) · over (it had its end before)
+create or replace function state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (outcome text, worker_targets text[], batches uuid[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_agent uuid;
+  v_head  state.agent_state_head;
+  v_inbox state.agent_inbox;
+begin
+  perform state.enter(p_project);
+  select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if not found then
+    raise exception 'no such turn' using errcode = 'WB404', detail = p_turn::text;
+  end if;
+  select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  --! stop.locked
+  -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  if not found then
+    return query select 'over'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  if v_inbox.status = 'processing' then
+    update state.agent_inbox i
+       set stop_asked = true, stop_reason = coalesce(i.stop_reason, p_reason)
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select 'asked'::text, '{}'::text[], '{}'::uuid[];
+    return;
+  end if;
+  if v_head.active_agent_turn_id = p_turn then
+    update state.agent_state_head h
+       set status = 'idle', active_agent_turn_id = null
+     where h.project_id = p_project and h.agent_id = v_agent;
+  elsif v_inbox.status = 'queued' then
+    update state.agent_state_head h set n_queued = h.n_queued - 1 where h.project_id = p_project and h.agent_id = v_agent;
+  end if;
+  --! stop.head
+  return query
+  select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
+    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
+           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
+           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+end $$;

@@ -1,0 +1,290 @@
+//! A connection that dies between any two statements of any transition: no lost turn, no second deliverable, no stuck agent.
+
+use std::time::Duration;
+
+use waybill_core::{
+    card::NewCard,
+    id::{ProjectId, ToolCallId, TurnId},
+    turn::ClaimToken,
+};
+use waybill_kernel::{
+    agent, batch, call, lease, sweep, turn,
+    turn::{Attempts, Claimed, Claiming, DispatchRequest, Error, Loss, Report},
+    work::Kernel,
+};
+use waybill_testkit::TestDb;
+
+use crate::{
+    cases,
+    turns::{House, LONG, answer, calling, ending, fork, instruction, target},
+};
+
+/// What must hold when all is over, as questions with the answer 0.
+const INVARIANTS: [(&str, &str); 11] = [
+    ("turns without an end", "select count(*) from state.turns where status = 'open'"),
+    ("inbox rows left", "select count(*) from state.agent_inbox"),
+    ("agents not idle", "select count(*) from state.agent_state_head where status <> 'idle' or n_queued <> 0"),
+    ("calls left", "select count(*) from state.waiting_calls"),
+    ("batches open", "select count(*) from state.pmo_batches where status = 'open'"),
+    ("tasks open", "select count(*) from state.pmo_batch_tasks where status = 'open'"),
+    (
+        "deliverables that are not once in their output box",
+        "select count(*) from state.turns t
+          where 1 <> (select count(*) from cardbox.box_entries e
+                       where e.project_id = t.project_id and e.box_id = t.output_box_id and e.card_id = t.deliverable_card_id)",
+    ),
+    (
+        "turns with another number of deliverables than one",
+        "select count(*) from state.turns t
+          where 1 <> (select count(*) from cardbox.box_entries e
+                        join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+                       where e.project_id = t.project_id and e.box_id = t.output_box_id and c.type = 'task.deliverable')",
+    ),
+    (
+        "turns with another number of task events than one",
+        "select count(*) from state.turns t
+          where 1 <> (select count(*) from state.outbox o
+                       where o.project_id = t.project_id and o.agent_turn_id = t.agent_turn_id and o.event = 'task')",
+    ),
+    (
+        "calls answered more or less than once",
+        "select count(*) from state.execution_edges c
+          where c.primitive = 'command'
+            and 1 <> (select count(*) from cardbox.box_entries e
+                        join cardbox.cards r on r.project_id = e.project_id and r.card_id = e.card_id
+                       where r.project_id = c.project_id and r.tool_call_id = c.correlation_id)
+            and not exists (select from state.turns t where t.project_id = c.project_id and t.agent_turn_id = c.agent_turn_id
+                                                        and t.status <> 'success')",
+    ),
+    (
+        "boxes whose length is not what they hold",
+        "select count(*) from cardbox.boxes b
+          where b.length <> (select count(*) from cardbox.box_entries e where e.project_id = b.project_id and e.box_id = b.box_id)",
+    ),
+];
+
+/// Does something until it is known to be done, as every caller must: what ended in an error may have happened.
+async fn surely<T>(mut attempt: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..1000 {
+        match attempt().await {
+            Err(Error::Db(_) | Error::TryAgain(_) | Error::Work(_)) => {
+                tokio::time::sleep(Duration::from_millis(2)).await
+            }
+            known => return known,
+        }
+    }
+    panic!("{:?}", attempt().await.err());
+}
+
+/// One small world in a project of its own: a parent that calls a tool and forks two children, a turn queued behind it, one for
+/// later, one to be stopped, two plain ones, one that fails for good; workers and tools that are lost, and a head that is.
+struct World<'h> {
+    house: &'h House,
+    turns: Vec<DispatchRequest>,
+    card: NewCard,
+}
+
+impl<'h> World<'h> {
+    async fn new(house: &'h House) -> World<'h> {
+        let agents = house.agents(7).await;
+        let card = instruction("do it");
+        let of = |n: &usize| DispatchRequest::instructed(agents[*n], card.card_id());
+        let mut turns: Vec<DispatchRequest> = [0, 0, 1, 2, 3, 4, 5, 6].iter().map(of).collect();
+        turns[2].not_before = Some(chrono::Utc::now() + LONG);
+        World { house, turns, card }
+    }
+
+    fn project_id(&self) -> ProjectId {
+        self.house.t.project_id
+    }
+
+    fn kernel(&self) -> &Kernel {
+        self.house.kernel()
+    }
+
+    /// Everybody works until all turns have ended.
+    async fn run(&self) {
+        let card = std::slice::from_ref(&self.card);
+        for turn in &self.turns[..5] {
+            surely(async || self.house.enqueue_all(std::slice::from_ref(turn), card).await).await.unwrap();
+        }
+        surely(async || self.house.enqueue_all(&self.turns[5..], card).await).await.unwrap();
+        surely(async || self.house.stop_once(self.turns[3].agent_turn_id).await).await.unwrap();
+        self.lose_a_head().await;
+        self.lose_a_worker().await;
+        let mut tool_lost = false;
+        for round in 0..400 {
+            let work = async {
+                let most = if round % 2 == 0 { 4 } else { 1 };
+                let mut claiming = Claiming { most, ..Claiming::new(self.house.worker, target("llm")) };
+                let claimed = turn::claim(self.kernel().pool(), &mut claiming).await?;
+                self.work(&claimed).await?;
+                if !tool_lost
+                    && self.house.count("select count(*) from state.waiting_calls where target = 'tool'").await > 0
+                {
+                    tool_lost = true;
+                    let tool = surely(async || lease::start(self.kernel(), &target("tool"), LONG).await).await?;
+                    let _ = call::claim(self.kernel(), &mut Claiming::new(tool, target("tool"))).await;
+                    surely(async || lease::end(self.kernel(), tool).await).await?;
+                }
+                sweep::tick(self.kernel(), &sweep::Config { lease: Duration::ZERO, ..Default::default() }).await?;
+                for call in self.calls("tool").await? {
+                    let report = Report { claim_token: Some(call.1), ..answer(call.0) };
+                    surely(async || self.house.report(&report).await).await?;
+                }
+                for call in self.calls("sys-pmo").await? {
+                    self.fork(call).await?;
+                }
+                Ok::<(), Error>(())
+            };
+            // Whoever loses its connection, or its turn, gives up; somebody else goes on.
+            match work.await {
+                Ok(()) | Err(Error::Db(_) | Error::Stale(_) | Error::TryAgain(_) | Error::Work(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            if self.house.count("select count(*) from state.turns where status = 'open'").await == 0 {
+                return;
+            }
+            self.house
+                .meddle("update state.agent_inbox set next_retry_at = now() where next_retry_at is not null")
+                .await;
+            // What a worker had claimed and given up is taken from it, as if it had died.
+            self.house.meddle("update state.agent_inbox set silent_by = now() where status = 'processing'").await;
+        }
+        panic!("it does not come to an end");
+    }
+
+    async fn lose_a_head(&self) {
+        let agent_id = self.turns[4].agent_id;
+        let sql = format!("delete from state.agent_state_head where agent_id = '{agent_id}'");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut self.house.t.admin().await).await.unwrap();
+        surely(async || agent::rebuild(&mut self.kernel().alone(self.project_id()).await?, agent_id).await)
+            .await
+            .unwrap();
+    }
+
+    /// Takes a turn, and is never heard of again.
+    async fn lose_a_worker(&self) {
+        let worker = surely(async || lease::start(self.kernel(), &target("llm"), LONG).await).await.unwrap();
+        surely(async || turn::claim(self.kernel().pool(), &mut Claiming::new(worker, target("llm"))).await)
+            .await
+            .unwrap();
+        surely(async || lease::end(self.kernel(), worker).await).await.unwrap();
+    }
+
+    async fn calls(&self, name: &str) -> Result<Vec<(ToolCallId, ClaimToken)>, Error> {
+        let mut claiming = Claiming { most: 2, ..Claiming::new(self.house.worker, target(name)) };
+        let claimed = call::claim(self.kernel(), &mut claiming).await?;
+        Ok(claimed.into_iter().map(|call| (call.tool_call_id, call.claim_token)).collect())
+    }
+
+    /// What a turn does next follows from what it has written. Those that end, end together.
+    async fn work(&self, claimed: &[Claimed]) -> Result<(), Error> {
+        let mut endings = Vec::new();
+        for claimed in claimed {
+            let fence = &claimed.fence;
+            if fence.agent_turn_id() == self.turns[7].agent_turn_id {
+                let loss = Loss::Attempt { error: "no".into(), backoff: Duration::ZERO };
+                let mut work = self.kernel().begin(self.project_id()).await?;
+                turn::reclaim(&mut work, fence, &loss, Attempts { max_attempts: 1, ..Default::default() }).await?;
+                work.commit().await?;
+                continue;
+            }
+            if fence.agent_turn_id() == self.turns[0].agent_turn_id {
+                let mut work = self.kernel().begin(self.project_id()).await?;
+                let written = crate::held(&mut work, claimed.output_box_id).await.len();
+                drop(work);
+                // Resumed, or taken over, it waits for what is left, which may be nothing.
+                let mut step = calling(usize::from(written == 0), "tool", LONG, true);
+                if written == 0 {
+                    let forks = calling(1, "sys-pmo", LONG, true);
+                    step.cards.extend(forks.cards);
+                    step.calls.extend(forks.calls);
+                }
+                if surely(async || self.house.step(fence, &step).await).await?.suspended {
+                    continue;
+                }
+            }
+            endings.push(ending(*fence));
+        }
+        surely(async || {
+            let mut work = self.kernel().begin(self.project_id()).await?;
+            turn::finish(&mut work, &endings).await?;
+            Ok(work.commit().await?)
+        })
+        .await
+    }
+
+    /// The handler of the fork: batch and children in one transaction, so that one that dies leaves both or neither.
+    async fn fork(&self, (tool_call_id, token): (ToolCallId, ClaimToken)) -> Result<(), Error> {
+        let agents = self.house.agents(2).await;
+        let card = instruction("a part");
+        let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
+        let fork = fork(&children, false, LONG);
+        for (index, child) in children.iter_mut().enumerate() {
+            (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
+        }
+        surely(async || {
+            let mut work = self.kernel().begin(self.project_id()).await?;
+            let opened = batch::open(&mut work, tool_call_id, token, &fork).await?;
+            if !opened.duplicate {
+                turn::enqueue(&mut work, &children, std::slice::from_ref(&card)).await?;
+            }
+            Ok(work.commit().await?)
+        })
+        .await
+    }
+}
+
+impl House {
+    async fn stop_once(&self, turn_id: TurnId) -> Result<(), Error> {
+        let mut work = self.kernel().begin(self.t.project_id).await?;
+        turn::stop(&mut work, turn_id, "enough").await?;
+        Ok(work.commit().await?)
+    }
+
+    async fn n_fired(&self) -> i64 {
+        self.count("select case when is_called then last_value else 0 end from waybill.fired").await
+    }
+}
+
+/// Each mark: whoever comes there loses its connection, some times; then nobody does. `WAYBILL_CASES=20` is the long run.
+#[tokio::test]
+async fn an_abort_at_any_statement_leaves_nothing_undone() {
+    let mut house = House::new().await;
+    house.t.arm_fail_points().await;
+    let (mut marks, mut n_worlds) = (TestDb::fail_points(), 0);
+    assert!(marks.len() >= 60, "{}", marks.len());
+    marks.insert(0, "nowhere");
+    for mark in marks {
+        for _ in 0..cases(2) {
+            house.t.project_id = ProjectId::new();
+            let world = World::new(&house).await;
+            let before = house.n_fired().await;
+            house.t.fail_at(Some(mark)).await;
+            {
+                let run = world.run();
+                tokio::pin!(run);
+                let aborted = async {
+                    while house.n_fired().await < before + 2 {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                };
+                tokio::select! {
+                    () = &mut run => {}
+                    () = aborted => {
+                        house.t.fail_at(None).await;
+                        run.await;
+                    }
+                }
+            }
+            assert!(house.n_fired().await > before || mark == "nowhere", "nobody came to {mark}");
+            n_worlds += 1;
+            for (what, sql) in INVARIANTS {
+                assert_eq!(house.count(sql).await, 0, "{what}, after {mark}");
+            }
+            let turns = house.count("select count(*) from state.turns").await;
+            assert_eq!(turns, n_worlds * 10, "eight turns and two children, after {mark}");
+        }
+    }
+}

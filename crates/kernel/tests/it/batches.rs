@@ -1,0 +1,212 @@
+//! Batches of children (PM-8, PM-9): opened once, counted down in slots, joined with the last child's end.
+
+use std::time::Duration;
+
+use waybill_core::{
+    card::Reading,
+    card_box::Span,
+    id::BatchId,
+    turn::{End, Fence, MessageType, Status},
+};
+use waybill_kernel::{
+    batch, card_box, turn,
+    turn::{Claimed, DispatchRequest, Ending, Error, Stopped},
+};
+
+use crate::turns::{House, LONG, calling, ending, fork, instruction, target};
+
+/// A parent that waits for a batch, and the children that it waits for.
+pub(crate) struct Family {
+    pub(crate) parent: Fence,
+    pub(crate) batch_id: BatchId,
+    pub(crate) children: Vec<DispatchRequest>,
+}
+
+impl House {
+    /// Forks `n` children, each of an agent of its own. They are dispatched.
+    pub(crate) async fn family(&self, n: usize, fail_fast: bool, timeout: Duration) -> Family {
+        let parent = self.running().await;
+        let step = calling(1, "sys-pmo", LONG, true);
+        self.step(&parent, &step).await.unwrap();
+        let call = self.claim_calls("sys-pmo", 1).await.remove(0);
+        let card = instruction("a part of it");
+        let agents = self.agents(n).await;
+        let mut children: Vec<DispatchRequest> =
+            agents.iter().map(|agent| DispatchRequest::instructed(*agent, card.card_id())).collect();
+        let fork = fork(&children, fail_fast, timeout);
+        for (task_index, child) in children.iter_mut().enumerate() {
+            child.batch_id = Some(fork.batch_id);
+            child.task_index = Some(task_index as i32);
+            child.recursion_depth = 1;
+        }
+        let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
+        let opened = batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+        assert_eq!((opened.batch_id, opened.duplicate), (fork.batch_id, false));
+        // Delivered again, by whoever claims it next: it was opened once.
+        let other = crate::turns::fork(&children, true, timeout);
+        let again = batch::open(&mut alone, call.tool_call_id, call.claim_token, &other).await.unwrap();
+        assert_eq!((again.batch_id, again.duplicate), (fork.batch_id, true));
+        turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
+        Family { parent, batch_id: fork.batch_id, children }
+    }
+
+    pub(crate) async fn end_child(&self, claimed: &Claimed, status: End) -> Vec<waybill_core::id::Target> {
+        let mut work = self.t.begin().await;
+        let end = Ending { status, ..ending(claimed.fence) };
+        let ended = turn::finish(&mut work, &[end]).await.unwrap();
+        work.commit().await.unwrap();
+        ended.worker_targets
+    }
+
+    /// What the parent was told, as JSON.
+    pub(crate) async fn told(&self, parent: &Claimed) -> serde_json::Value {
+        let mut work = self.t.begin().await;
+        let read = card_box::read(&mut work, Span::whole(parent.output_box_id), None).await.unwrap();
+        assert_eq!(read.len(), 2, "the call and its one result");
+        let Reading::Live(card) = &read[1].reading else { panic!("gone") };
+        serde_json::to_value(&card.content).unwrap()["result"].clone()
+    }
+}
+
+/// PM-9: the last child's end joins; the parent is told once, in task order, whoever ended when.
+#[tokio::test]
+async fn a_batch_is_joined_by_its_last_child() {
+    let house = House::new().await;
+    for n in [1, 3, 16, 17, 40] {
+        let family = house.family(n, false, LONG).await;
+        let mut claimed = Vec::new();
+        while let Some(child) = house.claim().await {
+            assert_eq!((child.batch_id, child.recursion_depth), (Some(family.batch_id), 1));
+            claimed.push(child);
+        }
+        assert_eq!(claimed.len(), n);
+        claimed.reverse();
+        for (place, child) in claimed.iter().enumerate() {
+            let rung = house.end_child(child, if place == 0 && n > 1 { End::Failed } else { End::Success }).await;
+            assert_eq!(rung == [target("llm")], place == n - 1, "{rung:?} at {place} of {n}");
+        }
+        let parent = house.claim().await.unwrap();
+        assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
+        assert_eq!(parent.message_type, MessageType::ToolResult);
+        let told = house.told(&parent).await;
+        assert_eq!(told["status"], if n == 1 { "success" } else { "partial" });
+        let results = told["results"].as_array().unwrap();
+        let indexes: Vec<u64> = results.iter().map(|result| result["task_index"].as_u64().unwrap()).collect();
+        assert_eq!(indexes, (0..n as u64).collect::<Vec<_>>());
+        for (result, child) in results.iter().zip(&family.children) {
+            assert_eq!(result["output_box_id"], child.output_box_id.to_string());
+        }
+        house.finish(parent.fence).await.unwrap();
+    }
+    assert_eq!(house.count("select count(*) from state.execution_edges where primitive = 'join'").await, 10);
+}
+
+/// PM-9: many children that end in one call are counted like one by one; above 64 the result is counts and failures.
+#[tokio::test]
+async fn children_end_many_at_once() {
+    let house = House::new().await;
+    house.family(100, false, LONG).await;
+    let mut claiming = turn::Claiming { most: 100, ..turn::Claiming::new(house.worker, target("llm")) };
+    let claimed = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+    assert_eq!(claimed.len(), 100);
+    let endings: Vec<Ending> = claimed
+        .iter()
+        .enumerate()
+        .map(|(n, child)| Ending { status: if n % 4 == 0 { End::Failed } else { End::Success }, ..ending(child.fence) })
+        .collect();
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    let outcome = turn::finish(&mut alone, &endings[..1]).await;
+    assert!(matches!(outcome, Err(Error::NotAlone)), "{outcome:?}");
+    assert!(matches!(turn::finish(&mut alone, &endings[..2]).await, Err(Error::NotAlone)));
+    for part in endings.chunks(30) {
+        let mut work = house.t.begin().await;
+        turn::finish(&mut work, part).await.unwrap();
+        work.commit().await.unwrap();
+    }
+    let told = house.told(&house.claim().await.unwrap()).await;
+    assert_eq!(told["status"], "partial");
+    assert_eq!((told["counts"]["success"].as_u64(), told["counts"]["failed"].as_u64()), (Some(75), Some(25)));
+    assert_eq!(told["failed"].as_array().unwrap().len(), 20);
+    assert!(told.get("results").is_none());
+}
+
+/// PM-9, LESSONS: with `fail_fast` the first failure ends the batch, and the others are really stopped.
+#[tokio::test]
+async fn fail_fast_stops_the_rest() {
+    let house = House::new().await;
+    let family = house.family(4, true, LONG).await;
+    let (first, second) = (house.claim().await.unwrap(), house.claim().await.unwrap());
+    let rung = house.end_child(&first, End::Failed).await;
+    assert_eq!(rung, [target("llm")], "the parent");
+    let swept = house.sweep().await;
+    assert_eq!(swept.batches_stopped, 1);
+    // One was running and is asked; two were dispatched and have ended. The parent is told once.
+    assert_eq!(
+        house.step(&second.fence, &calling(0, "x", LONG, false)).await.unwrap().stop_reason.as_deref(),
+        Some("its batch has ended")
+    );
+    let parent = house.claim().await.unwrap();
+    assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
+    assert!(house.claim().await.is_none());
+    let told = house.told(&parent).await;
+    assert_eq!((told["status"].as_str(), told["results"][1]["status"].as_str()), (Some("failed"), Some("open")));
+    house.end_child(&second, End::Canceled).await;
+    house.sweep().await;
+    assert_eq!(house.count("select count(*) from state.pmo_batch_tasks where status = 'canceled'").await, 3);
+    assert_eq!(house.count("select count(*) from state.pmo_batches where stopping").await, 0);
+    house.told(&parent).await;
+}
+
+/// PM-9, LESSONS: at its deadline a batch ends with what it has; the parent's wait is longer than the batch's.
+#[tokio::test]
+async fn an_overdue_batch_keeps_what_it_has() {
+    let house = House::new().await;
+    let family = house.family(3, false, LONG).await;
+    let first = house.claim().await.unwrap();
+    house.end_child(&first, End::Success).await;
+    assert_eq!(
+        house.count("select count(*) from state.waiting_calls c join state.pmo_batches b using (tool_call_id) where c.deadline_at > b.deadline_at").await,
+        1
+    );
+    house.meddle("update state.pmo_batches set deadline_at = now()").await;
+    let swept = house.sweep().await;
+    assert_eq!((swept.batches_closed, swept.batches_stopped), (1, 1));
+    let parent = house.claim().await.unwrap();
+    assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
+    let told = house.told(&parent).await;
+    assert_eq!((told["status"].as_str(), told["results"][0]["status"].as_str()), (Some("timeout"), Some("success")));
+    assert_eq!(house.sweep().await.batches_closed, 0);
+    assert_eq!(house.count("select count(*) from state.agent_inbox").await, 1, "only the parent");
+}
+
+/// A child that is stopped, or given up, counts too; a parent that is gone is not told.
+#[tokio::test]
+async fn every_way_of_ending_is_counted() {
+    let house = House::new().await;
+    let family = house.family(2, false, LONG).await;
+    let mut work = house.t.begin().await;
+    let stopped = turn::stop(&mut work, family.children[0].agent_turn_id, "no").await.unwrap();
+    work.commit().await.unwrap();
+    assert_eq!(stopped, Stopped::Ended(vec![]));
+    house.meddle("update state.agent_inbox set n_lost_leases = 20").await;
+    let last = house.claim().await.unwrap();
+    let mut work = house.t.begin().await;
+    let reclaimed = turn::reclaim(&mut work, &last.fence, &turn::Loss::Lease, turn::Attempts::default()).await.unwrap();
+    work.commit().await.unwrap();
+    assert_eq!(reclaimed, turn::Reclaimed::Ended(vec![target("llm")]));
+    let parent = house.claim().await.unwrap();
+    let told = house.told(&parent).await;
+    assert_eq!(told["status"], "failed");
+    assert_eq!(
+        (told["results"][0]["status"].as_str(), told["results"][1]["status"].as_str()),
+        (Some("canceled"), Some("failed"))
+    );
+    house.finish(parent.fence).await.unwrap();
+
+    let family = house.family(1, false, LONG).await;
+    house.stop(family.parent.agent_turn_id()).await.unwrap();
+    let child = house.claim().await.unwrap();
+    assert_eq!(house.end_child(&child, End::Success).await, []);
+    assert_eq!(house.count("select count(*) from state.pmo_batches where status = 'open'").await, 0);
+    assert_eq!(house.head(family.parent.agent_id()).await.status, Status::Idle);
+}

@@ -1,0 +1,319 @@
+//! Watchdogs, leases, quarantine, rebuilding (L0-14, L0-15, L0-17), and callers' keys (CB-4).
+
+use std::time::Duration;
+
+use serde_json::json;
+use waybill_core::{
+    card::CardHash,
+    id::{AgentId, ProjectId},
+    turn::{MessageType, Status},
+};
+use waybill_kernel::{
+    agent,
+    idempotency::{self, Key},
+    lease, quarantine, sweep, turn,
+    turn::{Claiming, DispatchRequest, Error, Loss},
+};
+
+use crate::turns::{House, LONG, answer, calling, instruction, is_stale, target};
+
+/// L0-17: a worker that does not renew loses its turns to others, who resume them; its lease is gone for good.
+#[tokio::test]
+async fn a_lapsed_worker_loses_its_turns() {
+    let house = House::new().await;
+    let brief = lease::start(house.kernel(), &target("llm"), LONG).await.unwrap();
+    let agents = house.agents(3).await;
+    for agent_id in &agents {
+        house.enqueue(*agent_id).await;
+    }
+    let lost = house.claim_as(brief).await.unwrap().remove(0);
+    let kept = house.claim().await.unwrap();
+    lease::renew(house.kernel(), brief, Duration::ZERO).await.unwrap();
+    assert!(matches!(house.claim_as(brief).await, Err(Error::LeaseLost)), "not even swept, it cannot claim");
+    let swept = house.sweep().await;
+    assert_eq!((swept.leases_lapsed, swept.turns_reclaimed), (1, 1));
+    assert!(matches!(lease::renew(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
+    assert!(is_stale(&house.finish(lost.fence).await));
+    house.finish(kept.fence).await.unwrap();
+    let again = house.claim().await.unwrap();
+    assert_eq!((again.fence.agent_turn_id(), again.n_lost_leases), (lost.fence.agent_turn_id(), 1));
+    assert_eq!(house.sweep().await.turns_reclaimed, 0);
+}
+
+/// L0-17: nothing is reclaimed until one lease after the database, or sweeping itself, came up: nobody could have renewed.
+#[tokio::test]
+async fn nothing_is_reclaimed_right_after_an_outage() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    let config = sweep::Config { lease: Duration::from_secs(3600), ..Default::default() };
+    house.meddle("update state.worker_leases set expires_at = now() - interval '1 minute'").await;
+    house.meddle("update state.sweep_clock set beat_at = now() - interval '2 hours', steady_since = now() - interval '1 day'").await;
+    // The server itself came up less than an hour ago, and nobody has swept for two.
+    assert_eq!(sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed, 0);
+    let steady = "select count(*) from state.sweep_clock where steady_since > now() - interval '1 minute'";
+    assert_eq!(house.count(steady).await, 1, "the gap was seen");
+    lease::renew(house.kernel(), house.worker, LONG).await.unwrap();
+    house.finish(fence).await.unwrap();
+
+    // A second's lease, swept all the time: it lapses only when it has been steady for as long.
+    let config = sweep::Config { lease: Duration::from_millis(300), ..Default::default() };
+    let brief = lease::start(house.kernel(), &target("llm"), Duration::ZERO).await.unwrap();
+    house.meddle("update state.sweep_clock set steady_since = now(), beat_at = now()").await;
+    assert_eq!(sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed, 0);
+    let mut lapsed = 0;
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        lapsed += sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed;
+        if lapsed > 0 {
+            break;
+        }
+    }
+    assert_eq!(lapsed, 1);
+    assert!(matches!(lease::renew(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
+}
+
+/// L0-14: a worker that is alive while its turn is silent loses the turn; steps count as life.
+#[tokio::test]
+async fn a_silent_turn_is_given_to_another() {
+    let house = House::new().await;
+    let (speaking, silent) = (house.running().await, house.running().await);
+    house.step(&speaking, &calling(0, "x", LONG, false)).await.unwrap();
+    house.meddle("update state.agent_inbox set silent_by = now()").await;
+    let config = sweep::Config { silence: Duration::from_secs(60), lease: Duration::ZERO, ..Default::default() };
+    let swept = sweep::tick(house.kernel(), &config).await.unwrap();
+    assert_eq!(swept.turns_silent, 1);
+    assert!(is_stale(&house.finish(silent).await));
+    house.finish(speaking).await.unwrap();
+    assert_eq!(house.claim().await.unwrap().n_lost_leases, 1);
+}
+
+/// L0-14, LESSONS: a nudge is a doorbell, never a row: whoever has ready work is named, and nothing is written.
+#[tokio::test]
+async fn ready_work_is_rung_for_again() {
+    let house = House::new().await;
+    house.enqueue(house.agent().await).await;
+    let fence = house.running().await;
+    house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
+    house.enqueue(house.agent().await).await;
+    for _ in 0..2 {
+        let swept = house.sweep().await;
+        assert_eq!((swept.workers.len(), swept.handlers.len()), (1, 1));
+        assert!(swept.workers.contains(&target("llm")) && swept.handlers.contains(&target("tool")));
+    }
+    assert_eq!(house.count("select count(*) from state.agent_inbox").await, 3);
+    assert_eq!(house.count("select count(*) from state.agent_inbox where dispatched_at is null").await, 0);
+}
+
+/// LESSONS: one bad row does not keep the others from their turn; after some failures it stands aside until somebody looks.
+#[tokio::test]
+async fn a_bad_row_goes_into_quarantine() {
+    let house = House::new().await;
+    let (bad, good) = (house.running().await, house.running().await);
+    let steps = [calling(1, "tool", Duration::ZERO, true), calling(1, "tool", Duration::ZERO, true)];
+    house.step(&bad, &steps[0]).await.unwrap();
+    house.step(&good, &steps[1]).await.unwrap();
+    // The output box of one is gone, so that nothing can be appended to it.
+    house
+        .meddle(
+            "create function state.break() returns trigger language plpgsql as $$ begin raise exception 'broken'; end $$;
+            ",
+        )
+        .await;
+    let sql = format!(
+        "create trigger break before delete on state.waiting_calls for each row
+           when (old.tool_call_id = '{}') execute function state.break()",
+        steps[0].calls[0].tool_call_id
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut house.t.admin().await).await.unwrap();
+    let first = house.sweep().await;
+    assert_eq!((first.calls_timed_out, first.failures), (1, 1), "the good one is not held up");
+    for _ in 0..4 {
+        assert_eq!(house.sweep().await.failures, 1);
+    }
+    assert_eq!(house.sweep().await.failures, 0, "left alone");
+    let listed = quarantine::list(house.kernel(), 10).await.unwrap();
+    assert_eq!((listed.len(), listed[0].n_failures, listed[0].sweep.as_str()), (1, 5, "overdue_calls"));
+    assert!(listed[0].quarantined_at.is_some() && listed[0].last_error.contains("broken"), "{listed:?}");
+
+    house.meddle("drop trigger break on state.waiting_calls").await;
+    let mut work = house.t.begin().await;
+    assert_eq!(quarantine::retry(&mut work, None).await.unwrap(), 1);
+    work.commit().await.unwrap();
+    assert_eq!(house.sweep().await.calls_timed_out, 1);
+    assert!(quarantine::list(house.kernel(), 10).await.unwrap().is_empty());
+}
+
+/// L0-14: a sweep takes its portion of its shards, and any number of them may run at once.
+#[tokio::test]
+async fn sweeps_are_sharded_limited_and_shared() {
+    let house = House::new().await;
+    for _ in 0..20 {
+        let fence = house.running().await;
+        house.step(&fence, &calling(1, "tool", Duration::ZERO, true)).await.unwrap();
+    }
+    let few = sweep::Config { lease: Duration::ZERO, most: 3, ..Default::default() };
+    assert_eq!(sweep::tick(house.kernel(), &few).await.unwrap().calls_timed_out, 3);
+    let half = |shards: std::ops::Range<i16>| sweep::Config {
+        lease: Duration::ZERO,
+        shards: shards.collect(),
+        ..Default::default()
+    };
+    let (low, high) = (half(0..8), half(8..16));
+    let (a, b, c) = tokio::join!(
+        sweep::tick(house.kernel(), &low),
+        sweep::tick(house.kernel(), &high),
+        sweep::tick(house.kernel(), &low),
+    );
+    let done = [a, b, c].map(|swept| swept.unwrap().calls_timed_out);
+    assert_eq!(done.iter().sum::<u64>(), 17, "each once: {done:?}");
+    assert!(done[1] > 0);
+    assert_eq!(house.count("select count(*) from state.quarantine").await, 0);
+}
+
+/// L0-15: a head that is lost is made anew from inbox, turns, steps and edges, wherever the agent stood.
+#[tokio::test]
+async fn a_lost_head_is_rebuilt() {
+    let house = House::new().await;
+    let lose = "delete from state.agent_state_head";
+    let rebuild = async |agent_id: AgentId| {
+        let mut work = house.t.begin().await;
+        assert_eq!(agent::without_head(&mut work, 10).await.unwrap(), [agent_id]);
+        let head = agent::rebuild(&mut work, agent_id).await.unwrap();
+        work.commit().await.unwrap();
+        head
+    };
+    // Running, with two turns queued behind it.
+    let fence = house.running().await;
+    let agent_id = fence.agent_id();
+    house.step(&fence, &calling(0, "x", LONG, false)).await.unwrap();
+    let queued = [house.enqueue(agent_id).await, house.enqueue(agent_id).await].map(|d| d.agent_turn_id);
+    house.meddle(lose).await;
+    assert!(is_stale(&house.finish(fence).await));
+    let head = rebuild(agent_id).await;
+    assert_eq!(
+        (head.status, head.active_agent_turn_id, head.n_queued),
+        (Status::Dispatched, Some(fence.agent_turn_id()), 2)
+    );
+    assert!(head.turn_epoch > fence.turn_epoch(), "L0-6");
+    assert!(is_stale(&house.finish(fence).await), "the old holder is powerless");
+    let again = house.claim().await.unwrap();
+    assert!(again.fence.claim_token() > fence.claim_token());
+    house.finish(again.fence).await.unwrap();
+    // Dispatched.
+    house.meddle(lose).await;
+    assert_eq!(rebuild(agent_id).await.active_agent_turn_id, Some(queued[0]));
+    let claimed = house.claim().await.unwrap();
+    // Suspended, and answered while there was no head.
+    let step = calling(2, "tool", LONG, true);
+    house.step(&claimed.fence, &step).await.unwrap();
+    house.meddle(lose).await;
+    house.report(&answer(step.calls[0].tool_call_id)).await.unwrap();
+    assert_eq!(rebuild(agent_id).await.status, Status::Suspended);
+    assert!(house.claim().await.is_none());
+    house.meddle(lose).await;
+    house.report(&answer(step.calls[1].tool_call_id)).await.unwrap();
+    rebuild(agent_id).await;
+    let resumed = house.claim().await.unwrap();
+    assert_eq!(resumed.message_type, MessageType::ToolResult);
+    house.finish(resumed.fence).await.unwrap();
+    let last = house.claim().await.unwrap();
+    assert_eq!(last.fence.agent_turn_id(), queued[1]);
+    house.finish(last.fence).await.unwrap();
+    // Idle: epochs go on from where they were.
+    house.meddle(lose).await;
+    let head = rebuild(agent_id).await;
+    assert_eq!(head.status, Status::Idle);
+    assert!(head.turn_epoch > last.fence.turn_epoch());
+    let mut work = house.t.begin().await;
+    assert_eq!(agent::rebuild(&mut work, agent_id).await.unwrap(), head, "one that is there is left as it is");
+    assert!(matches!(agent::rebuild(&mut work, AgentId::new()).await, Err(Error::NotFound(_))));
+}
+
+/// DESIGN §9: round robin over projects, and no more of one project at once than its cap.
+#[tokio::test]
+async fn claims_are_fair_and_capped() {
+    let house = House::new().await;
+    let mut projects = Vec::new();
+    for n_turns in [30, 2, 2] {
+        let project_id = ProjectId::new();
+        let agents: Vec<AgentId> = (0..n_turns).map(|_| AgentId::new()).collect();
+        let mut work = house.kernel().begin(project_id).await.unwrap();
+        agent::create(&mut work, &agents, &target("llm")).await.unwrap();
+        let card = instruction("x");
+        let requests: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
+        turn::enqueue(&mut work, &requests, &[card]).await.unwrap();
+        work.commit().await.unwrap();
+        projects.push(project_id);
+    }
+    let order = |claimed: &[turn::Claimed]| -> Vec<usize> {
+        claimed.iter().map(|c| projects.iter().position(|p| *p == c.fence.project_id()).unwrap()).collect()
+    };
+    let mut claiming = Claiming { after: ProjectId::nil(), ..Claiming::new(house.worker, target("llm")) };
+    let mut one_by_one = Vec::new();
+    for _ in 0..6 {
+        one_by_one.extend(turn::claim(house.kernel().pool(), &mut claiming).await.unwrap());
+    }
+    assert_eq!(order(&one_by_one), [0, 1, 2, 0, 1, 2]);
+    for claimed in &one_by_one[..1] {
+        house.reclaim_in(claimed, &Loss::Lease).await;
+    }
+    let capped = Claiming { in_flight_cap: 4, most: 10, after: ProjectId::nil(), ..claiming.clone() };
+    let many = turn::claim(house.kernel().pool(), &mut capped.clone()).await.unwrap();
+    assert_eq!(many.len(), 10, "one project is left, and it has one running");
+    assert!(turn::claim(house.kernel().pool(), &mut capped.clone()).await.unwrap().is_empty(), "at its cap");
+    let mut single = Claiming { most: 1, ..capped.clone() };
+    assert!(turn::claim(house.kernel().pool(), &mut single).await.unwrap().is_empty(), "at its cap");
+    let mut other = Claiming { in_flight_cap: 100, ..single };
+    assert_eq!(turn::claim(house.kernel().pool(), &mut other).await.unwrap().len(), 1);
+    // In one call, each project has its share.
+    let late = ProjectId::new();
+    let mut work = house.kernel().begin(late).await.unwrap();
+    let agents: Vec<AgentId> = (0..4).map(|_| AgentId::new()).collect();
+    agent::create(&mut work, &agents, &target("llm")).await.unwrap();
+    let card = instruction("x");
+    let requests: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
+    turn::enqueue(&mut work, &requests, &[card]).await.unwrap();
+    work.commit().await.unwrap();
+    let mut fair = Claiming { most: 4, in_flight_cap: 100, after: ProjectId::nil(), ..other };
+    let shared = turn::claim(house.kernel().pool(), &mut fair).await.unwrap();
+    assert_eq!(shared.iter().filter(|c| c.fence.project_id() == late).count(), 2, "{shared:?}");
+}
+
+/// CB-4: a caller's key and its answer are true together; of two at once one does the work; another request is told so.
+#[tokio::test]
+async fn a_callers_key_is_answered_once() {
+    let house = House::new().await;
+    let (request, other) = (CardHash::from_bytes([1; 32]), CardHash::from_bytes([2; 32]));
+    let mut work = house.t.begin().await;
+    assert_eq!(idempotency::take(&mut work, "k", request, LONG).await.unwrap(), Key::New);
+    let kernel = house.kernel().clone();
+    let project_id = house.t.project_id;
+    let second = tokio::spawn(async move {
+        let mut work = kernel.begin(project_id).await.unwrap();
+        idempotency::take(&mut work, "k", request, LONG).await.unwrap()
+    });
+    house.t.until_blocked(1).await;
+    idempotency::answer(&mut work, "k", &json!({"agent_turn_id": 7})).await.unwrap();
+    work.commit().await.unwrap();
+    assert_eq!(second.await.unwrap(), Key::Answered(json!({"agent_turn_id": 7})));
+    let mut work = house.t.begin().await;
+    assert_eq!(idempotency::take(&mut work, "k", other, LONG).await.unwrap(), Key::Mismatch);
+    drop(work);
+    // Given up: the key is free again. Over: too, and the sweep takes it away.
+    let mut work = house.t.begin().await;
+    assert_eq!(idempotency::take(&mut work, "given up", request, LONG).await.unwrap(), Key::New);
+    drop(work);
+    let mut work = house.t.begin().await;
+    assert_eq!(idempotency::take(&mut work, "given up", other, Duration::ZERO).await.unwrap(), Key::New);
+    work.commit().await.unwrap();
+    let mut work = house.t.begin().await;
+    assert_eq!(idempotency::take(&mut work, "given up", request, Duration::ZERO).await.unwrap(), Key::New);
+    work.commit().await.unwrap();
+    assert_eq!(house.sweep().await.keys_forgotten, 1);
+    let mut elsewhere = house.kernel().begin(ProjectId::new()).await.unwrap();
+    assert_eq!(
+        idempotency::take(&mut elsewhere, "k", other, LONG).await.unwrap(),
+        Key::New,
+        "each project has its own"
+    );
+}
