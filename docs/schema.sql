@@ -110,7 +110,7 @@ CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RET
                              where f.project_id = project and f.box_id = box and f.source_box_id is not null
                                and f.seq <= lo), 0)
 $$;
-CREATE FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS void
+CREATE FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -118,17 +118,16 @@ declare
   v_other   uuid;
 begin
   if cardinality(c_ids) = 0 then
-    return;
+    return 0;
   end if;
   insert into cardbox.cards
          (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
           step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-  select p_project, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
-         step_id, parent_step_id, ttl_seconds, now() + make_interval(secs => ttl_seconds),
-         content::json, tool_calls::json, metadata::json
-    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata)
-         as card (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
-                  step_id, parent_step_id, ttl_seconds, content, tool_calls, metadata)
+  -- By place, not by `unnest` of fourteen arrays, which would be fourteen sets to build for one or two cards.
+  select p_project, c_ids[i], c_tokens[i], c_types[i], c_roles[i], c_authors[i], c_hashes[i], c_calls[i], c_traces[i],
+         c_steps[i], c_parents[i], c_ttls[i], now() + make_interval(secs => c_ttls[i]),
+         c_contents[i]::json, c_tool_calls[i]::json, c_metadata[i]::json
+    from generate_series(1, cardinality(c_ids)) i
       on conflict do nothing;
   get diagnostics v_written = row_count;
   if v_written < cardinality(c_ids) then
@@ -141,6 +140,7 @@ begin
       raise exception 'card % exists with other content', v_other using errcode = 'WB002', detail = v_other::text;
     end if;
   end if;
+  return v_written;
 end $$;
 CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
@@ -232,24 +232,25 @@ CREATE FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) R
    where l.expires_at = '-infinity'
    limit p_most
 $$;
-CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
   v_row     record;
-  v_token   bigint;
   v_project uuid := p_after;
   v_seq     bigint := 9223372036854775807;
   v_wrapped boolean := false;
 begin
-  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
-  if not found then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
   loop
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq into v_row
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count,
+           i.stop_asked,
+           exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) as alive,
+           exists (select from state.agent_inbox r
+                    where r.project_id = i.project_id and r.status = 'processing'
+                   offset p_in_flight_cap - 1) as capped
+      into v_row
       from state.agent_inbox i
      where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
      order by i.project_id, i.inbox_seq
@@ -261,43 +262,52 @@ begin
       v_project := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
+    if not v_row.alive then
+      raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+    end if;
     v_project := v_row.project_id;
-    perform from state.agent_inbox i
-      where i.project_id = v_project and i.status = 'processing'
-     offset p_in_flight_cap - 1
-      limit 1;
-    if found then
+    v_seq := v_row.inbox_seq;
+    if v_row.capped then
       v_seq := 9223372036854775807;
       continue;
     end if;
     --! claim.found
-    select h.claim_token + 1 into v_token
+    select h.claim_token + 1 into claim.claim_token
       from state.agent_state_head h
      where h.project_id = v_project and h.agent_id = v_row.agent_id
        and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
        and h.status in ('dispatched', 'suspended')
        for no key update skip locked;
-    if not found then
-      v_seq := v_row.inbox_seq;
-      continue;
-    end if;
+    continue when not found;
     update state.agent_state_head h
-       set status = 'running', claim_token = v_token
+       set status = 'running', claim_token = claim.claim_token
      where h.project_id = v_project and h.agent_id = v_row.agent_id;
     --! claim.head
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = v_token, silent_by = now() + p_silence
+       set status = 'processing', worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
-    return query
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
-           i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+    select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.batch_id, t.recursion_depth, t.trace_id
-      from state.agent_inbox i
-      join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
-     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+      into claim.profile_box_id, claim.context_box_id, claim.output_box_id, claim.query_card_ids, claim.session_id,
+           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id
+      from state.turns t
+     where t.project_id = v_project and t.agent_turn_id = v_row.agent_turn_id;
+    claim.project_id := v_project;
+    claim.agent_id := v_row.agent_id;
+    claim.agent_turn_id := v_row.agent_turn_id;
+    claim.turn_epoch := v_row.turn_epoch;
+    claim.message_type := v_row.message_type;
+    claim.n_lost_leases := v_row.n_lost_leases;
+    claim.retry_count := v_row.retry_count;
+    claim.stop_asked := v_row.stop_asked;
     return;
   end loop;
+  -- Nothing to claim: who has no lease must hear of it all the same.
+  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
+  if not found then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
 end $$;
 CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -618,6 +628,37 @@ CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) 
           limit p_most) b
    limit p_most
 $$;
+CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_n integer;
+begin
+  update state.pmo_batches b
+     set deadline_at = now()
+    from (select a.batch_id
+            from state.pmo_batches a
+           where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
+             for no key update skip locked) a
+   where b.project_id = p_project and b.batch_id = a.batch_id;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
+CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entered text;
+  v_awaited boolean;
+begin
+  v_entered := state.enter(p_project);
+  update state.waiting_calls c
+     set status = 'awaiting', worker_id = null, claim_token = c.claim_token + 1
+   where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
+  v_awaited := found;
+  --! fork.awaited
+  return v_awaited;
+end $$;
 CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
     LANGUAGE plpgsql
     AS $$
@@ -655,7 +696,7 @@ declare
   v_done   uuid[] := '{}';
 begin
   for v_task in
-    select t.batch_id, t.task_index, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+    select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
       from state.turns t
       join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
@@ -664,7 +705,8 @@ begin
     update state.pmo_batch_tasks k
        set status = v_task.status, deliverable_card_id = v_task.deliverable_card_id, output_box_id = v_task.output_box_id,
            output_length = v_task.length
-     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index and k.status = 'open';
+     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index
+       and k.agent_turn_id = v_task.agent_turn_id and k.status = 'open';
     if found then
       v_counted := v_counted || jsonb_build_object('batch_id', v_task.batch_id, 'slot', v_task.task_index % 16,
                                                    'failed', (v_task.status <> 'success')::integer);
@@ -705,13 +747,16 @@ CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoc
     AS $$
 #variable_conflict use_column
 declare
+  v_written integer;
   v_n      integer := cardinality(c_ids);
   v_turn   record;
   v_length bigint;
   v_next   uuid;
   v_epoch  bigint;
+  v_calls  uuid[];
+  v_forks  integer;
 begin
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
@@ -739,7 +784,13 @@ begin
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn;
+  with gone as (
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn returning c.tool_call_id
+  )
+  select array_agg(g.tool_call_id) into v_calls from gone g;
+  if v_calls is not null then
+    v_forks := state.abandon_forks(p_project, v_calls);
+  end if;
   --! finish.inbox
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -769,96 +820,102 @@ begin
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
 end $$;
-CREATE FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
-  v_turn   record;
+  v_entered text;
+  v_written integer;
   v_status text;
   v_later  boolean;
 begin
-  perform state.enter(p_project);
-  select t.* into v_turn
-    from jsonb_to_record(p_turn) as t
-         (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-          context_card_ids uuid[], query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid,
-          parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid,
-          traceparent text, tracestate text, not_before timestamptz, emit_state_event boolean);
-  enqueue.agent_turn_id := v_turn.agent_turn_id;
+  v_entered := state.enter(p_project);
+  enqueue.agent_turn_id := p_turn;
   enqueue.duplicate := false;
   -- The agent's lock. Whatever is looked up later is as this lock left it.
   select h.status, h.turn_epoch, h.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
     from state.agent_state_head h
-   where h.project_id = p_project and h.agent_id = v_turn.agent_id
+   where h.project_id = p_project and h.agent_id = p_agent
      for no key update;
   if not found then
-    raise exception 'no such agent' using errcode = 'WB404', detail = v_turn.agent_id::text;
+    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
   --! enqueue.locked
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
           source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
           traceparent, tracestate, emit_state_event)
-  values (p_project, v_turn.agent_turn_id, v_turn.agent_id, coalesce(v_turn.channel, 'public'), v_turn.profile_box_id,
-          v_turn.context_box_id, v_turn.output_box_id, v_turn.query_card_ids, v_turn.session_id, v_turn.source_agent_id,
-          v_turn.parent_agent_turn_id, v_turn.parent_step_id, v_turn.parent_tool_call_id, v_turn.batch_id, v_turn.task_index,
-          v_turn.recursion_depth, v_turn.trace_id, v_turn.traceparent, v_turn.tracestate, v_turn.emit_state_event)
+  values (p_project, p_turn, p_agent, coalesce(p_channel, 'public'), p_profile_box,
+          p_context_box, p_output_box, p_query_cards, p_session, p_source_agent,
+          p_parent_turn, p_parent_step, p_parent_call, p_batch, p_task_index,
+          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event)
       on conflict do nothing;
   if not found then
     -- The turn's id is its key: the same id for another agent is not a replay.
     perform from state.turns t
-      where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id and t.agent_id = v_turn.agent_id;
+      where t.project_id = p_project and t.agent_turn_id = p_turn and t.agent_id = p_agent;
     if not found then
-      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = v_turn.agent_turn_id::text;
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = p_turn::text;
     end if;
     select e.turn_epoch, null, true into enqueue.turn_epoch, enqueue.worker_target, enqueue.duplicate
       from state.execution_edges e
-     where e.project_id = p_project and e.correlation_id = v_turn.agent_turn_id
+     where e.project_id = p_project and e.correlation_id = p_turn
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
   end if;
+  if p_batch is not null then
+    -- Its task is still to be done, and by this turn? The task's lock orders this with the end of the batch.
+    perform from state.pmo_batch_tasks k
+      where k.project_id = p_project and k.batch_id = p_batch and k.task_index = p_task_index
+        and k.agent_turn_id = p_turn and k.status = 'open'
+        for no key update;
+    if not found or not exists (select from state.pmo_batches b
+                                 where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open') then
+      raise exception 'the batch of turn % has ended', p_turn using errcode = 'WB001', detail = p_turn::text;
+    end if;
+  end if;
   --! enqueue.turn
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! enqueue.cards
-  if v_turn.context_card_ids is null then
-    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_turn.output_box_id, 0);
+  if p_context_cards is null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, p_output_box, 0);
   else
     insert into cardbox.boxes (project_id, box_id, length)
-    values (p_project, v_turn.output_box_id, 0), (p_project, v_turn.context_box_id, cardinality(v_turn.context_card_ids));
+    values (p_project, p_output_box, 0), (p_project, p_context_box, cardinality(p_context_cards));
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, v_turn.context_box_id, c.seq, c.card_id
-      from unnest(v_turn.context_card_ids) with ordinality as c (card_id, seq);
+    select p_project, p_context_box, c.seq, c.card_id
+      from unnest(p_context_cards) with ordinality as c (card_id, seq);
   end if;
   --! enqueue.boxes
   -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither.
-  v_later := coalesce(v_turn.not_before > now(), false);
+  v_later := coalesce(p_not_before > now(), false);
   if v_status = 'idle' and not v_later then
     enqueue.turn_epoch := enqueue.turn_epoch + 1;
     update state.agent_state_head h
-       set status = 'dispatched', active_agent_turn_id = v_turn.agent_turn_id, turn_epoch = enqueue.turn_epoch
-     where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+       set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = enqueue.turn_epoch
+     where h.project_id = p_project and h.agent_id = p_agent;
   else
     enqueue.turn_epoch := null;
     if not v_later then
       update state.agent_state_head h
          set n_queued = h.n_queued + 1
-       where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+       where h.project_id = p_project and h.agent_id = p_agent;
     end if;
   end if;
   --! enqueue.head
   insert into state.agent_inbox
          (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
-  values (p_project, v_turn.agent_turn_id, v_turn.agent_id,
+  values (p_project, p_turn, p_agent,
           case when v_later then 'deferred' when enqueue.turn_epoch is null then 'queued' else 'pending' end,
-          enqueue.worker_target, enqueue.turn_epoch, case when v_later then v_turn.not_before end,
+          enqueue.worker_target, enqueue.turn_epoch, case when v_later then p_not_before end,
           case when enqueue.turn_epoch is not null then now() end);
   --! enqueue.row
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch, card_id,
           recursion_depth, trace_id)
-  values (p_project, v_turn.agent_turn_id, 'enqueue', 'request', v_turn.agent_turn_id, v_turn.agent_id, v_turn.source_agent_id,
-          enqueue.turn_epoch, v_turn.context_card_ids[1], v_turn.recursion_depth, v_turn.trace_id);
+  values (p_project, p_turn, 'enqueue', 'request', p_turn, p_agent, p_source_agent,
+          enqueue.turn_epoch, p_context_cards[1], p_recursion_depth, p_trace);
   --! enqueue.edge
 end $$;
 CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
@@ -866,11 +923,15 @@ CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns json
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_locked integer;
+  v_children integer;
+  v_batches integer;
   v_new    uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = any (p_agents)
@@ -901,9 +962,29 @@ begin
  returning agent_turn_id
   )
   select array_agg(n.agent_turn_id) into v_new from new n;
+  select count(*), count(distinct t.batch_id) into v_children, v_batches
+    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid)
+   where t.batch_id is not null and t.agent_turn_id = any (v_new);
+  if v_children > 0 then
+    -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
+    perform from state.pmo_batch_tasks k
+      join jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
+        on k.batch_id = t.batch_id and k.task_index = t.task_index and k.agent_turn_id = t.agent_turn_id
+     where k.project_id = p_project and k.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))
+       and k.status = 'open' and t.agent_turn_id = any (v_new)
+     order by k.batch_id, k.task_index
+       for no key update of k;
+    get diagnostics v_locked = row_count;
+    if v_locked <> v_children or v_batches <> (
+         select count(*) from state.pmo_batches b
+          where b.project_id = p_project and b.status = 'open'
+            and b.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))) then
+      raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
+    end if;
+  end if;
   --! enqueue_many.turn
   if v_new is not null then
-    perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
     --! enqueue_many.cards
     with asked as materialized (
       select t.*
@@ -922,8 +1003,8 @@ begin
     -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
     return query
     with asked as materialized (
-      select t.*, t.not_before > now() as later,
-             row_number() over (partition by t.agent_id, t.not_before > now() order by t.n) as place
+      select t.*, coalesce(t.not_before > now(), false) as later,
+             row_number() over (partition by t.agent_id, coalesce(t.not_before > now(), false) order by t.n) as place
         from rows from (jsonb_to_recordset(p_turns) as
                (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
                 context_card_ids uuid[])) with ordinality
@@ -931,7 +1012,7 @@ begin
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
       select a.*, h.worker_target::text as worker_target,
-             case when h.status = 'idle' and a.place = 1 and a.later is not true then h.turn_epoch + 1 end as epoch
+             case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
         from asked a
         join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
     ), head as (
@@ -941,7 +1022,7 @@ begin
              turn_epoch = coalesce(p.epoch, h.turn_epoch),
              n_queued = h.n_queued + p.n_queued
         from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
-                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and p.later is not true) as n_queued
+                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
                 from placed p group by p.agent_id) p
        where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
     ), row as (
@@ -979,17 +1060,18 @@ begin
      where t.agent_turn_id <> all (coalesce(v_new, '{}'));
   end if;
 end $$;
-CREATE FUNCTION state.enter(p_project uuid) RETURNS void
+CREATE FUNCTION state.enter(p_project uuid) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
   v_at text := current_setting('waybill.project', true);
 begin
   if v_at is null or v_at = '' then
-    perform set_config('waybill.project', p_project::text, true);
+    v_at := set_config('waybill.project', p_project::text, true);
   elsif v_at <> p_project::text then
     raise exception 'a transition of another project inside a unit of work' using errcode = 'WB013';
   end if;
+  return v_at;
 end $$;
 CREATE FUNCTION state.extend_partitions(weeks integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1008,10 +1090,15 @@ begin
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
         hi := lpad(to_hex((extract(epoch from week + interval '7 days') * 1000)::bigint), 12, '0');
+        begin
         execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
                        parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
                        left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4));
         made := made + 1;
+        exception when check_violation then
+          -- Rows of that time lie in the rest already, and go on doing so.
+          raise warning 'no partition of % for the week of %', parent, week::date;
+        end;
       end if;
     end loop;
   end loop;
@@ -1022,11 +1109,11 @@ CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch 
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_queued integer;
-  v_target text;
-  v_batch  uuid;
+  v_end    record;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   update state.agent_state_head h
      set status = 'idle', active_agent_turn_id = null
    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
@@ -1046,26 +1133,29 @@ begin
     return;
   end if;
   --! finish.locked
-  select e.worker_target, e.batch_id into v_target, v_batch
-    from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
-           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
-  finish.worker_targets := array_remove(array[v_target], null);
-  finish.batches := array_remove(array[v_batch], null);
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
+    c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  finish.worker_targets := array_remove(array[v_end.worker_target], null);
+  finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
 CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_targets text[], batches uuid[], duplicate boolean)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_count    integer := jsonb_array_length(p_ends);
   v_moved    integer;
   v_queued   integer;
   v_ended    integer;
   v_children integer;
+  v_calls    uuid[];
+  v_forks    integer;
   v_targets  text[];
   v_batches  uuid[];
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   if v_count > 1 then
     perform from state.agent_state_head h
       where h.project_id = p_project and h.agent_id = any (p_agents)
@@ -1093,14 +1183,14 @@ begin
   end if;
   if v_moved <> v_count then
     raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
-      select string_agg(e.agent_turn_id::text, ',')
+      select coalesce(string_agg(e.agent_turn_id::text, ','), array_to_string(p_turns, ','))
         from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
   end if;
   --! finish_many.locked
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish_many.cards
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e
@@ -1135,6 +1225,7 @@ begin
     delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
   ), call as (
     delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
+ returning c.tool_call_id
   ), edge as (
     insert into state.execution_edges
            (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -1146,7 +1237,12 @@ begin
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null) into v_ended, v_children from turn t;
+  select count(*), count(*) filter (where t.batch_id is not null), (select array_agg(c.tool_call_id) from call c)
+    into v_ended, v_children, v_calls
+    from turn t;
+  if v_calls is not null then
+    v_forks := state.abandon_forks(p_project, v_calls);
+  end if;
   if v_ended <> jsonb_array_length(p_ends) then
     raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;
@@ -1190,9 +1286,10 @@ CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch 
     LANGUAGE plpgsql
     AS $$
 declare
+  v_entered text;
   v_last timestamptz;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -1214,8 +1311,10 @@ CREATE FUNCTION state.lock_batch(p_project uuid, p_batch uuid) RETURNS TABLE(too
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
+declare
+  v_entered text;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   return query
   select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
     from state.pmo_batches b
@@ -1227,13 +1326,14 @@ CREATE FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_call    state.waiting_calls;
   v_known   uuid;
   v_batch   uuid := p_batch ->> 'batch_id';
   v_n       integer := jsonb_array_length(p_batch -> 'tasks');
   v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   --! fork.locked
@@ -1262,9 +1362,9 @@ begin
   insert into state.pmo_batch_slots (project_id, batch_id, slot, remaining)
   select p_project, v_batch, s, (v_n - s + 15) / 16 from generate_series(0, least(v_n, 16) - 1) s;
   --! fork.tasks
-  -- The parent's wait is derived from the batch's: the batch ends first.
+  -- The parent's wait is derived from the batch's: the batch ends first. The call stays claimed until the children are dispatched.
   update state.waiting_calls c
-     set status = 'awaiting', worker_id = null, deadline_at = now() + v_timeout + interval '1 minute'
+     set deadline_at = now() + v_timeout + interval '1 minute'
    where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
   values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
@@ -1276,13 +1376,14 @@ CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap int
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_target text;
   v_active state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
   v_queued integer;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
   if not found then
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
@@ -1356,10 +1457,12 @@ CREATE FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_inbox  state.agent_inbox;
   v_queued integer;
+  v_waits  boolean;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select h.n_queued into v_queued
     from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
@@ -1386,23 +1489,26 @@ begin
      set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
    where h.project_id = p_project and h.agent_id = p_agent;
   --! reclaim.head
+  -- One that is to stop does not wait: whoever claims it ends it.
+  v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
-     set status = case when p_backoff > interval '0' then 'deferred' else 'pending' end,
-         next_retry_at = case when p_backoff > interval '0' then now() + p_backoff end,
+     set status = case when v_waits then 'deferred' else 'pending' end,
+         next_retry_at = case when v_waits then now() + p_backoff end,
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_project and i.agent_turn_id = p_turn;
   --! reclaim.armed
   return query
-  select 'armed'::text, case when p_backoff > interval '0' then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
+  select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
 end $$;
 CREATE FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
+  v_entered text;
   v_target text;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
   update state.waiting_calls c
      set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1
@@ -1416,15 +1522,19 @@ CREATE FUNCTION state.release(p_project uuid, p_turn uuid) RETURNS TABLE(worker_
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select h.* into v_head
     from state.turns t
     join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
    where t.project_id = p_project and t.agent_turn_id = p_turn
      for no key update of h;
+  if not found then
+    raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
+  end if;
   --! release.locked
   select i.* into v_inbox
     from state.agent_inbox i
@@ -1439,6 +1549,12 @@ begin
        set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = h.turn_epoch + 1
      where h.project_id = p_project and h.agent_id = v_head.agent_id
  returning h.* into v_head;
+  elsif v_head.active_agent_turn_id <> p_turn and v_head.n_queued >= v_head.queue_cap then
+    update state.agent_inbox i
+       set next_retry_at = now() + interval '5 seconds'
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select '{}'::text[];
+    return;
   elsif v_head.active_agent_turn_id <> p_turn then
     update state.agent_state_head h set n_queued = h.n_queued + 1 where h.project_id = p_project and h.agent_id = v_head.agent_id;
     update state.agent_inbox i
@@ -1460,6 +1576,8 @@ CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_mess
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_turn     uuid;
   v_agent    uuid;
   v_head     state.agent_state_head;
@@ -1468,7 +1586,7 @@ declare
   v_length   bigint;
   v_box      uuid;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select c.agent_turn_id, c.agent_id into v_turn, v_agent
     from state.waiting_calls c
    where c.project_id = p_project and c.tool_call_id = p_call;
@@ -1481,6 +1599,9 @@ begin
     end if;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  if not found then
+    raise exception 'the agent of call % has lost its state', p_call using errcode = 'WB006', detail = p_call::text;
+  end if;
   --! report.locked
   select c.claim_token into v_token
     from state.waiting_calls c
@@ -1504,7 +1625,7 @@ begin
   if p_token is not null and p_token <> v_token then
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
   update cardbox.boxes b
@@ -1532,11 +1653,44 @@ begin
   end if;
   return query select 'applied'::text, v_turn, null::text;
 end $$;
+CREATE FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entered text;
+  v_turns   uuid[];
+begin
+  v_entered := state.enter(p_project);
+  -- Waits for a dispatch that has the task; after that it is seen.
+  perform from state.pmo_batch_tasks k
+    where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+    order by k.task_index
+      for no key update;
+  --! settle.locked
+  update state.pmo_batch_tasks k
+     set status = 'canceled'
+   where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id);
+  select array_agg(i.agent_turn_id) into v_turns
+    from (select i.agent_turn_id
+            from state.pmo_batch_tasks k
+            join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = k.agent_turn_id
+           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open' and not i.stop_asked
+           order by k.task_index
+           limit p_most) i;
+  if v_turns is null then
+    update state.pmo_batches b set stopping = false where b.project_id = p_project and b.batch_id = p_batch and b.stopping;
+  end if;
+  --! settle.told
+  return coalesce(v_turns, '{}');
+end $$;
 CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_step     uuid := p_step ->> 'step_id';
   v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
   v_calls    integer := jsonb_array_length(p_step -> 'calls');
@@ -1544,8 +1698,9 @@ declare
   v_length   bigint;
   v_outcome  text := 'running';
   v_stop     text;
+  v_lost     integer;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -1562,13 +1717,15 @@ begin
     return;
   end if;
   --! step.locked
-  select i.stop_reason into v_stop from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  select i.stop_reason, i.n_lost_leases into v_stop, v_lost
+    from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length into v_box, v_length
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   -- A later statement than the head's lock: a report that we waited for is seen.
-  if (p_step ->> 'suspend')::boolean
+  -- One that is to stop does not wait: its worker has it in hand, and ends it.
+  if (p_step ->> 'suspend')::boolean and v_stop is null
      and (v_calls > 0
           or exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn)) then
     v_outcome := 'suspended';
@@ -1584,7 +1741,7 @@ begin
     return;
   end if;
   --! step.row
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
   if v_card_ids <> '{}' then
     update cardbox.boxes b
@@ -1616,6 +1773,10 @@ begin
        set status = 'deferred', worker_id = null, silent_by = null
      where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
+  if v_lost > 0 then
+    -- It moves: what it lost before says nothing about what it will.
+    update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
+  end if;
   --! step.suspended
   return query select v_outcome, v_stop, false;
 end $$;
@@ -1624,16 +1785,20 @@ CREATE FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone b
     AS $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_agent uuid;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   if not found then
     raise exception 'no such turn' using errcode = 'WB404', detail = p_turn::text;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  if not found then
+    raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
+  end if;
   --! stop.locked
   -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
   select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
@@ -2154,8 +2319,8 @@ REVOKE ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most int
 GRANT ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) FROM PUBLIC;
@@ -2188,14 +2353,18 @@ REVOKE ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_le
 GRANT ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
-REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
@@ -2222,6 +2391,8 @@ REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;

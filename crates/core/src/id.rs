@@ -4,6 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -28,6 +29,12 @@ macro_rules! uuid_ids {
             #[allow(clippy::new_without_default, reason = "a default id would look like a constant")]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
+            }
+
+            /// When the id was minted, as it says itself; none if it is not a v7. For bounds, never for order.
+            pub fn minted_at(&self) -> Option<DateTime<Utc>> {
+                let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
+                DateTime::from_timestamp(i64::try_from(seconds).ok()?, nanos)
             }
 
             /// Before every id that is minted: where a walk over all of them begins.
@@ -167,6 +174,9 @@ mod tests {
     fn ids_are_time_ordered_v7() {
         assert_eq!(CardId::new().0.get_version_num(), 7);
         assert!(BoxId::new() < BoxId::new());
+        let age = Utc::now() - CardId::new().minted_at().unwrap();
+        assert!(age.num_seconds().abs() < 5, "{age}");
+        assert_eq!(CardId::nil().minted_at(), None);
     }
 
     /// L0-9

@@ -22,7 +22,7 @@ const MOST_LISTED: usize = 64;
 const MOST_FAILURES: usize = 20;
 
 /// One child to be: its turn's id is minted before it is dispatched, so that its end always finds its task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Task {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
@@ -47,7 +47,8 @@ pub struct Opened {
     pub duplicate: bool,
 }
 
-/// Opens the batch of a claimed call, once per call. The children are enqueued like any other turn, with its id.
+/// Opens the batch of a claimed call, once per call. The children are enqueued like any other turn, with its id; when all are, say
+/// so with [`dispatched`].
 pub async fn open(
     work: &mut impl Work,
     tool_call_id: ToolCallId,
@@ -156,45 +157,62 @@ fn result_card(tool_call_id: ToolCallId, status: &str, tasks: &[TaskRow]) -> Res
     Ok(draft.seal()?)
 }
 
-/// Stops the children of a batch that closed before they were over, each in a transaction of its own. Says whom to ring.
-pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: BatchId) -> Result<Vec<Target>, Error> {
-    let mut work = kernel.begin(project_id).await?;
-    let open: Vec<TurnId> = sqlx::query_scalar(
-        "select k.agent_turn_id
-           from state.pmo_batch_tasks k
-           join state.agent_inbox i on i.project_id = k.project_id and i.agent_turn_id = k.agent_turn_id
-          where k.project_id = $1 and k.batch_id = $2 and k.status = 'open' and not i.stop_asked
-          order by k.task_index
-          limit 1000",
+/// The tasks of a batch, in order: for a handler that finds it open and dispatches what is left.
+pub async fn tasks(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<Task>, Error> {
+    let project_id = work.project_id();
+    let tasks = sqlx::query_as(
+        "select agent_id, agent_turn_id
+           from state.pmo_batch_tasks
+          where project_id = $1 and batch_id = $2
+          order by task_index",
     )
     .bind(project_id)
     .bind(batch_id)
-    .fetch_all(&mut *work)
+    .fetch_all(&mut **work)
     .await?;
-    work.commit().await?;
-    let mut targets = Vec::new();
-    for turn_id in &open {
-        let mut work = kernel.begin(project_id).await?;
-        if let Stopped::Ended(rung) = stop(&mut work, *turn_id, "its batch has ended").await? {
-            targets.extend(rung);
-        }
-        work.commit().await?;
-    }
-    if open.is_empty() {
-        let mut work = kernel.begin(project_id).await?;
-        stopped(&mut work, batch_id).await?;
-        work.commit().await?;
-    }
-    Ok(targets)
+    Ok(tasks)
 }
 
-/// Every child is over or has been told. One that is dispatched later finds its batch closed: see the orchestrator.
-async fn stopped(work: &mut UnitOfWork, batch_id: BatchId) -> Result<(), Error> {
-    let project_id = work.project_id();
-    sqlx::query("update state.pmo_batches set stopping = false where project_id = $1 and batch_id = $2 and stopping")
+/// Says that all children are dispatched: the call waits for the join alone. False: it was answered, or taken from us.
+pub async fn dispatched(
+    work: &mut impl Work,
+    tool_call_id: ToolCallId,
+    claim_token: ClaimToken,
+) -> Result<bool, Error> {
+    let awaited = sqlx::query_scalar("select state.await_batch($1, $2, $3)")
+        .bind(work.project_id())
+        .bind(tool_call_id)
+        .bind(claim_token)
+        .fetch_one(work.connection())
+        .await?;
+    Ok(awaited)
+}
+
+/// How many children are told to stop at a time.
+const MOST_STOPPED: i32 = 100;
+
+/// Stops children of a batch that closed before they were over, each in a transaction of its own. Says whom to ring. One that
+/// cannot be stopped does not keep the others from it.
+pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: BatchId) -> Result<Vec<Target>, Error> {
+    let turns: Vec<TurnId> = sqlx::query_scalar("select unnest(state.settle_batch($1, $2, $3))")
         .bind(project_id)
         .bind(batch_id)
-        .execute(&mut **work)
+        .bind(MOST_STOPPED)
+        .fetch_all(kernel.pool())
         .await?;
-    Ok(())
+    let (mut targets, mut failed) = (Vec::new(), None);
+    for turn_id in turns {
+        match stop_child(kernel, project_id, turn_id).await {
+            Ok(rung) => targets.extend(rung),
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(targets), Err)
+}
+
+async fn stop_child(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<Vec<Target>, Error> {
+    let mut work = kernel.begin(project_id).await?;
+    let stopped = stop(&mut work, turn_id, "its batch has ended").await?;
+    work.commit().await?;
+    Ok(if let Stopped::Ended(rung) = stopped { rung } else { Vec::new() })
 }

@@ -5,13 +5,14 @@ returns table (batch_id uuid, duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_call    state.waiting_calls;
   v_known   uuid;
   v_batch   uuid := p_batch ->> 'batch_id';
   v_n       integer := jsonb_array_length(p_batch -> 'tasks');
   v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   --! fork.locked
@@ -40,14 +41,81 @@ begin
   insert into state.pmo_batch_slots (project_id, batch_id, slot, remaining)
   select p_project, v_batch, s, (v_n - s + 15) / 16 from generate_series(0, least(v_n, 16) - 1) s;
   --! fork.tasks
-  -- The parent's wait is derived from the batch's: the batch ends first.
+  -- The parent's wait is derived from the batch's: the batch ends first. The call stays claimed until the children are dispatched.
   update state.waiting_calls c
-     set status = 'awaiting', worker_id = null, deadline_at = now() + v_timeout + interval '1 minute'
+     set deadline_at = now() + v_timeout + interval '1 minute'
    where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
   values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
   --! fork.edge
   return query select v_batch, false;
+end $$;
+
+-- All children are dispatched: from here on the call waits for the join alone, and whoever handled it has nothing more to say.
+-- A handler that dies before leaves the call to another, who finds the batch open and dispatches the rest: their turns' ids are known.
+create or replace function state.await_batch(p_project uuid, p_call uuid, p_token bigint) returns boolean
+language plpgsql as $$
+declare
+  v_entered text;
+  v_awaited boolean;
+begin
+  v_entered := state.enter(p_project);
+  update state.waiting_calls c
+     set status = 'awaiting', worker_id = null, claim_token = c.claim_token + 1
+   where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
+  v_awaited := found;
+  --! fork.awaited
+  return v_awaited;
+end $$;
+
+-- The turn that waited for these forks is over: their deadline is now. Waits for nobody: a batch that somebody has locked is being closed.
+create or replace function state.abandon_forks(p_project uuid, p_calls uuid[]) returns integer
+language plpgsql as $$
+declare
+  v_n integer;
+begin
+  update state.pmo_batches b
+     set deadline_at = now()
+    from (select a.batch_id
+            from state.pmo_batches a
+           where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
+             for no key update skip locked) a
+   where b.project_id = p_project and b.batch_id = a.batch_id;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
+
+-- Of a batch that closed before its children were over: what was never dispatched will not be; the turns that are still to be told to stop.
+-- None left: every child is over or knows.
+create or replace function state.settle_batch(p_project uuid, p_batch uuid, p_most integer) returns uuid[]
+language plpgsql as $$
+declare
+  v_entered text;
+  v_turns   uuid[];
+begin
+  v_entered := state.enter(p_project);
+  -- Waits for a dispatch that has the task; after that it is seen.
+  perform from state.pmo_batch_tasks k
+    where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+    order by k.task_index
+      for no key update;
+  --! settle.locked
+  update state.pmo_batch_tasks k
+     set status = 'canceled'
+   where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id);
+  select array_agg(i.agent_turn_id) into v_turns
+    from (select i.agent_turn_id
+            from state.pmo_batch_tasks k
+            join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = k.agent_turn_id
+           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open' and not i.stop_asked
+           order by k.task_index
+           limit p_most) i;
+  if v_turns is null then
+    update state.pmo_batches b set stopping = false where b.project_id = p_project and b.batch_id = p_batch and b.stopping;
+  end if;
+  --! settle.told
+  return coalesce(v_turns, '{}');
 end $$;
 
 -- Counts the ended turns that are tasks. Task, slot, batch, each in the order of its key. Answers with the batches of which that
@@ -64,7 +132,7 @@ declare
   v_done   uuid[] := '{}';
 begin
   for v_task in
-    select t.batch_id, t.task_index, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+    select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
       from state.turns t
       join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
@@ -73,7 +141,8 @@ begin
     update state.pmo_batch_tasks k
        set status = v_task.status, deliverable_card_id = v_task.deliverable_card_id, output_box_id = v_task.output_box_id,
            output_length = v_task.length
-     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index and k.status = 'open';
+     where k.project_id = p_project and k.batch_id = v_task.batch_id and k.task_index = v_task.task_index
+       and k.agent_turn_id = v_task.agent_turn_id and k.status = 'open';
     if found then
       v_counted := v_counted || jsonb_build_object('batch_id', v_task.batch_id, 'slot', v_task.task_index % 16,
                                                    'failed', (v_task.status <> 'success')::integer);
@@ -115,8 +184,10 @@ create or replace function state.lock_batch(p_project uuid, p_batch uuid)
 returns table (tool_call_id uuid, fail_fast boolean, overdue boolean)
 language plpgsql as $$
 #variable_conflict use_column
+declare
+  v_entered text;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   return query
   select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
     from state.pmo_batches b

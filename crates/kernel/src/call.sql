@@ -60,9 +60,10 @@ alter function scheduler.claim_calls owner to waybill_scheduler;
 create or replace function state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) returns text
 language plpgsql as $$
 declare
+  v_entered text;
   v_target text;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
   update state.waiting_calls c
      set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1

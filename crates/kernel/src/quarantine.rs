@@ -41,7 +41,7 @@ pub(crate) async fn note(
         "insert into state.quarantine as q (project_id, sweep, subject_id, last_error, quarantined_at)
          values ($1, $2, $3::text::uuid, left($4, 2000), case when $5::int <= 1 then now() end)
              on conflict (project_id, sweep, subject_id) do update
-                set n_failures = q.n_failures + 1, last_error = excluded.last_error, last_at = now(),
+                set n_failures = case when q.last_at < now() - interval '1 hour' then 1 else q.n_failures + 1 end, last_error = excluded.last_error, last_at = now(),
                     quarantined_at = coalesce(q.quarantined_at, case when q.n_failures + 1 >= $5::int then now() end)",
     )
     .bind(project_id)

@@ -3,7 +3,10 @@
 //! Any number of processes may sweep at once: every transition is fenced, so the second one finds nothing to do. A row that
 //! fails again and again is put into quarantine, where `waybill admin quarantine` shows it; the others go on.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant, SystemTime},
+};
 
 use serde::Serialize;
 use sqlx::FromRow;
@@ -68,6 +71,14 @@ pub struct Swept {
     pub handlers: BTreeSet<Target>,
 }
 
+impl Swept {
+    /// Whether anything moved or failed. Whoever is to be rung may know already, so that does not count.
+    pub fn did_something(&self) -> bool {
+        let quiet = Swept { workers: self.workers.clone(), handlers: self.handlers.clone(), ..Swept::default() };
+        *self != quiet
+    }
+}
+
 /// One row of a sweep: whose, and which.
 trait Subject {
     fn project_id(&self) -> ProjectId;
@@ -123,10 +134,14 @@ subjects! {
 
 /// One tick of everything. The number of statements does not depend on how many agents idle or wait.
 pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
-    let leases_lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)")
-        .bind(interval(config.lease))
-        .fetch_one(kernel.pool())
-        .await?;
+    // So that of many rows no shard always comes first.
+    let mut config = config.clone();
+    if let (Ok(now), false) = (SystemTime::UNIX_EPOCH.elapsed(), config.shards.is_empty()) {
+        let turned = now.subsec_micros() as usize % config.shards.len();
+        config.shards.rotate_left(turned);
+    }
+    let config = &config;
+    let leases_lapsed = lapse(kernel, config).await?;
     let mut swept = Swept { leases_lapsed, ..Swept::default() };
 
     let abandoned: Vec<Fence> = sqlx::query_as("select * from scheduler.abandoned_turns($1, $2)")
@@ -180,6 +195,20 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     })
     .await?;
 
+    // Before the calls that wait for them: what a batch has is not lost to a timeout.
+    let batches: Vec<DueBatch> = sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")
+        .bind(&config.shards)
+        .bind(config.most)
+        .fetch_all(kernel.pool())
+        .await?;
+    swept.batches_closed = each(kernel, config, "overdue_batches", batches, &mut swept, async |row: &DueBatch| {
+        let mut work = kernel.begin(row.project_id).await?;
+        batch::join(&mut work, row.batch_id).await?;
+        work.commit().await?;
+        Ok(true)
+    })
+    .await?;
+
     let overdue: Vec<DueCall> = sqlx::query_as("select * from scheduler.overdue_calls($1, $2)")
         .bind(&config.shards)
         .bind(config.most)
@@ -195,19 +224,6 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
         };
         let reported = turn::report(&mut kernel.alone(row.project_id).await?, &report).await?;
         Ok(reported.outcome == "applied")
-    })
-    .await?;
-
-    let batches: Vec<DueBatch> = sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
-        .await?;
-    swept.batches_closed = each(kernel, config, "overdue_batches", batches, &mut swept, async |row: &DueBatch| {
-        let mut work = kernel.begin(row.project_id).await?;
-        batch::join(&mut work, row.batch_id).await?;
-        work.commit().await?;
-        Ok(true)
     })
     .await?;
 
@@ -231,6 +247,29 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     Ok(swept)
 }
 
+/// Ends lapsed leases, and notes that somebody sweeps.
+async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
+    let lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)").bind(interval(config.lease));
+    Ok(lapsed.fetch_one(kernel.pool()).await?)
+}
+
+/// Nothing about the row: the server was short of something, slow, or gone; or an agent's state is to be rebuilt first.
+fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::HeadLost(_) | Error::Work(_) => true,
+        Error::Db(sqlx::Error::Database(refusal)) => {
+            refusal.code().is_some_and(|code| ["08", "53", "57"].iter().any(|class| code.starts_with(class)))
+        }
+        Error::Db(_) => true, // of the connection
+        _ => false,
+    }
+}
+
+/// Makes the partitions of history for the weeks to come; says how many it made.
+pub async fn extend_partitions(kernel: &Kernel, weeks: i32) -> Result<i32, Error> {
+    Ok(sqlx::query_scalar("select state.extend_partitions($1)").bind(weeks).fetch_one(kernel.pool()).await?)
+}
+
 /// A unit of work, since the last task of a batch may end here.
 async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool, Error> {
     let mut work = kernel.begin(fence.project_id()).await?;
@@ -249,10 +288,17 @@ async fn each<R: Subject>(
     handle: impl AsyncFn(&R) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
     let mut moved = 0;
+    let mut beat = Instant::now();
     for row in rows {
+        if beat.elapsed() > config.lease / 4 {
+            // A long portion is not an outage of sweeping.
+            swept.leases_lapsed += lapse(kernel, config).await?;
+            beat = Instant::now();
+        }
         match handle(&row).await {
             Ok(did) => moved += u64::from(did),
-            Err(Error::TryAgain(_) | Error::Stale(_)) => {}
+            Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
+            Err(error) if is_transient(&error) => swept.failures += 1,
             Err(error) => {
                 swept.failures += 1;
                 let error = whole(&error);

@@ -168,9 +168,10 @@ alter function scheduler.list_quarantine owner to waybill_scheduler;
 create or replace function state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval)
 returns boolean language plpgsql as $$
 declare
+  v_entered text;
   v_last timestamptz;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -196,13 +197,14 @@ returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queu
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_target text;
   v_active state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
   v_queued integer;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
   if not found then
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;

@@ -147,8 +147,8 @@ pub(crate) enum Mutant {
     PartialResultResetsDeadline,
     /// A call has no deadline.
     NoDeadline,
-    /// Resuming writes the inbox row whatever its state, so it waits for a claim that waits for the head.
-    ResumeTouchesPendingRow,
+    /// A claim waits for the head, beside a stop that holds the head and waits for the inbox row.
+    ClaimWaitsForHead,
     /// Stopping a queued turn removes it without a deliverable.
     StopWithoutDeliverable,
     /// Stopping a running turn delivers for it.
@@ -213,7 +213,7 @@ impl Mutant {
             (LastWaiterInSameStatement, Tools(Fault::None)),
             (PartialResultResetsDeadline, Tools(Fault::None)),
             (NoDeadline, Tools(Fault::None)),
-            (ResumeTouchesPendingRow, Batch(Fault::Stop)),
+            (ClaimWaitsForHead, Queue(Fault::Stop)),
             (StopWithoutDeliverable, Queue(Fault::Stop)),
             (StopDelivers, Queue(Fault::Stop)),
             (BatchClosedByLooking, Batch(Fault::None)),
@@ -254,7 +254,7 @@ impl Protocol {
                 view.write(Row::Inbox(turn), |db| db.inbox[turn as usize].extra = 1).map(|()| Flow::Commit)
             }
             Kind::Stop(turn) => self.stop(turn, pc, view),
-            Kind::Fork(turn) => self.fork(turn, view),
+            Kind::Fork(turn) => self.fork(turn, pc, view),
             Kind::Join => self.join(view).map(|()| Flow::Commit),
         }
     }
@@ -269,17 +269,17 @@ impl Protocol {
     fn enqueue(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let agent = self.plan.agent(turn);
         if pc == 0 {
-            // insert turn … on conflict do nothing
-            view.lock(Row::Turn(turn))?;
-            if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
-                return Ok(Flow::Abort); // a replay: answered from the turn
+            if !self.is(Mutant::EnqueueWithoutLock) {
+                view.lock(Row::Head(agent))?;
             }
-            view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Queued)?;
             return Ok(Flow::Next);
         }
-        if !self.is(Mutant::EnqueueWithoutLock) {
-            view.lock(Row::Head(agent))?;
+        // insert turn … on conflict do nothing
+        view.lock(Row::Turn(turn))?;
+        if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
+            return Ok(Flow::Abort); // a replay: answered from the turn
         }
+        view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Queued)?;
         let now = view.fresh();
         let seq = 1
             + (0..TURNS)
@@ -312,7 +312,7 @@ impl Protocol {
         view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Active)
     }
 
-    /// One SQL statement; two here, because it may wait between its locks.
+    /// One SQL statement; two here, because others may come between its locks. It waits for neither.
     fn claim(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let (agent, t) = (self.plan.agent(turn), turn as usize);
         let head_first = self.is(Mutant::LocksInTwoOrders);
@@ -324,7 +324,13 @@ impl Protocol {
             let free = view.skip_locked(Row::Inbox(turn)) && view.fresh().inbox[t].status == Inbox::Pending;
             return Ok(if free { Flow::Next } else { Flow::Abort });
         }
-        view.lock(if head_first { Row::Inbox(turn) } else { Row::Head(agent) })?;
+        if head_first {
+            view.lock(Row::Inbox(turn))?;
+        } else if self.is(Mutant::ClaimWaitsForHead) {
+            view.lock(Row::Head(agent))?;
+        } else if !view.skip_locked(Row::Head(agent)) {
+            return Ok(Flow::Abort); // left for the next claim
+        }
         let now = view.fresh();
         let (head, row) = (now.heads[agent as usize], now.inbox[t]);
         let ours = head.turn == turn
@@ -373,6 +379,9 @@ impl Protocol {
     fn suspend(&self, fence: Fence, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         if pc == 0 {
             return Ok(if self.fenced(fence, view)? { Flow::Next } else { Flow::Abort });
+        }
+        if view.fresh().stops[fence.turn as usize] {
+            return Ok(Flow::Abort); // to be stopped: its worker has it in hand, and ends it
         }
         // A later statement: a report that we waited for is seen.
         if self.plan.all_done(&view.fresh(), fence.turn) && !self.is(Mutant::SuspendIgnoresEarlyResults) {
@@ -522,8 +531,7 @@ impl Protocol {
     fn resume_if_last(&self, turn: u8, seen: &Db, view: &mut View<'_>) -> Result<(), Blocked> {
         let now = view.fresh();
         let head = now.heads[self.plan.agent(turn) as usize];
-        // Only a deferred row: a pending one may be in the hands of a claim that waits for the head.
-        let deferred = now.inbox[turn as usize].status == Inbox::Deferred || self.is(Mutant::ResumeTouchesPendingRow);
+        let deferred = now.inbox[turn as usize].status == Inbox::Deferred;
         if deferred && head.status == Status::Suspended && head.turn == turn && self.plan.all_done(seen, turn) {
             view.write(Row::Inbox(turn), |db| db.inbox[turn as usize].status = Inbox::Pending)?;
         }
@@ -603,36 +611,60 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// Only says that the turn is to stop; ends it here where no worker will.
+    /// Ends a turn that no worker runs; asks the worker of one that is run.
     fn stop(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
-        let t = turn as usize;
+        let (agent, t) = (self.plan.agent(turn), turn as usize);
+        let ended = || if matches!(self.plan.work[t], Work::Child(_)) { Flow::Next } else { Flow::Commit };
+        match pc {
+            0 => {
+                view.lock(Row::Head(agent))?;
+                Ok(Flow::Next)
+            }
+            1 => {
+                // A claim may have the row. It waits for nobody, and cannot have the head: it gives the row back.
+                view.lock(Row::Inbox(turn))?;
+                let now = view.fresh();
+                match now.inbox[t].status {
+                    Inbox::Gone => return Ok(Flow::Abort),
+                    Inbox::Queued => {}
+                    Inbox::Pending | Inbox::Deferred => view.write(Row::Head(agent), |db| {
+                        (db.heads[agent as usize].status, db.heads[agent as usize].turn) = (Status::Idle, NOBODY);
+                    })?,
+                    Inbox::Processing => {
+                        if self.is(Mutant::StopDelivers) {
+                            self.deliver(turn, view)?;
+                        }
+                        view.write(Row::Stop(turn), |db| db.stops[t] = true)?;
+                        return Ok(Flow::Commit);
+                    }
+                }
+                Ok(Flow::Next)
+            }
+            2 => {
+                let now = view.fresh();
+                if self.is(Mutant::StopWithoutDeliverable) {
+                    view.write(Row::Turn(turn), |db| db.turns[t].progress = Progress::Terminal)?;
+                    view.write(Row::Inbox(turn), |db| db.inbox[t].status = Inbox::Gone)?;
+                    return Ok(Flow::Commit);
+                }
+                let idle = now.heads[agent as usize].status == Status::Idle;
+                let next = if idle { self.next_queued(&now, agent) } else { None };
+                self.end_turn(turn, next, view)?;
+                Ok(ended())
+            }
+            pc => self.count_down(turn, pc - 3, view),
+        }
+    }
+
+    /// The orchestrator takes the fork's command: the batch, its tasks and its counters.
+    fn fork(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         if pc == 0 {
             view.lock(Row::Head(self.plan.agent(turn)))?;
             return Ok(Flow::Next);
         }
-        let now = view.fresh();
-        if now.turns[t].progress == Progress::Terminal {
-            return Ok(Flow::Abort);
+        if view.fresh().turns[turn as usize].progress == Progress::Terminal {
+            return Ok(Flow::Abort); // the call went with its turn
         }
-        view.write(Row::Stop(turn), |db| db.stops[t] = true)?;
-        match now.inbox[t].status {
-            Inbox::Queued => {
-                view.write(Row::Inbox(turn), |db| db.inbox[t].status = Inbox::Gone)?;
-                if self.is(Mutant::StopWithoutDeliverable) {
-                    view.write(Row::Turn(turn), |db| db.turns[t].progress = Progress::Terminal)?;
-                } else {
-                    self.deliver(turn, view)?;
-                }
-            }
-            Inbox::Deferred => view.write(Row::Inbox(turn), |db| db.inbox[t].status = Inbox::Pending)?,
-            Inbox::Processing if self.is(Mutant::StopDelivers) => self.deliver(turn, view)?,
-            Inbox::Gone | Inbox::Pending | Inbox::Processing => {}
-        }
-        Ok(Flow::Commit)
-    }
-
-    /// The orchestrator takes the fork's command: the batch, its tasks and its counters.
-    fn fork(&self, _turn: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         view.lock(Row::Batch)?;
         if view.fresh().batch.exists && !self.is(Mutant::ForkNotIdempotent) {
             return Ok(Flow::Abort);

@@ -178,7 +178,8 @@ impl System {
                     return Vec::new();
                 }
                 if !db.batch.exists {
-                    let called = db.calls[0].status == CallStatus::Waiting;
+                    let called = db.calls[0].status == CallStatus::Waiting
+                        && db.turns[parent as usize].progress != Progress::Terminal;
                     return if called { vec![Kind::Fork(parent)] } else { Vec::new() };
                 }
                 let child =

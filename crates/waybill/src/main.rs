@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use command::{bench, card, doctor, migrate, project};
+use command::{admin, bench, card, doctor, migrate, project};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -32,6 +32,9 @@ enum Command {
     /// Look at cards, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
+    /// Look after a running system: watchdogs, quarantine, lost state, partitions.
+    #[command(subcommand)]
+    Admin(admin::Command),
     /// Measure, against a baseline in the same run. Exits with 1 if a figure falls short.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -50,6 +53,7 @@ async fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
         Command::Project(command) => project::run(command, json).await,
         Command::Card(command) => card::run(command, json).await,
+        Command::Admin(command) => admin::run(command, json).await,
         Command::Bench(command) => bench::run(command, json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());

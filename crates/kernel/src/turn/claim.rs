@@ -68,7 +68,7 @@ pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -
     let query = if claiming.most > 1 {
         sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6)")
     } else {
-        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5)")
+        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5) where agent_turn_id is not null")
     };
     let query = query
         .bind(claiming.worker_id)

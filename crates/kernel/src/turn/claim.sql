@@ -2,25 +2,27 @@
 -- Round robin over the projects that have ready work, from the one after p_after; of each the oldest first, and none of a project
 -- that has p_in_flight_cap turns running.
 -- A claim waits for nobody: what somebody else has locked, an inbox row or a head, is left for the next claim.
-create or replace function scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval)
-returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
-  n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+create or replace function scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval,
+  out project_id uuid, out agent_id uuid, out agent_turn_id uuid, out turn_epoch bigint, out claim_token bigint, out message_type text,
+  out n_lost_leases integer, out retry_count integer, out stop_asked boolean, out profile_box_id uuid, out context_box_id uuid,
+  out output_box_id uuid, out query_card_ids uuid[], out session_id uuid, out parent_agent_turn_id uuid, out batch_id uuid,
+  out recursion_depth integer, out trace_id uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_row     record;
-  v_token   bigint;
   v_project uuid := p_after;
   v_seq     bigint := 9223372036854775807;
   v_wrapped boolean := false;
 begin
-  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
-  if not found then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
   loop
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq into v_row
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count,
+           i.stop_asked,
+           exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) as alive,
+           exists (select from state.agent_inbox r
+                    where r.project_id = i.project_id and r.status = 'processing'
+                   offset p_in_flight_cap - 1) as capped
+      into v_row
       from state.agent_inbox i
      where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
      order by i.project_id, i.inbox_seq
@@ -32,43 +34,52 @@ begin
       v_project := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
+    if not v_row.alive then
+      raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+    end if;
     v_project := v_row.project_id;
-    perform from state.agent_inbox i
-      where i.project_id = v_project and i.status = 'processing'
-     offset p_in_flight_cap - 1
-      limit 1;
-    if found then
+    v_seq := v_row.inbox_seq;
+    if v_row.capped then
       v_seq := 9223372036854775807;
       continue;
     end if;
     --! claim.found
-    select h.claim_token + 1 into v_token
+    select h.claim_token + 1 into claim.claim_token
       from state.agent_state_head h
      where h.project_id = v_project and h.agent_id = v_row.agent_id
        and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
        and h.status in ('dispatched', 'suspended')
        for no key update skip locked;
-    if not found then
-      v_seq := v_row.inbox_seq;
-      continue;
-    end if;
+    continue when not found;
     update state.agent_state_head h
-       set status = 'running', claim_token = v_token
+       set status = 'running', claim_token = claim.claim_token
      where h.project_id = v_project and h.agent_id = v_row.agent_id;
     --! claim.head
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = v_token, silent_by = now() + p_silence
+       set status = 'processing', worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
-    return query
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
-           i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+    select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.batch_id, t.recursion_depth, t.trace_id
-      from state.agent_inbox i
-      join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
-     where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
+      into claim.profile_box_id, claim.context_box_id, claim.output_box_id, claim.query_card_ids, claim.session_id,
+           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id
+      from state.turns t
+     where t.project_id = v_project and t.agent_turn_id = v_row.agent_turn_id;
+    claim.project_id := v_project;
+    claim.agent_id := v_row.agent_id;
+    claim.agent_turn_id := v_row.agent_turn_id;
+    claim.turn_epoch := v_row.turn_epoch;
+    claim.message_type := v_row.message_type;
+    claim.n_lost_leases := v_row.n_lost_leases;
+    claim.retry_count := v_row.retry_count;
+    claim.stop_asked := v_row.stop_asked;
     return;
   end loop;
+  -- Nothing to claim: who has no lease must hear of it all the same.
+  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
+  if not found then
+    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+  end if;
 end $$;
 alter function scheduler.claim owner to waybill_scheduler;
 

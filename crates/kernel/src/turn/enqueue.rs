@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use sqlx::types::Json;
 use waybill_core::{
@@ -112,15 +112,41 @@ pub async fn enqueue(
     if let Some(deep) = requests.iter().find(|request| request.recursion_depth > MAX_RECURSION_DEPTH) {
         return Err(Error::RecursionDepthExceeded { depth: deep.recursion_depth, limit: MAX_RECURSION_DEPTH });
     }
+    // Partitions are cut on the time that ids carry: one from far ahead would stand in the way of a partition to come.
+    let horizon = Utc::now() + TimeDelta::days(1);
+    if requests.iter().any(|request| request.agent_turn_id.minted_at().is_none_or(|at| at > horizon)) {
+        return Err(Error::Invalid("a turn's id is a UUIDv7 of the present time"));
+    }
     match requests {
         [] => Ok(Vec::new()),
         [request] => {
             let query = sqlx::query_as(
                 "select agent_turn_id, turn_epoch, worker_target, duplicate
-                   from state.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                   from state.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+                                      $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36)",
             )
             .bind(work.project_id())
-            .bind(Json(request));
+            .bind(request.agent_turn_id)
+            .bind(request.agent_id)
+            .bind(&request.channel)
+            .bind(request.profile_box_id)
+            .bind(request.context_box_id)
+            .bind(request.output_box_id)
+            .bind(&request.context_card_ids)
+            .bind(&request.query_card_ids)
+            .bind(request.session_id)
+            .bind(request.source_agent_id)
+            .bind(request.parent_agent_turn_id)
+            .bind(request.parent_step_id)
+            .bind(request.parent_tool_call_id)
+            .bind(request.batch_id)
+            .bind(request.task_index)
+            .bind(request.recursion_depth)
+            .bind(request.trace_id)
+            .bind(&request.traceparent)
+            .bind(&request.tracestate)
+            .bind(request.not_before)
+            .bind(request.emit_state_event);
             Ok(bind_cards!(query, cards).fetch_all(work.connection()).await?)
         }
         many => enqueue_many(work, many, cards).await,

@@ -1,98 +1,106 @@
 -- Transaction 1. Sets of one cost half as much as sets of many, so the one turn has a function of its own.
---   p_turn  {agent_turn_id, agent_id, context_box_id, output_box_id, context_card_ids?, …}, see turn/enqueue.rs
 -- A turn that is known already changes nothing and is answered as the first time.
-create or replace function state.enqueue(p_project uuid, p_turn jsonb,
+create or replace function state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid,
+  p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid,
+  p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid,
+  p_traceparent text, p_tracestate text, p_not_before timestamptz, p_emit_state_event boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out agent_turn_id uuid, out turn_epoch bigint, out worker_target text, out duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  v_turn   record;
+  v_entered text;
+  v_written integer;
   v_status text;
   v_later  boolean;
 begin
-  perform state.enter(p_project);
-  select t.* into v_turn
-    from jsonb_to_record(p_turn) as t
-         (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-          context_card_ids uuid[], query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid,
-          parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid,
-          traceparent text, tracestate text, not_before timestamptz, emit_state_event boolean);
-  enqueue.agent_turn_id := v_turn.agent_turn_id;
+  v_entered := state.enter(p_project);
+  enqueue.agent_turn_id := p_turn;
   enqueue.duplicate := false;
   -- The agent's lock. Whatever is looked up later is as this lock left it.
   select h.status, h.turn_epoch, h.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
     from state.agent_state_head h
-   where h.project_id = p_project and h.agent_id = v_turn.agent_id
+   where h.project_id = p_project and h.agent_id = p_agent
      for no key update;
   if not found then
-    raise exception 'no such agent' using errcode = 'WB404', detail = v_turn.agent_id::text;
+    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
   --! enqueue.locked
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
           source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
           traceparent, tracestate, emit_state_event)
-  values (p_project, v_turn.agent_turn_id, v_turn.agent_id, coalesce(v_turn.channel, 'public'), v_turn.profile_box_id,
-          v_turn.context_box_id, v_turn.output_box_id, v_turn.query_card_ids, v_turn.session_id, v_turn.source_agent_id,
-          v_turn.parent_agent_turn_id, v_turn.parent_step_id, v_turn.parent_tool_call_id, v_turn.batch_id, v_turn.task_index,
-          v_turn.recursion_depth, v_turn.trace_id, v_turn.traceparent, v_turn.tracestate, v_turn.emit_state_event)
+  values (p_project, p_turn, p_agent, coalesce(p_channel, 'public'), p_profile_box,
+          p_context_box, p_output_box, p_query_cards, p_session, p_source_agent,
+          p_parent_turn, p_parent_step, p_parent_call, p_batch, p_task_index,
+          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event)
       on conflict do nothing;
   if not found then
     -- The turn's id is its key: the same id for another agent is not a replay.
     perform from state.turns t
-      where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id and t.agent_id = v_turn.agent_id;
+      where t.project_id = p_project and t.agent_turn_id = p_turn and t.agent_id = p_agent;
     if not found then
-      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = v_turn.agent_turn_id::text;
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = p_turn::text;
     end if;
     select e.turn_epoch, null, true into enqueue.turn_epoch, enqueue.worker_target, enqueue.duplicate
       from state.execution_edges e
-     where e.project_id = p_project and e.correlation_id = v_turn.agent_turn_id
+     where e.project_id = p_project and e.correlation_id = p_turn
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
   end if;
+  if p_batch is not null then
+    -- Its task is still to be done, and by this turn? The task's lock orders this with the end of the batch.
+    perform from state.pmo_batch_tasks k
+      where k.project_id = p_project and k.batch_id = p_batch and k.task_index = p_task_index
+        and k.agent_turn_id = p_turn and k.status = 'open'
+        for no key update;
+    if not found or not exists (select from state.pmo_batches b
+                                 where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open') then
+      raise exception 'the batch of turn % has ended', p_turn using errcode = 'WB001', detail = p_turn::text;
+    end if;
+  end if;
   --! enqueue.turn
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! enqueue.cards
-  if v_turn.context_card_ids is null then
-    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_turn.output_box_id, 0);
+  if p_context_cards is null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, p_output_box, 0);
   else
     insert into cardbox.boxes (project_id, box_id, length)
-    values (p_project, v_turn.output_box_id, 0), (p_project, v_turn.context_box_id, cardinality(v_turn.context_card_ids));
+    values (p_project, p_output_box, 0), (p_project, p_context_box, cardinality(p_context_cards));
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, v_turn.context_box_id, c.seq, c.card_id
-      from unnest(v_turn.context_card_ids) with ordinality as c (card_id, seq);
+    select p_project, p_context_box, c.seq, c.card_id
+      from unnest(p_context_cards) with ordinality as c (card_id, seq);
   end if;
   --! enqueue.boxes
   -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither.
-  v_later := coalesce(v_turn.not_before > now(), false);
+  v_later := coalesce(p_not_before > now(), false);
   if v_status = 'idle' and not v_later then
     enqueue.turn_epoch := enqueue.turn_epoch + 1;
     update state.agent_state_head h
-       set status = 'dispatched', active_agent_turn_id = v_turn.agent_turn_id, turn_epoch = enqueue.turn_epoch
-     where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+       set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = enqueue.turn_epoch
+     where h.project_id = p_project and h.agent_id = p_agent;
   else
     enqueue.turn_epoch := null;
     if not v_later then
       update state.agent_state_head h
          set n_queued = h.n_queued + 1
-       where h.project_id = p_project and h.agent_id = v_turn.agent_id;
+       where h.project_id = p_project and h.agent_id = p_agent;
     end if;
   end if;
   --! enqueue.head
   insert into state.agent_inbox
          (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
-  values (p_project, v_turn.agent_turn_id, v_turn.agent_id,
+  values (p_project, p_turn, p_agent,
           case when v_later then 'deferred' when enqueue.turn_epoch is null then 'queued' else 'pending' end,
-          enqueue.worker_target, enqueue.turn_epoch, case when v_later then v_turn.not_before end,
+          enqueue.worker_target, enqueue.turn_epoch, case when v_later then p_not_before end,
           case when enqueue.turn_epoch is not null then now() end);
   --! enqueue.row
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch, card_id,
           recursion_depth, trace_id)
-  values (p_project, v_turn.agent_turn_id, 'enqueue', 'request', v_turn.agent_turn_id, v_turn.agent_id, v_turn.source_agent_id,
-          enqueue.turn_epoch, v_turn.context_card_ids[1], v_turn.recursion_depth, v_turn.trace_id);
+  values (p_project, p_turn, 'enqueue', 'request', p_turn, p_agent, p_source_agent,
+          enqueue.turn_epoch, p_context_cards[1], p_recursion_depth, p_trace);
   --! enqueue.edge
 end $$;
 
@@ -107,11 +115,15 @@ returns table (agent_turn_id uuid, turn_epoch bigint, worker_target text, duplic
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_locked integer;
+  v_children integer;
+  v_batches integer;
   v_new    uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = any (p_agents)
@@ -143,10 +155,30 @@ begin
  returning agent_turn_id
   )
   select array_agg(n.agent_turn_id) into v_new from new n;
+  select count(*), count(distinct t.batch_id) into v_children, v_batches
+    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid)
+   where t.batch_id is not null and t.agent_turn_id = any (v_new);
+  if v_children > 0 then
+    -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
+    perform from state.pmo_batch_tasks k
+      join jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
+        on k.batch_id = t.batch_id and k.task_index = t.task_index and k.agent_turn_id = t.agent_turn_id
+     where k.project_id = p_project and k.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))
+       and k.status = 'open' and t.agent_turn_id = any (v_new)
+     order by k.batch_id, k.task_index
+       for no key update of k;
+    get diagnostics v_locked = row_count;
+    if v_locked <> v_children or v_batches <> (
+         select count(*) from state.pmo_batches b
+          where b.project_id = p_project and b.status = 'open'
+            and b.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))) then
+      raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
+    end if;
+  end if;
   --! enqueue_many.turn
 
   if v_new is not null then
-    perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
     --! enqueue_many.cards
     with asked as materialized (
       select t.*
@@ -166,8 +198,8 @@ begin
     -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
     return query
     with asked as materialized (
-      select t.*, t.not_before > now() as later,
-             row_number() over (partition by t.agent_id, t.not_before > now() order by t.n) as place
+      select t.*, coalesce(t.not_before > now(), false) as later,
+             row_number() over (partition by t.agent_id, coalesce(t.not_before > now(), false) order by t.n) as place
         from rows from (jsonb_to_recordset(p_turns) as
                (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
                 context_card_ids uuid[])) with ordinality
@@ -175,7 +207,7 @@ begin
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
       select a.*, h.worker_target::text as worker_target,
-             case when h.status = 'idle' and a.place = 1 and a.later is not true then h.turn_epoch + 1 end as epoch
+             case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
         from asked a
         join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
     ), head as (
@@ -185,7 +217,7 @@ begin
              turn_epoch = coalesce(p.epoch, h.turn_epoch),
              n_queued = h.n_queued + p.n_queued
         from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
-                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and p.later is not true) as n_queued
+                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
                 from placed p group by p.agent_id) p
        where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
     ), row as (

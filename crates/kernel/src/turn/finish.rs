@@ -8,7 +8,7 @@ use waybill_core::{
     turn::{End, Fence},
 };
 
-use super::{Error, check_cards, ids};
+use super::{Error, check_cards, ids, is_deliverable};
 use crate::{batch, card::bind_cards, work::Work};
 
 /// How a turn ends, with its last step.
@@ -51,12 +51,12 @@ pub(super) async fn joined(work: &mut impl Work, row: EndedRow) -> Result<Ended,
 /// Ends turns of one project, all or none. With several, `Stale` names those that are no longer ours.
 pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, Error> {
     for ending in endings {
-        check_cards(&ending.cards)?;
         if ending.fence.project_id() != work.project_id() {
             return Err(Error::OtherProject);
         }
-        if ending.cards.last().is_none_or(|card| card.metadata().card_type.as_str() != "task.deliverable") {
-            return Err(Error::Invalid("the last card of an ending is its `task.deliverable`"));
+        match ending.cards.split_last() {
+            Some((last, others)) if is_deliverable(last) => check_cards(others)?,
+            _ => return Err(Error::Invalid("the last card of an ending is its `task.deliverable`")),
         }
     }
     let row = match endings {

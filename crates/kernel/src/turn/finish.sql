@@ -11,13 +11,16 @@ create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn u
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_written integer;
   v_n      integer := cardinality(c_ids);
   v_turn   record;
   v_length bigint;
   v_next   uuid;
   v_epoch  bigint;
+  v_calls  uuid[];
+  v_forks  integer;
 begin
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
@@ -45,7 +48,13 @@ begin
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn;
+  with gone as (
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn returning c.tool_call_id
+  )
+  select array_agg(g.tool_call_id) into v_calls from gone g;
+  if v_calls is not null then
+    v_forks := state.abandon_forks(p_project, v_calls);
+  end if;
   --! finish.inbox
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -85,11 +94,11 @@ create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uui
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_queued integer;
-  v_target text;
-  v_batch  uuid;
+  v_end    record;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   update state.agent_state_head h
      set status = 'idle', active_agent_turn_id = null
    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
@@ -109,11 +118,10 @@ begin
     return;
   end if;
   --! finish.locked
-  select e.worker_target, e.batch_id into v_target, v_batch
-    from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
-           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
-  finish.worker_targets := array_remove(array[v_target], null);
-  finish.batches := array_remove(array[v_batch], null);
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
+    c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  finish.worker_targets := array_remove(array[v_end.worker_target], null);
+  finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
 
 -- The same for many turns at once, set by set.
@@ -125,15 +133,19 @@ returns table (worker_targets text[], batches uuid[], duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_count    integer := jsonb_array_length(p_ends);
   v_moved    integer;
   v_queued   integer;
   v_ended    integer;
   v_children integer;
+  v_calls    uuid[];
+  v_forks    integer;
   v_targets  text[];
   v_batches  uuid[];
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   if v_count > 1 then
     perform from state.agent_state_head h
       where h.project_id = p_project and h.agent_id = any (p_agents)
@@ -161,14 +173,14 @@ begin
   end if;
   if v_moved <> v_count then
     raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
-      select string_agg(e.agent_turn_id::text, ',')
+      select coalesce(string_agg(e.agent_turn_id::text, ','), array_to_string(p_turns, ','))
         from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
   end if;
   --! finish_many.locked
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish_many.cards
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e
@@ -203,6 +215,7 @@ begin
     delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
   ), call as (
     delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
+ returning c.tool_call_id
   ), edge as (
     insert into state.execution_edges
            (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -214,7 +227,12 @@ begin
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null) into v_ended, v_children from turn t;
+  select count(*), count(*) filter (where t.batch_id is not null), (select array_agg(c.tool_call_id) from call c)
+    into v_ended, v_children, v_calls
+    from turn t;
+  if v_calls is not null then
+    v_forks := state.abandon_forks(p_project, v_calls);
+  end if;
   if v_ended <> jsonb_array_length(p_ends) then
     raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;

@@ -54,6 +54,9 @@ pub enum Error {
     Conflict(String),
     #[error("turn {0} has its deliverable already")]
     Delivered(String),
+    /// Its head row is gone: `waybill admin rebuild-state` makes it anew.
+    #[error("the agent has lost its state: {0}; run `waybill admin rebuild-state`")]
+    HeadLost(String),
     #[error("the worker's lease is lost: cancel what it does and start anew")]
     LeaseLost,
     #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
@@ -84,6 +87,7 @@ impl From<sqlx::Error> for Error {
             "WB001" => Error::Stale(detail()),
             "WB002" => Error::Conflict(detail()),
             "WB003" => Error::Delivered(detail()),
+            "WB006" => Error::HeadLost(detail()),
             "WB005" => Error::LeaseLost,
             "WB013" => Error::OtherProject,
             "WB014" => Error::NotAlone,
@@ -101,12 +105,19 @@ pub fn ending_card(end: End, reason: &str) -> Result<NewCard, Error> {
     Ok(Draft::new(CardType::deliverable(), Role::Assistant, content).seal()?)
 }
 
-/// `sys.*` cards are shared by content, and never part of what a turn reads or writes.
+/// `sys.*` cards are shared by content, and never part of what a turn reads or writes; a deliverable is its end.
 fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
-    match cards.iter().find(|card| card.metadata().card_type.is_system()) {
-        Some(_) => Err(Error::Invalid("a `sys.*` card cannot stand in a context or output box")),
-        None => Ok(()),
+    if cards.iter().any(|card| card.metadata().card_type.is_system()) {
+        return Err(Error::Invalid("a `sys.*` card cannot stand in a context or output box"));
     }
+    if cards.iter().any(is_deliverable) {
+        return Err(Error::Invalid("a `task.deliverable` is the last card of an ending, and of nothing else"));
+    }
+    Ok(())
+}
+
+fn is_deliverable(card: &NewCard) -> bool {
+    card.metadata().card_type.as_str() == "task.deliverable"
 }
 
 fn ids(cards: &[NewCard]) -> Vec<CardId> {

@@ -11,10 +11,12 @@ returns table (outcome text, worker_targets text[], batches uuid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_inbox  state.agent_inbox;
   v_queued integer;
+  v_waits  boolean;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select h.n_queued into v_queued
     from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
@@ -41,15 +43,17 @@ begin
      set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
    where h.project_id = p_project and h.agent_id = p_agent;
   --! reclaim.head
+  -- One that is to stop does not wait: whoever claims it ends it.
+  v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
-     set status = case when p_backoff > interval '0' then 'deferred' else 'pending' end,
-         next_retry_at = case when p_backoff > interval '0' then now() + p_backoff end,
+     set status = case when v_waits then 'deferred' else 'pending' end,
+         next_retry_at = case when v_waits then now() + p_backoff end,
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_project and i.agent_turn_id = p_turn;
   --! reclaim.armed
   return query
-  select 'armed'::text, case when p_backoff > interval '0' then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
+  select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
 end $$;
 
 -- A deferred row whose time has come: a turn that was not to start before now, or the next attempt of one.
@@ -58,15 +62,19 @@ returns table (worker_targets text[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select h.* into v_head
     from state.turns t
     join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
    where t.project_id = p_project and t.agent_turn_id = p_turn
      for no key update of h;
+  if not found then
+    raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
+  end if;
   --! release.locked
   select i.* into v_inbox
     from state.agent_inbox i
@@ -81,6 +89,12 @@ begin
        set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = h.turn_epoch + 1
      where h.project_id = p_project and h.agent_id = v_head.agent_id
  returning h.* into v_head;
+  elsif v_head.active_agent_turn_id <> p_turn and v_head.n_queued >= v_head.queue_cap then
+    update state.agent_inbox i
+       set next_retry_at = now() + interval '5 seconds'
+     where i.project_id = p_project and i.agent_turn_id = p_turn;
+    return query select '{}'::text[];
+    return;
   elsif v_head.active_agent_turn_id <> p_turn then
     update state.agent_state_head h set n_queued = h.n_queued + 1 where h.project_id = p_project and h.agent_id = v_head.agent_id;
     update state.agent_inbox i

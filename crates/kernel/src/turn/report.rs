@@ -36,6 +36,9 @@ pub struct Reported {
 pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, Error> {
     let cards = std::slice::from_ref(&report.card);
     check_cards(cards)?;
+    if report.card.metadata().card_type.as_str() != "tool.result" {
+        return Err(Error::Invalid("a call is answered by a `tool.result`"));
+    }
     if report.card.tool_call_id() != Some(report.tool_call_id) {
         return Err(Error::Invalid("the result card does not name the call it answers"));
     }

@@ -9,6 +9,8 @@ returns table (outcome text, agent_turn_id uuid, worker_target text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_turn     uuid;
   v_agent    uuid;
   v_head     state.agent_state_head;
@@ -17,7 +19,7 @@ declare
   v_length   bigint;
   v_box      uuid;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select c.agent_turn_id, c.agent_id into v_turn, v_agent
     from state.waiting_calls c
    where c.project_id = p_project and c.tool_call_id = p_call;
@@ -30,6 +32,9 @@ begin
     end if;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  if not found then
+    raise exception 'the agent of call % has lost its state', p_call using errcode = 'WB006', detail = p_call::text;
+  end if;
   --! report.locked
   select c.claim_token into v_token
     from state.waiting_calls c
@@ -54,7 +59,7 @@ begin
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
 
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
   update cardbox.boxes b

@@ -8,6 +8,8 @@ returns table (outcome text, stop_reason text, duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
+  v_written integer;
   v_step     uuid := p_step ->> 'step_id';
   v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
   v_calls    integer := jsonb_array_length(p_step -> 'calls');
@@ -15,8 +17,9 @@ declare
   v_length   bigint;
   v_outcome  text := 'running';
   v_stop     text;
+  v_lost     integer;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   perform from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -33,13 +36,15 @@ begin
     return;
   end if;
   --! step.locked
-  select i.stop_reason into v_stop from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  select i.stop_reason, i.n_lost_leases into v_stop, v_lost
+    from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length into v_box, v_length
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   -- A later statement than the head's lock: a report that we waited for is seen.
-  if (p_step ->> 'suspend')::boolean
+  -- One that is to stop does not wait: its worker has it in hand, and ends it.
+  if (p_step ->> 'suspend')::boolean and v_stop is null
      and (v_calls > 0
           or exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn)) then
     v_outcome := 'suspended';
@@ -56,7 +61,7 @@ begin
   end if;
   --! step.row
 
-  perform cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
   if v_card_ids <> '{}' then
     update cardbox.boxes b
@@ -87,6 +92,10 @@ begin
     update state.agent_inbox i
        set status = 'deferred', worker_id = null, silent_by = null
      where i.project_id = p_project and i.agent_turn_id = p_turn;
+  end if;
+  if v_lost > 0 then
+    -- It moves: what it lost before says nothing about what it will.
+    update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
   --! step.suspended
   return query select v_outcome, v_stop, false;

@@ -8,16 +8,20 @@ returns table (outcome text, worker_targets text[], batches uuid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
+  v_entered text;
   v_agent uuid;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
 begin
-  perform state.enter(p_project);
+  v_entered := state.enter(p_project);
   select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   if not found then
     raise exception 'no such turn' using errcode = 'WB404', detail = p_turn::text;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
+  if not found then
+    raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
+  end if;
   --! stop.locked
   -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
   select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use waybill_core::{
     card::NewCard,
-    id::{ProjectId, ToolCallId, TurnId},
+    id::{AgentId, ProjectId, ToolCallId, TurnId},
     turn::ClaimToken,
 };
 use waybill_kernel::{
@@ -91,6 +91,11 @@ impl<'h> World<'h> {
         let of = |n: &usize| DispatchRequest::instructed(agents[*n], card.card_id());
         let mut turns: Vec<DispatchRequest> = [0, 0, 1, 2, 3, 4, 5, 6].iter().map(of).collect();
         turns[2].not_before = Some(chrono::Utc::now() + LONG);
+        let forker = AgentId::new();
+        let mut work = house.t.begin().await;
+        agent::create(&mut work, &[forker], &target("forks")).await.unwrap();
+        work.commit().await.unwrap();
+        turns.push(DispatchRequest::instructed(forker, card.card_id()));
         World { house, turns, card }
     }
 
@@ -108,17 +113,23 @@ impl<'h> World<'h> {
         for turn in &self.turns[..5] {
             surely(async || self.house.enqueue_all(std::slice::from_ref(turn), card).await).await.unwrap();
         }
-        surely(async || self.house.enqueue_all(&self.turns[5..], card).await).await.unwrap();
+        surely(async || self.house.enqueue_all(&self.turns[5..8], card).await).await.unwrap();
         surely(async || self.house.stop_once(self.turns[3].agent_turn_id).await).await.unwrap();
         self.lose_a_head().await;
         self.lose_a_worker().await;
+        match self.abandon_a_fork().await {
+            Ok(()) | Err(Error::Stale(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
         let mut tool_lost = false;
         for round in 0..400 {
             let work = async {
                 let most = if round % 2 == 0 { 4 } else { 1 };
-                let mut claiming = Claiming { most, ..Claiming::new(self.house.worker, target("llm")) };
-                let claimed = turn::claim(self.kernel().pool(), &mut claiming).await?;
-                self.work(&claimed).await?;
+                for kind in ["llm", "forks"] {
+                    let mut claiming = Claiming { most, ..Claiming::new(self.house.worker, target(kind)) };
+                    let claimed = turn::claim(self.kernel().pool(), &mut claiming).await?;
+                    self.work(&claimed).await?;
+                }
                 if !tool_lost
                     && self.house.count("select count(*) from state.waiting_calls where target = 'tool'").await > 0
                 {
@@ -142,7 +153,9 @@ impl<'h> World<'h> {
                 Ok(()) | Err(Error::Db(_) | Error::Stale(_) | Error::TryAgain(_) | Error::Work(_)) => {}
                 Err(error) => panic!("{error:?}"),
             }
-            if self.house.count("select count(*) from state.turns where status = 'open'").await == 0 {
+            let left = "select (select count(*) from state.turns where status = 'open')
+                             + (select count(*) from state.pmo_batches where status = 'open' or stopping)";
+            if self.house.count(left).await == 0 {
                 return;
             }
             self.house
@@ -215,6 +228,31 @@ impl<'h> World<'h> {
         .await
     }
 
+    /// A fork whose parent is stopped: what was never dispatched is settled.
+    async fn abandon_a_fork(&self) -> Result<(), Error> {
+        let turn = &self.turns[8];
+        surely(async || self.house.enqueue_all(std::slice::from_ref(turn), std::slice::from_ref(&self.card)).await)
+            .await?;
+        let mut claiming = Claiming::new(self.house.worker, target("forks"));
+        let claimed = surely(async || turn::claim(self.kernel().pool(), &mut claiming).await).await?;
+        let Some(claimed) = claimed.into_iter().find(|c| c.fence.agent_turn_id() == turn.agent_turn_id) else {
+            return Ok(()); // claimed, and the answer was lost: a sweep gives it to somebody
+        };
+        let step = calling(1, "sys-other", LONG, true);
+        surely(async || self.house.step(&claimed.fence, &step).await).await?;
+        let mut claiming = Claiming::new(self.house.worker, target("sys-other"));
+        for call in surely(async || call::claim(self.kernel(), &mut claiming).await).await? {
+            let task = DispatchRequest::instructed(self.turns[4].agent_id, self.card.card_id());
+            let fork = fork(&[task], false, LONG);
+            surely(async || {
+                let mut alone = self.kernel().alone(self.project_id()).await?;
+                batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await
+            })
+            .await?;
+        }
+        surely(async || self.house.stop_once(turn.agent_turn_id).await).await
+    }
+
     /// The handler of the fork: batch and children in one transaction, so that one that dies leaves both or neither.
     async fn fork(&self, (tool_call_id, token): (ToolCallId, ClaimToken)) -> Result<(), Error> {
         let agents = self.house.agents(2).await;
@@ -230,6 +268,7 @@ impl<'h> World<'h> {
             if !opened.duplicate {
                 turn::enqueue(&mut work, &children, std::slice::from_ref(&card)).await?;
             }
+            batch::dispatched(&mut work, tool_call_id, token).await?;
             Ok(work.commit().await?)
         })
         .await
@@ -284,7 +323,7 @@ async fn an_abort_at_any_statement_leaves_nothing_undone() {
                 assert_eq!(house.count(sql).await, 0, "{what}, after {mark}");
             }
             let turns = house.count("select count(*) from state.turns").await;
-            assert_eq!(turns, n_worlds * 10, "eight turns and two children, after {mark}");
+            assert_eq!(turns, n_worlds * 11, "nine turns and two children, after {mark}");
         }
     }
 }

@@ -47,7 +47,19 @@ impl House {
         let again = batch::open(&mut alone, call.tool_call_id, call.claim_token, &other).await.unwrap();
         assert_eq!((again.batch_id, again.duplicate), (fork.batch_id, true));
         turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
+        assert!(batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await.unwrap());
+        assert!(!batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await.unwrap());
+        let late = turn::Report { claim_token: Some(call.claim_token), ..crate::turns::answer(call.tool_call_id) };
+        assert!(crate::turns::is_stale(&self.report(&late).await), "whoever handled the fork has nothing more to say");
         Family { parent, batch_id: fork.batch_id, children }
+    }
+
+    /// Ends what the family left, and gives a turn of somebody else that is running.
+    async fn running_other(&self, _family: &Family) -> Fence {
+        while let Some(left) = self.claim().await {
+            self.finish(left.fence).await.unwrap();
+        }
+        self.running().await
     }
 
     pub(crate) async fn end_child(&self, claimed: &Claimed, status: End) -> Vec<waybill_core::id::Target> {
@@ -204,9 +216,97 @@ async fn every_way_of_ending_is_counted() {
     house.finish(parent.fence).await.unwrap();
 
     let family = house.family(1, false, LONG).await;
-    house.stop(family.parent.agent_turn_id()).await.unwrap();
     let child = house.claim().await.unwrap();
+    house.stop(family.parent.agent_turn_id()).await.unwrap();
     assert_eq!(house.end_child(&child, End::Success).await, []);
     assert_eq!(house.count("select count(*) from state.pmo_batches where status = 'open'").await, 0);
     assert_eq!(house.head(family.parent.agent_id()).await.status, Status::Idle);
+}
+
+/// LESSONS: a handler that dies in the middle of a fork leaves it to another, who dispatches the rest.
+#[tokio::test]
+async fn a_fork_is_taken_over() {
+    let house = House::new().await;
+    let parent = house.running().await;
+    house.step(&parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
+    let call = house.claim_calls("sys-pmo", 1).await.remove(0);
+    let card = instruction("a part of it");
+    let agents = house.agents(2).await;
+    let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
+    let fork = fork(&children, false, LONG);
+    for (index, child) in children.iter_mut().enumerate() {
+        (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
+    }
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+    turn::enqueue(&mut alone, &children[..1], std::slice::from_ref(&card)).await.unwrap();
+    // It dies here. The call is given to another, who finds the batch and its tasks.
+    waybill_kernel::call::reclaim(&mut alone, call.tool_call_id, call.claim_token).await.unwrap();
+    let again = house.claim_calls("sys-pmo", 1).await.remove(0);
+    let opened = batch::open(&mut alone, again.tool_call_id, again.claim_token, &fork).await.unwrap();
+    assert!(opened.duplicate);
+    let tasks = batch::tasks(&mut house.t.begin().await, opened.batch_id).await.unwrap();
+    assert_eq!(tasks, fork.tasks);
+    let answers = turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
+    assert_eq!(answers.iter().map(|a| a.duplicate).collect::<Vec<_>>(), [true, false]);
+    assert!(batch::dispatched(&mut alone, again.tool_call_id, again.claim_token).await.unwrap());
+    for _ in 0..2 {
+        let child = house.claim().await.unwrap();
+        house.end_child(&child, End::Success).await;
+    }
+    assert_eq!(house.told(&house.claim().await.unwrap()).await["status"], "success");
+}
+
+/// PM-9: no child is dispatched after its batch has ended, nor under another id than its task's.
+#[tokio::test]
+async fn a_child_comes_too_late_for_its_batch() {
+    let house = House::new().await;
+    let family = house.family(1, true, LONG).await;
+    let card = instruction("x");
+    let stranger = DispatchRequest {
+        batch_id: Some(family.batch_id),
+        task_index: Some(0),
+        ..DispatchRequest::instructed(house.agent().await, card.card_id())
+    };
+    let both = [stranger.clone(), DispatchRequest::instructed(house.agent().await, card.card_id())];
+    for n in [1, 2] {
+        let outcome = house.enqueue_all(&both[..n], std::slice::from_ref(&card)).await;
+        assert!(crate::turns::is_stale(&outcome), "{outcome:?}");
+    }
+    // A fork of two, of which one was never dispatched: the failure of the other ends the batch, and it stays undispatched.
+    let parent = house.running_other(&family).await;
+    house.step(&parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
+    let call = house.claim_calls("sys-pmo", 1).await.remove(0);
+    let agents = house.agents(2).await;
+    let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
+    let fork = fork(&children, true, LONG);
+    for (index, child) in children.iter_mut().enumerate() {
+        (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
+    }
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+    turn::enqueue(&mut alone, &children[..1], &[card]).await.unwrap();
+    let child = house.claim().await.unwrap();
+    house.end_child(&child, End::Failed).await;
+    house.sweep().await;
+    assert_eq!(house.count("select count(*) from state.pmo_batches where stopping").await, 0);
+    let outcome = house.enqueue_all(&children[1..], &[]).await;
+    assert!(crate::turns::is_stale(&outcome), "{outcome:?}");
+    assert_eq!(house.count("select count(*) from state.pmo_batch_tasks where status = 'canceled'").await, 1);
+}
+
+/// A parent that ends takes its forks with it.
+#[tokio::test]
+async fn the_children_of_an_ended_parent_are_stopped() {
+    let house = House::new().await;
+    let family = house.family(2, false, LONG).await;
+    let running = house.claim().await.unwrap();
+    house.stop(family.parent.agent_turn_id()).await.unwrap();
+    let swept = house.sweep().await;
+    assert_eq!((swept.batches_closed, swept.batches_stopped), (1, 1));
+    assert!(house.claim().await.is_none(), "the other child was dispatched, and has ended");
+    let stepped = house.step(&running.fence, &calling(0, "x", LONG, false)).await.unwrap();
+    assert!(stepped.stop_reason.is_some());
+    house.end_child(&running, End::Canceled).await;
+    assert_eq!(house.count("select count(*) from state.turns where status = 'open'").await, 0);
 }

@@ -203,16 +203,17 @@ async fn a_lost_head_is_rebuilt() {
     house.meddle(lose).await;
     assert_eq!(rebuild(agent_id).await.active_agent_turn_id, Some(queued[0]));
     let claimed = house.claim().await.unwrap();
-    // Suspended, and answered while there was no head.
+    // Suspended: answers are refused while there is no head, and taken when there is.
     let step = calling(2, "tool", LONG, true);
     house.step(&claimed.fence, &step).await.unwrap();
-    house.meddle(lose).await;
     house.report(&answer(step.calls[0].tool_call_id)).await.unwrap();
+    house.meddle(lose).await;
+    let early = house.report(&answer(step.calls[1].tool_call_id)).await;
+    assert!(matches!(early, Err(Error::HeadLost(_))), "{early:?}");
+    assert!(matches!(house.stop(queued[0]).await, Err(Error::HeadLost(_))));
     assert_eq!(rebuild(agent_id).await.status, Status::Suspended);
     assert!(house.claim().await.is_none());
-    house.meddle(lose).await;
     house.report(&answer(step.calls[1].tool_call_id)).await.unwrap();
-    rebuild(agent_id).await;
     let resumed = house.claim().await.unwrap();
     assert_eq!(resumed.message_type, MessageType::ToolResult);
     house.finish(resumed.fence).await.unwrap();
@@ -316,4 +317,30 @@ async fn a_callers_key_is_answered_once() {
         Key::New,
         "each project has its own"
     );
+}
+
+/// A turn whose time has come while its agent's queue is full waits for a place, and is not put aside.
+#[tokio::test]
+async fn a_due_turn_waits_for_a_place_in_the_queue() {
+    let house = House::new().await;
+    let agent_id = house.agent().await;
+    house.meddle("update state.agent_state_head set queue_cap = 1").await;
+    let card = instruction("later");
+    let mut request = DispatchRequest::instructed(agent_id, card.card_id());
+    request.not_before = Some(chrono::Utc::now() + LONG);
+    house.enqueue_all(std::slice::from_ref(&request), &[card]).await.unwrap();
+    house.enqueue(agent_id).await;
+    house.enqueue(agent_id).await;
+    let due = "update state.agent_inbox set next_retry_at = now() where next_retry_at is not null";
+    for _ in 0..6 {
+        house.meddle(due).await;
+        assert_eq!(house.sweep().await.failures, 0);
+    }
+    assert_eq!(house.head(agent_id).await.n_queued, 1);
+    for _ in 0..2 {
+        house.finish(house.claim().await.unwrap().fence).await.unwrap();
+    }
+    house.meddle(due).await;
+    house.sweep().await;
+    assert_eq!(house.claim().await.unwrap().fence.agent_turn_id(), request.agent_turn_id);
 }

@@ -633,6 +633,16 @@ async fn a_stopped_turn_still_delivers() {
     }
     assert_eq!(house.count("select count(*) from state.outbox where status = 'canceled'").await, 4);
     assert_eq!(house.count("select count(*) from state.agent_inbox").await, 0);
+    // One that is to stop does not suspend, nor wait for another attempt.
+    let fence = house.running().await;
+    house.stop(fence.agent_turn_id()).await.unwrap();
+    let stepped = house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
+    assert!(!stepped.suspended && stepped.stop_reason.is_some());
+    let failed = Loss::Attempt { error: "no".into(), backoff: LONG };
+    assert!(matches!(house.reclaim(&fence, &failed).await, Reclaimed::Armed(rung) if rung == [target("llm")]));
+    let again = house.claim().await.unwrap();
+    assert!(again.stop_asked);
+    house.finish(again.fence).await.unwrap();
     // A worker that was lost after it had been asked: the next one finds the reason.
     let fence = house.running().await;
     house.stop(fence.agent_turn_id()).await.unwrap();
@@ -663,6 +673,17 @@ async fn a_turn_for_later_starts_later() {
     assert_eq!(first.fence.agent_turn_id(), requests[0].agent_turn_id, "in the order in which they came");
     house.finish(first.fence).await.unwrap();
     house.finish(house.claim().await.unwrap().fence).await.unwrap();
+    // A time that has passed is no time, also in one call with others.
+    let cards = [instruction("p"), instruction("q")];
+    let mut requests = cards.each_ref().map(|card| DispatchRequest::instructed(agent_id, card.card_id()));
+    requests[1].not_before = Some(Utc::now() - LONG);
+    house.enqueue_all(&requests, &cards).await.unwrap();
+    assert_eq!(house.head(agent_id).await.n_queued, 1);
+    for request in &requests {
+        let claimed = house.claim().await.unwrap();
+        assert_eq!(claimed.fence.agent_turn_id(), request.agent_turn_id);
+        house.finish(claimed.fence).await.unwrap();
+    }
     // Alone, it is dispatched when its time has come; stopped before, it ends.
     let cards = [instruction("x"), instruction("y")];
     for (n, card) in cards.iter().enumerate() {
@@ -676,4 +697,30 @@ async fn a_turn_for_later_starts_later() {
     house.meddle("update state.agent_inbox set next_retry_at = now() where next_retry_at is not null").await;
     assert_eq!(house.sweep().await.turns_released, 1);
     assert!(house.claim().await.is_some());
+}
+
+/// L0-8: a deliverable is the end of a turn and nothing else; a call is answered by a result; ids are of the present.
+#[tokio::test]
+async fn what_does_not_belong_is_refused() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    let mut step = calling(1, "tool", LONG, true);
+    step.cards.push(deliverable("early"));
+    assert!(matches!(house.step(&fence, &step).await, Err(Error::Invalid(_))));
+    step.cards.pop();
+    house.step(&fence, &step).await.unwrap();
+    let wrong = Report { card: deliverable("x"), ..answer(step.calls[0].tool_call_id) };
+    assert!(matches!(house.report(&wrong).await, Err(Error::Invalid(_))));
+    let other = Report { card: result(ToolCallId::new(), "x"), ..answer(step.calls[0].tool_call_id) };
+    assert!(matches!(house.report(&other).await, Err(Error::Invalid(_))));
+    let mut twice = ending(fence);
+    twice.cards.insert(0, deliverable("one more"));
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    assert!(matches!(turn::finish(&mut alone, &[twice]).await, Err(Error::Invalid(_))));
+    let none = Ending { cards: vec![thought("x")], ..ending(fence) };
+    assert!(matches!(turn::finish(&mut alone, &[none]).await, Err(Error::Invalid(_))));
+    let card = instruction("x");
+    let ahead = "ffffffff-ffff-7000-8000-000000000001".parse().unwrap();
+    let far = DispatchRequest { agent_turn_id: ahead, ..DispatchRequest::instructed(fence.agent_id(), card.card_id()) };
+    assert!(matches!(turn::enqueue(&mut alone, &[far], &[card]).await, Err(Error::Invalid(_))));
 }

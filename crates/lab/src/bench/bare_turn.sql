@@ -43,9 +43,12 @@ end $$;
 create function bench.claim(w uuid, out p uuid, out a uuid, out t uuid, out ep bigint, out tok bigint)
 language plpgsql security definer as $$
 begin
+  -- The lease, the cap of turns in flight and the round robin are what a claim is about: they are not left out.
   select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch into p, a, t, ep
     from state.agent_inbox i
-   where i.worker_target = 'llm' and i.status = 'pending'
+   where i.worker_target = 'llm' and i.status = 'pending' and (i.project_id, i.inbox_seq) > ('00000000-0000-0000-0000-000000000000', 0)
+     and exists (select from state.worker_leases l where l.worker_id = w and l.expires_at > clock_timestamp())
+     and not exists (select from state.agent_inbox r where r.project_id = i.project_id and r.status = 'processing' offset 999)
    order by i.project_id, i.inbox_seq limit 1 for no key update skip locked;
   if not found then return; end if;
   update state.agent_state_head h set status = 'running', claim_token = claim_token + 1
@@ -81,6 +84,7 @@ begin
   insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
   values (p, t, s, a, ep, tok, 'finished', n - 1, n);
   delete from state.agent_inbox i where i.project_id = p and i.agent_turn_id = t;
+  delete from state.waiting_calls w where w.project_id = p and w.agent_turn_id = t;
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status)
   values (p, t, 'enqueue', 'response', t, a, ep, c2, 'success');
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id) values (p, t, 'task', t, a, 'success', c2);

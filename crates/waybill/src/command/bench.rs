@@ -7,7 +7,7 @@ use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 use waybill_lab::{
     bench::{card_box, turns},
-    figure::Figure,
+    figure::{Bar, Figure},
 };
 
 use crate::output;
@@ -32,7 +32,7 @@ pub(crate) enum Command {
         /// Agents with history in the larger database.
         #[arg(long, default_value_t = 1_000_000)]
         agents: u32,
-        /// The size for CI: 20,000 agents, shorter windows.
+        /// The size for CI: 20,000 agents, fewer and shorter windows, and no bar beside pgbench.
         #[arg(long)]
         short: bool,
     },
@@ -48,8 +48,18 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");
-                let long = turns::Options { agents, window: Duration::from_millis(500), rounds: 60 };
-                let brief = turns::Options { agents: 20_000, window: Duration::from_millis(400), rounds: 12 };
+                let long = turns::Options {
+                    agents,
+                    window: Duration::from_millis(500),
+                    rounds: 60,
+                    beside_pgbench: Bar::AtLeast(0.8),
+                };
+                let brief = turns::Options {
+                    agents: 20_000,
+                    window: Duration::from_millis(400),
+                    rounds: 12,
+                    beside_pgbench: Bar::None,
+                };
                 turns::run(if short { brief } else { long }).await
             }
         }

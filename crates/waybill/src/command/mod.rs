@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod admin;
 pub(crate) mod bench;
 pub(crate) mod card;
 pub(crate) mod doctor;

@@ -3,8 +3,11 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use waybill_core::{card::Draft, id::CardId};
-use waybill_kernel::card;
+use waybill_core::{
+    card::Draft,
+    id::{AgentId, CardId, ProjectId},
+};
+use waybill_kernel::{agent, card};
 use waybill_testkit::{TestDb, empty_db, fresh_db};
 
 fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -24,7 +27,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 17] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -33,7 +36,14 @@ fn every_command_explains_itself() {
         &["project", "list"],
         &["card", "show"],
         &["card", "erase"],
+        &["admin"],
+        &["admin", "quarantine", "list"],
+        &["admin", "quarantine", "retry"],
+        &["admin", "rebuild-state"],
+        &["admin", "sweep"],
+        &["admin", "extend-partitions"],
         &["bench", "box"],
+        &["bench", "turns"],
         &["completions"],
     ];
     for command in commands {
@@ -126,4 +136,50 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     assert!(text(&missing.stderr).contains("not found in this project"), "{missing:?}");
     let nowhere = waybill(&["card", "show", &card_id, "--project", "nobody"], &urls);
     assert!(text(&nowhere.stderr).contains("there is no project \"nobody\""), "{nowhere:?}");
+}
+
+/// L0-14, L0-15: what an operator does about it.
+#[tokio::test]
+async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
+    let t = fresh_db().await;
+    let service = t.server.service_url(&t.name);
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str())];
+    let made = waybill(&["project", "create", "acme", "--json"], &urls);
+    let project_id: ProjectId = json(&made)[0]["project_id"].as_str().unwrap().parse().unwrap();
+    let agents: Vec<AgentId> = (0..3).map(|_| AgentId::new()).collect();
+    let mut work = t.kernel.begin(project_id).await.unwrap();
+    agent::create(&mut work, &agents, &"llm".parse().unwrap()).await.unwrap();
+    work.commit().await.unwrap();
+    sqlx::raw_sql("delete from state.agent_state_head").execute(&mut t.admin().await).await.unwrap();
+    let rebuilt = waybill(&["admin", "rebuild-state", "--project", "acme", "--json"], &urls);
+    assert_eq!(json(&rebuilt)["rebuilt"], 3, "{rebuilt:?}");
+    let one = waybill(&["admin", "rebuild-state", "--project", "acme", "--agent", &agents[0].to_string()], &urls);
+    assert_eq!(text(&one.stdout), "rebuilt 1\n", "{one:?}");
+    let unknown = AgentId::new().to_string();
+    let none = waybill(&["admin", "rebuild-state", "--project", "acme", "--agent", &unknown], &urls);
+    assert!(!none.status.success() && text(&none.stderr).contains(&unknown), "{none:?}");
+
+    let subject = uuid::Uuid::now_v7();
+    sqlx::query(
+        "insert into state.quarantine (project_id, sweep, subject_id, n_failures, last_error, quarantined_at)
+         values ($1, 'overdue_calls', $2, 5, 'database: it broke', now())",
+    )
+    .bind(project_id)
+    .bind(subject)
+    .execute(&mut t.admin().await)
+    .await
+    .unwrap();
+    let listed = waybill(&["admin", "quarantine", "list", "--json"], &urls);
+    assert_eq!((&json(&listed)[0]["n_failures"], &json(&listed)[0]["sweep"]), (&5.into(), &"overdue_calls".into()));
+    assert!(text(&waybill(&["admin", "quarantine", "list"], &urls).stdout).contains("it broke"));
+    let retry = ["admin", "quarantine", "retry", "--project", "acme", "--subject", &subject.to_string()];
+    assert_eq!(text(&waybill(&retry, &urls).stdout), "freed 1\n");
+    let again = waybill(&retry, &urls);
+    assert!(!again.status.success() && text(&again.stderr).contains("nothing of project \"acme\""), "{again:?}");
+
+    let swept = waybill(&["admin", "sweep", "--once", "--json"], &urls);
+    assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
+    let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
+    assert_eq!(json(&extended)["made"], 6, "two more weeks of three tables: {extended:?}");
+    assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
 }
