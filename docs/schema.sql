@@ -316,6 +316,8 @@ CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
+  v_rooms    integer[] := '{}';
+  v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
 begin
@@ -334,10 +336,11 @@ begin
       v_at := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
-    if not exists (select from state.waiting_calls c
-                    where c.project_id = v_at and c.status = 'processing'
-                   offset p_in_flight_cap - 1) then
+    select p_in_flight_cap - count(*) into v_room
+      from (select from state.waiting_calls c where c.project_id = v_at and c.status = 'processing' limit p_in_flight_cap) running;
+    if v_room > 0 then
       v_projects := v_projects || v_at;
+      v_rooms := v_rooms || v_room;
     end if;
   end loop;
   if v_projects = '{}' then
@@ -346,22 +349,26 @@ begin
   return query
   with candidate as materialized (
     select c.*
-      from unnest(v_projects) as p (project_id)
+      from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
            select c.project_id, c.tool_call_id
              from state.waiting_calls c
             where c.target = p_target and c.project_id = p.project_id and c.status = 'pending'
             order by c.call_seq
-            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
               for no key update skip locked) c
      limit p_most
+  ), taken as (
+    update state.waiting_calls c
+       set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+      from candidate d
+     where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+ returning c.*
   )
-  update state.waiting_calls c
-     set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
-    from candidate d
-   where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
-  returning c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
-            c.n_lost_leases;
+  select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
+         t.n_lost_leases
+    from taken t
+   order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
 end $$;
 CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
@@ -371,6 +378,8 @@ CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid,
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
+  v_rooms    integer[] := '{}';
+  v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
 begin
@@ -389,10 +398,11 @@ begin
       v_at := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
-    if not exists (select from state.agent_inbox i
-                    where i.project_id = v_at and i.status = 'processing'
-                   offset p_in_flight_cap - 1) then
+    select p_in_flight_cap - count(*) into v_room
+      from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
+    if v_room > 0 then
       v_projects := v_projects || v_at;
+      v_rooms := v_rooms || v_room;
     end if;
   end loop;
   if v_projects = '{}' then
@@ -402,13 +412,13 @@ begin
   return query
   with candidate as materialized (
     select i.*
-      from unnest(v_projects) as p (project_id)
+      from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
            select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
              from state.agent_inbox i
             where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
             order by i.inbox_seq
-            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
               for no key update skip locked) i
      limit p_most
   ), free as materialized (
@@ -430,13 +440,14 @@ begin
       from head h
      where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked
+           i.stop_asked, i.inbox_seq
   )
   select r.project_id, r.agent_id, r.agent_turn_id, r.turn_epoch, r.claim_token, r.message_type::text, r.n_lost_leases, r.retry_count,
          r.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
          t.batch_id, t.recursion_depth, t.trace_id
     from row r
-    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id;
+    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+   order by array_position(v_projects, r.project_id), r.inbox_seq;
   --! claim_many.taken
 end $$;
 CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_turn_id uuid)

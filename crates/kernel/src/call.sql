@@ -6,6 +6,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
+  v_rooms    integer[] := '{}';
+  v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
 begin
@@ -24,10 +26,11 @@ begin
       v_at := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
-    if not exists (select from state.waiting_calls c
-                    where c.project_id = v_at and c.status = 'processing'
-                   offset p_in_flight_cap - 1) then
+    select p_in_flight_cap - count(*) into v_room
+      from (select from state.waiting_calls c where c.project_id = v_at and c.status = 'processing' limit p_in_flight_cap) running;
+    if v_room > 0 then
       v_projects := v_projects || v_at;
+      v_rooms := v_rooms || v_room;
     end if;
   end loop;
   if v_projects = '{}' then
@@ -36,22 +39,26 @@ begin
   return query
   with candidate as materialized (
     select c.*
-      from unnest(v_projects) as p (project_id)
+      from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
            select c.project_id, c.tool_call_id
              from state.waiting_calls c
             where c.target = p_target and c.project_id = p.project_id and c.status = 'pending'
             order by c.call_seq
-            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
               for no key update skip locked) c
      limit p_most
+  ), taken as (
+    update state.waiting_calls c
+       set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+      from candidate d
+     where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+ returning c.*
   )
-  update state.waiting_calls c
-     set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
-    from candidate d
-   where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
-  returning c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
-            c.n_lost_leases;
+  select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
+         t.n_lost_leases
+    from taken t
+   order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
 end $$;
 alter function scheduler.claim_calls owner to waybill_scheduler;

@@ -93,6 +93,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
+  v_rooms    integer[] := '{}';
+  v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
 begin
@@ -111,10 +113,11 @@ begin
       v_at := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
-    if not exists (select from state.agent_inbox i
-                    where i.project_id = v_at and i.status = 'processing'
-                   offset p_in_flight_cap - 1) then
+    select p_in_flight_cap - count(*) into v_room
+      from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
+    if v_room > 0 then
       v_projects := v_projects || v_at;
+      v_rooms := v_rooms || v_room;
     end if;
   end loop;
   if v_projects = '{}' then
@@ -124,13 +127,13 @@ begin
   return query
   with candidate as materialized (
     select i.*
-      from unnest(v_projects) as p (project_id)
+      from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
            select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
              from state.agent_inbox i
             where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
             order by i.inbox_seq
-            limit (p_most + cardinality(v_projects) - 1) / cardinality(v_projects)
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
               for no key update skip locked) i
      limit p_most
   ), free as materialized (
@@ -152,13 +155,14 @@ begin
       from head h
      where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked
+           i.stop_asked, i.inbox_seq
   )
   select r.project_id, r.agent_id, r.agent_turn_id, r.turn_epoch, r.claim_token, r.message_type::text, r.n_lost_leases, r.retry_count,
          r.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
          t.batch_id, t.recursion_depth, t.trace_id
     from row r
-    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id;
+    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+   order by array_position(v_projects, r.project_id), r.inbox_seq;
   --! claim_many.taken
 end $$;
 alter function scheduler.claim_many owner to waybill_scheduler;

@@ -125,7 +125,12 @@ async fn inheriting_touches_the_same_pages_at_any_length() {
                 "range_agg" => format!("'{project_id}', '{heir}', '{source}', 1, {upto}, 1"),
                 _ => format!("'{project_id}', '{{{}}}', '{source}', 1, {upto}", BoxId::new()),
             };
-            pages.push(pages_of(&t, part, &arguments).await);
+            // The least of three: now and then a table grows by a page just then.
+            let mut least = f64::MAX;
+            for _ in 0..3 {
+                least = least.min(pages_of(&t, part, &arguments).await);
+            }
+            pages.push(least);
         }
         assert!(pages[1] <= pages[0] + 4.0, "{part}: {pages:?}");
         assert!(pages[1] <= 60.0, "the ranges of other boxes are not read: {part}: {pages:?}");

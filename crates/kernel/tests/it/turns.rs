@@ -724,3 +724,63 @@ async fn what_does_not_belong_is_refused() {
     let far = DispatchRequest { agent_turn_id: ahead, ..DispatchRequest::instructed(fence.agent_id(), card.card_id()) };
     assert!(matches!(turn::enqueue(&mut alone, &[far], &[card]).await, Err(Error::Invalid(_))));
 }
+
+/// L0-4: from every status, every transition either keeps the head as it is or takes it where the table says.
+#[tokio::test]
+async fn the_sql_allows_what_the_table_allows() {
+    let house = House::new().await;
+    let mut seen = Vec::new();
+    for (n, from) in Status::ALL.into_iter().enumerate() {
+        for transition in 0..8 {
+            // Workers of its own, so that nothing is claimed but what is meant.
+            let own = target(&format!("llm-{n}-{transition}"));
+            let agent_id = AgentId::new();
+            let mut work = house.t.begin().await;
+            agent::create(&mut work, &[agent_id], &own).await.unwrap();
+            work.commit().await.unwrap();
+            let claim = async || {
+                let mut claiming = Claiming::new(house.worker, own.clone());
+                turn::claim(house.kernel().pool(), &mut claiming).await.unwrap().pop().map(|claimed| claimed.fence)
+            };
+            let card = instruction("x");
+            let request = [DispatchRequest::instructed(agent_id, card.card_id())];
+            let step = calling(1, "tool", LONG, true);
+            let mut fence = None;
+            house.enqueue_all(&request, std::slice::from_ref(&card)).await.unwrap();
+            if from != Status::Dispatched {
+                fence = claim().await;
+            }
+            match (from, fence) {
+                (Status::Suspended, Some(fence)) => drop(house.step(&fence, &step).await.unwrap()),
+                (Status::Idle, Some(fence)) => drop(house.finish(fence).await.unwrap()),
+                _ => {}
+            }
+            assert_eq!(house.head(agent_id).await.status, from);
+            match (transition, fence) {
+                (0, _) => drop(house.enqueue(agent_id).await),
+                (1, _) => drop(claim().await),
+                (2, Some(fence)) => drop(house.step(&fence, &calling(0, "x", LONG, false)).await),
+                (3, Some(fence)) => drop(house.step(&fence, &calling(1, "x", LONG, true)).await),
+                (4, _) => drop(house.report(&answer(step.calls[0].tool_call_id)).await),
+                (5, Some(fence)) => drop(house.finish(fence).await),
+                (6, _) => drop(house.stop(request[0].agent_turn_id).await),
+                (7, Some(fence)) => drop(house.reclaim(&fence, &Loss::Lease).await),
+                _ => {}
+            }
+            let to = house.head(agent_id).await.status;
+            assert!(to == from || from.may_become(to), "{from:?} became {to:?} by {transition}");
+            seen.push((from, to));
+        }
+    }
+    for (from, to) in [
+        (Status::Idle, Status::Dispatched),
+        (Status::Dispatched, Status::Running),
+        (Status::Running, Status::Suspended),
+        (Status::Running, Status::Dispatched),
+        (Status::Running, Status::Idle),
+        (Status::Dispatched, Status::Idle),
+        (Status::Suspended, Status::Idle),
+    ] {
+        assert!(seen.contains(&(from, to)), "nobody went from {from:?} to {to:?}");
+    }
+}
