@@ -8,10 +8,14 @@ CREATE DOMAIN state.batch_status AS text
 	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
 CREATE DOMAIN state.call_status AS text
 	CONSTRAINT call_status_check CHECK ((VALUE = ANY (ARRAY['pending'::text, 'processing'::text, 'awaiting'::text])));
+CREATE DOMAIN state.channel AS text
+	CONSTRAINT channel_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.edge_phase AS text
 	CONSTRAINT edge_phase_check CHECK ((VALUE = ANY (ARRAY['request'::text, 'response'::text, 'dropped'::text])));
 CREATE DOMAIN state.event AS text
 	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text])));
+CREATE DOMAIN state.event_status AS text
+	CONSTRAINT event_status_check CHECK ((VALUE = ANY (ARRAY['success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'running'::text, 'suspended'::text, 'idle'::text, 'dispatched'::text])));
 CREATE DOMAIN state.head_status AS text
 	CONSTRAINT head_status_check CHECK ((VALUE = ANY (ARRAY['idle'::text, 'dispatched'::text, 'running'::text, 'suspended'::text])));
 CREATE DOMAIN state.inbox_status AS text
@@ -232,7 +236,7 @@ CREATE FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) R
    where l.expires_at = '-infinity'
    limit p_most
 $$;
-CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) RETURNS record
+CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -242,6 +246,9 @@ declare
   v_project uuid := p_after;
   v_seq     bigint := 9223372036854775807;
   v_wrapped boolean := false;
+  v_kept    boolean := false;
+  v_told    integer;
+  v_emit    boolean;
 begin
   loop
     select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count,
@@ -262,8 +269,8 @@ begin
       v_project := '00000000-0000-0000-0000-000000000000';
       continue;
     end if;
-    if not v_row.alive then
-      raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
+    if not v_row.alive and not v_kept then
+      v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
     end if;
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
@@ -288,9 +295,9 @@ begin
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
     select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-           t.batch_id, t.recursion_depth, t.trace_id
+           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
       into claim.profile_box_id, claim.context_box_id, claim.output_box_id, claim.query_card_ids, claim.session_id,
-           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id
+           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id, v_emit
       from state.turns t
      where t.project_id = v_project and t.agent_turn_id = v_row.agent_turn_id;
     claim.project_id := v_project;
@@ -301,15 +308,13 @@ begin
     claim.n_lost_leases := v_row.n_lost_leases;
     claim.retry_count := v_row.retry_count;
     claim.stop_asked := v_row.stop_asked;
+    if v_emit then
+      v_told := state.tell(v_project, array[v_row.agent_turn_id], v_row.agent_id, 'running');
+    end if;
     return;
   end loop;
-  -- Nothing to claim: who has no lease must hear of it all the same.
-  perform from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp();
-  if not found then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
 end $$;
-CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
+CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -320,10 +325,8 @@ declare
   v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
+  v_kept     boolean;
 begin
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
   while cardinality(v_projects) < greatest(p_most, 2) loop
     select c.project_id into v_at
       from state.waiting_calls c
@@ -345,6 +348,9 @@ begin
   end loop;
   if v_projects = '{}' then
     return;
+  end if;
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   return query
   with candidate as materialized (
@@ -371,7 +377,7 @@ begin
    order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
 end $$;
-CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -382,10 +388,8 @@ declare
   v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
+  v_kept     boolean;
 begin
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
   while cardinality(v_projects) < greatest(p_most, 2) loop
     select i.project_id into v_at
       from state.agent_inbox i
@@ -407,6 +411,9 @@ begin
   end loop;
   if v_projects = '{}' then
     return;
+  end if;
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   --! claim_many.found
   return query
@@ -441,13 +448,22 @@ begin
      where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
            i.stop_asked, i.inbox_seq
+  ), turn as materialized (
+    select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
+      from row r
+      join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+  ), told as (
+    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
+    select t.project_id, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, 'running', t.turn_epoch
+      from turn t
+     where t.emit_state_event
   )
-  select r.project_id, r.agent_id, r.agent_turn_id, r.turn_epoch, r.claim_token, r.message_type::text, r.n_lost_leases, r.retry_count,
-         r.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+  select t.project_id, t.agent_id, t.agent_turn_id, t.turn_epoch, t.claim_token, t.message_type::text, t.n_lost_leases, t.retry_count,
+         t.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
          t.batch_id, t.recursion_depth, t.trace_id
-    from row r
-    join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
-   order by array_position(v_projects, r.project_id), r.inbox_seq;
+    from turn t
+   order by array_position(v_projects, t.project_id), t.inbox_seq;
   --! claim_many.taken
 end $$;
 CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_turn_id uuid)
@@ -490,6 +506,77 @@ begin
   delete from state.idempotency i where i.expires_at <= coalesce(v_upto, now());
   get diagnostics v_gone = row_count;
   return v_gone;
+end $$;
+CREATE FUNCTION scheduler.held_calls(p_worker uuid) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
+         c.n_lost_leases
+    from state.waiting_calls c
+   where c.worker_id = p_worker and c.status = 'processing'
+$$;
+CREATE FUNCTION scheduler.held_turns(p_worker uuid) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
+         i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+         t.batch_id, t.recursion_depth, t.trace_id
+    from state.agent_inbox i
+    join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
+   where i.worker_id = p_worker and i.status = 'processing'
+$$;
+CREATE FUNCTION scheduler.hold_shards(p_worker uuid, p_target text, p_lease interval) RETURNS smallint[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_kept  boolean := scheduler.keep_lease(p_worker, p_target, p_lease);
+  v_share integer;
+  v_held  integer;
+begin
+  select ceil(16.0 / count(*)) into v_share
+    from state.worker_leases l
+   where l.worker_target = p_target and l.expires_at > clock_timestamp();
+  update state.relay_shards s
+     set worker_id = null
+   where s.shard in (select r.shard from state.relay_shards r where r.worker_id = p_worker order by r.shard offset v_share);
+  select count(*) into v_held from state.relay_shards s where s.worker_id = p_worker;
+  if v_held < v_share then
+    update state.relay_shards s
+       set worker_id = p_worker
+      from (select r.shard
+              from state.relay_shards r
+             where r.worker_id is null
+                or not exists (select from state.worker_leases l where l.worker_id = r.worker_id and l.expires_at > '-infinity')
+             order by r.shard
+             limit v_share - v_held
+               for update skip locked) f
+     where s.shard = f.shard;
+  end if;
+  -- Of what is told again nothing is left. What commits later with a number of that range is not published yet, so it is found.
+  update state.relay_shards s
+     set replay_after = s.replay_upto
+   where s.worker_id = p_worker and s.replay_after < s.replay_upto
+     and not exists (select from state.outbox o
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto);
+  return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
+end $$;
+CREATE FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  insert into state.worker_leases as l (worker_id, worker_target, expires_at)
+  values (p_worker, p_target, clock_timestamp() + p_lease)
+      on conflict (worker_id) do update
+     set renewed_at = clock_timestamp(), expires_at = excluded.expires_at
+   where l.expires_at > '-infinity';
+  if not found then
+    raise exception 'worker % has lost its lease', p_worker using errcode = 'WB005';
+  end if;
+  return true;
 end $$;
 CREATE FUNCTION scheduler.lapse_leases(p_lease interval) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -537,6 +624,32 @@ CREATE FUNCTION scheduler.list_quarantine(p_most integer) RETURNS TABLE(project_
    order by q.last_at desc
    limit p_most
 $$;
+CREATE FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[], p_shards smallint[], p_replayed bigint[], p_made_at timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_marked integer;
+begin
+  update state.outbox o
+     set published_at = clock_timestamp()
+    from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
+   where o.project_id = e.project_id and o.agent_turn_id = e.agent_turn_id and o.event = e.event and o.event_id = e.event_id
+     and o.agent_turn_id = any (p_turns) and o.published_at is null;
+  get diagnostics v_marked = row_count;
+  update state.relay_shards s
+     set replay_after = r.replayed
+    from unnest(p_shards, p_replayed) as r (shard, replayed)
+   where s.shard = r.shard and s.worker_id = p_worker and s.stream_made_at = p_made_at;
+  return v_marked;
+end $$;
+CREATE FUNCTION scheduler.outbox_lag() RETURNS TABLE(n_unpublished bigint, oldest_at timestamp with time zone, n_replaying integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select count(*), min(o.created_at), (select count(*)::integer from state.relay_shards s where s.replay_after < s.replay_upto)
+    from (select o.created_at from state.outbox o where o.published_at is null limit 100000) o
+$$;
 CREATE FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -569,25 +682,44 @@ CREATE FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) RET
           limit p_most) c
    limit p_most
 $$;
-CREATE FUNCTION scheduler.ready_targets() RETURNS TABLE(workers text[], handlers text[])
+CREATE FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_moved integer;
+begin
+  update state.relay_shards s
+     set stream_made_at = p_made_at, replay_after = 0,
+         replay_upto = case when s.stream_made_at is null then 0 else (select q.last_value from state.outbox_seq q) end
+   where s.stream_made_at is distinct from p_made_at;
+  get diagnostics v_moved = row_count;
+  return v_moved;
+end $$;
+CREATE FUNCTION scheduler.ready_doors() RETURNS TABLE(project_id uuid, target text, calls boolean)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  with recursive worker (target) as (
-    (select i.worker_target::text from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
+  with recursive worker (target, project_id) as (
+    (select i.worker_target::text, i.project_id from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
     union all
-    select (select i.worker_target::text from state.agent_inbox i
-             where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1)
-      from worker w where w.target is not null
-  ), handler (target) as (
-    (select c.target::text from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
+    select n.target, n.project_id
+      from worker w
+     cross join lateral (select i.worker_target::text as target, i.project_id from state.agent_inbox i
+                          where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1) n
+  ), handler (target, project_id) as (
+    (select c.target::text, c.project_id from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
     union all
-    select (select c.target::text from state.waiting_calls c where c.status = 'pending' and c.target > h.target order by c.target limit 1)
-      from handler h where h.target is not null
+    select n.target, n.project_id
+      from handler h
+     cross join lateral (select c.target::text as target, c.project_id from state.waiting_calls c
+                          where c.status = 'pending' and c.target > h.target order by c.target limit 1) n
   )
-  select array(select target from worker where target is not null), array(select target from handler where target is not null)
+  select w.project_id, w.target, false from worker w
+   union all
+  select h.project_id, h.target, true from handler h
 $$;
-CREATE FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) RETURNS TABLE(project_ids uuid[], agent_turn_ids uuid[])
+CREATE FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) RETURNS TABLE(held_ids uuid[], stops boolean[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -597,9 +729,14 @@ begin
    where l.worker_id = p_worker and l.expires_at > '-infinity';
   if found then
     return query
-    select coalesce(array_agg(i.project_id), '{}'), coalesce(array_agg(i.agent_turn_id), '{}')
-      from state.agent_inbox i
-     where i.worker_id = p_worker and i.status = 'processing' and i.stop_asked;
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.stop_asked), '{}')
+      from (select i.agent_turn_id as id, i.stop_asked
+              from state.agent_inbox i
+             where i.worker_id = p_worker and i.status = 'processing'
+             union all
+            select c.tool_call_id, false
+              from state.waiting_calls c
+             where c.worker_id = p_worker and c.status = 'processing') h;
   end if;
 end $$;
 CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
@@ -618,12 +755,6 @@ CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETU
    where l.expires_at > '-infinity'
    limit p_most
 $$;
-CREATE FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  insert into state.worker_leases (worker_id, worker_target, expires_at) values (p_worker, p_target, clock_timestamp() + p_lease)
-$$;
 CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -638,6 +769,29 @@ CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) 
                              where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null)
           limit p_most) b
    limit p_most
+$$;
+CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TABLE(shard smallint, replayed boolean, stream_made_at timestamp with time zone, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid, event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid, traceparent text, tracestate text, created_at timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.shard, s.replay_after < s.replay_upto, s.stream_made_at, o.project_id, coalesce(t.channel, 'public'), o.agent_id, o.agent_turn_id,
+         o.event, o.event_id, o.outbox_seq, o.status, o.turn_epoch, o.step_id, o.card_id, t.trace_id, t.traceparent, t.tracestate,
+         o.created_at
+    from state.relay_shards s
+   cross join lateral (
+         (select o.* from state.outbox o
+           where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
+           order by o.outbox_seq
+           limit p_most)
+          union all
+         (select o.* from state.outbox o
+           where s.replay_after < s.replay_upto and o.shard = s.shard
+             and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+           order by o.outbox_seq
+           limit p_most)) o
+    left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+   where s.worker_id = p_worker
+   order by o.outbox_seq
 $$;
 CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -766,13 +920,14 @@ declare
   v_epoch  bigint;
   v_calls  uuid[];
   v_forks  integer;
+  v_told   integer;
 begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
@@ -808,8 +963,8 @@ begin
           trace_id)
   values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
           v_turn.trace_id);
-  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
-  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, c_ids[v_n]);
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
+  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, p_epoch, p_step, c_ids[v_n]);
   --! finish.event
   -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
   if p_queued > 0 then
@@ -825,6 +980,9 @@ begin
     update state.agent_inbox i
        set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
+  end if;
+  if v_turn.emit_state_event or v_next is not null then
+    v_told := state.tell(p_project, array[p_turn, v_next], p_agent, null);
   end if;
   --! finish.next
   if v_turn.batch_id is not null then
@@ -928,6 +1086,9 @@ begin
   values (p_project, p_turn, 'enqueue', 'request', p_turn, p_agent, p_source_agent,
           enqueue.turn_epoch, p_context_cards[1], p_recursion_depth, p_trace);
   --! enqueue.edge
+  if p_emit_state_event and enqueue.turn_epoch is not null then
+    v_written := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
+  end if;
 end $$;
 CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
     LANGUAGE plpgsql
@@ -938,7 +1099,7 @@ declare
   v_written integer;
   v_locked integer;
   v_children integer;
-  v_batches integer;
+  v_batches uuid[];
   v_new    uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
@@ -973,7 +1134,7 @@ begin
  returning agent_turn_id
   )
   select array_agg(n.agent_turn_id) into v_new from new n;
-  select count(*), count(distinct t.batch_id) into v_children, v_batches
+  select count(*), array_agg(distinct t.batch_id) into v_children, v_batches
     from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid)
    where t.batch_id is not null and t.agent_turn_id = any (v_new);
   if v_children > 0 then
@@ -981,15 +1142,14 @@ begin
     perform from state.pmo_batch_tasks k
       join jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
         on k.batch_id = t.batch_id and k.task_index = t.task_index and k.agent_turn_id = t.agent_turn_id
-     where k.project_id = p_project and k.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))
+     where k.project_id = p_project and k.batch_id = any (v_batches)
        and k.status = 'open' and t.agent_turn_id = any (v_new)
      order by k.batch_id, k.task_index
        for no key update of k;
     get diagnostics v_locked = row_count;
-    if v_locked <> v_children or v_batches <> (
+    if v_locked <> v_children or cardinality(v_batches) <> (
          select count(*) from state.pmo_batches b
-          where b.project_id = p_project and b.status = 'open'
-            and b.batch_id = any (array(select distinct (j ->> 'batch_id')::uuid from jsonb_array_elements(p_turns) j))) then
+          where b.project_id = p_project and b.status = 'open' and b.batch_id = any (v_batches)) then
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
   end if;
@@ -1055,6 +1215,9 @@ begin
     )
     select p.agent_turn_id, p.epoch, p.worker_target, false from placed p;
     --! enqueue_many.rows
+    if exists (select from jsonb_to_recordset(p_turns) as t (emit_state_event boolean) where t.emit_state_event) then
+      v_written := state.tell(p_project, v_new, null, 'dispatched');
+    end if;
   end if;
   if coalesce(cardinality(v_new), 0) < v_count then
     -- The turn's id is its key: the same id for another agent is not a replay.
@@ -1163,16 +1326,17 @@ declare
   v_children integer;
   v_calls    uuid[];
   v_forks    integer;
+  v_emits    integer;
+  v_told     integer;
+  v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
 begin
   v_entered := state.enter(p_project);
-  if v_count > 1 then
-    perform from state.agent_state_head h
-      where h.project_id = p_project and h.agent_id = any (p_agents)
-      order by h.agent_id
-        for no key update;
-  end if;
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = any (p_agents)
+    order by h.agent_id
+      for no key update;
   with moved as (
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -1213,7 +1377,7 @@ begin
            claim_token = e.claim_token
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, e.agent_id, e.turn_epoch, e.claim_token, e.status,
            e.deliverable_card_id, e.card_ids, e.step_id
   ), box as (
     update cardbox.boxes b
@@ -1245,16 +1409,18 @@ begin
            t.status, t.recursion_depth, t.trace_id
       from turn t
   ), event as (
-    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
-    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
+    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
+    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
+      from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_calls
+  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event),
+         (select array_agg(c.tool_call_id) from call c)
+    into v_ended, v_children, v_emits, v_calls
     from turn t;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
   end if;
-  if v_ended <> jsonb_array_length(p_ends) then
+  if v_ended <> v_count then
     raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;
   if v_children > 0 and p_alone then
@@ -1283,9 +1449,12 @@ begin
          set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
         from head h
        where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
-   returning i.worker_target
+   returning i.worker_target, i.agent_turn_id
     )
-    select array_agg(distinct r.worker_target::text) into v_targets from row r;
+    select array_agg(distinct r.worker_target::text), array_agg(r.agent_turn_id) into v_targets, v_next from row r;
+  end if;
+  if v_emits > 0 or v_next is not null then
+    v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
   if v_children > 0 then
@@ -1472,6 +1641,7 @@ declare
   v_inbox  state.agent_inbox;
   v_queued integer;
   v_waits  boolean;
+  v_told   integer;
 begin
   v_entered := state.enter(p_project);
   select h.n_queued into v_queued
@@ -1508,6 +1678,7 @@ begin
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_project and i.agent_turn_id = p_turn;
+  v_told := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
@@ -1536,6 +1707,7 @@ declare
   v_entered text;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
+  v_told  integer;
 begin
   v_entered := state.enter(p_project);
   select h.* into v_head
@@ -1579,6 +1751,7 @@ begin
      set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
          dispatched_at = coalesce(i.dispatched_at, now())
    where i.project_id = p_project and i.agent_turn_id = p_turn;
+  v_told := state.tell(p_project, array[p_turn], v_head.agent_id, v_head.status);
   --! release.armed
   return query select array[v_inbox.worker_target::text];
 end $$;
@@ -1710,6 +1883,8 @@ declare
   v_outcome  text := 'running';
   v_stop     text;
   v_lost     integer;
+  v_emit     boolean;
+  v_told     integer;
 begin
   v_entered := state.enter(p_project);
   perform from state.agent_state_head h
@@ -1730,7 +1905,7 @@ begin
   --! step.locked
   select i.stop_reason, i.n_lost_leases into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  select b.box_id, b.length into v_box, v_length
+  select b.box_id, b.length, t.emit_state_event into v_box, v_length, v_emit
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
@@ -1751,6 +1926,8 @@ begin
     return query select 'running'::text, v_stop, true;
     return;
   end if;
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
+  values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);
   --! step.row
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
@@ -1783,6 +1960,9 @@ begin
     update state.agent_inbox i
        set status = 'deferred', worker_id = null, silent_by = null
      where i.project_id = p_project and i.agent_turn_id = p_turn;
+    if v_emit then
+      v_told := state.tell(p_project, array[p_turn], p_agent, 'suspended');
+    end if;
   end if;
   if v_lost > 0 then
     -- It moves: what it lost before says nothing about what it will.
@@ -1837,6 +2017,23 @@ begin
     from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+end $$;
+CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_told integer;
+begin
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
+  select p_project, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, coalesce(p_status, h.status::text), h.turn_epoch
+    from state.turns t
+    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
+   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.emit_state_event
+     and (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
+     and (p_agent is null or t.agent_id = p_agent)
+   order by t.agent_turn_id;
+  get diagnostics v_told = row_count;
+  return v_told;
 end $$;
 CREATE TABLE cardbox.box_entries (
     project_id uuid NOT NULL,
@@ -1950,7 +2147,9 @@ CREATE TABLE state.outbox (
     event_id uuid NOT NULL,
     outbox_seq bigint DEFAULT nextval('state.outbox_seq'::regclass) NOT NULL,
     agent_id uuid NOT NULL,
-    status text NOT NULL,
+    status state.event_status NOT NULL,
+    turn_epoch bigint,
+    step_id uuid,
     card_id uuid,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     published_at timestamp with time zone,
@@ -2099,6 +2298,16 @@ CREATE TABLE state.quarantine (
     quarantined_at timestamp with time zone
 );
 ALTER TABLE ONLY state.quarantine FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.relay_shards (
+    shard smallint NOT NULL,
+    worker_id uuid,
+    stream_made_at timestamp with time zone,
+    replay_after bigint DEFAULT 0 NOT NULL,
+    replay_upto bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT relay_shards_shard_check CHECK (((shard >= 0) AND (shard <= 15)))
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.relay_shards FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.sweep_clock (
     one boolean DEFAULT true NOT NULL,
     beat_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -2111,7 +2320,7 @@ CREATE TABLE state.turns (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
     agent_id uuid NOT NULL,
-    channel text DEFAULT 'public'::text NOT NULL,
+    channel state.channel DEFAULT 'public'::text NOT NULL,
     status state.turn_status DEFAULT 'open'::text NOT NULL,
     profile_box_id uuid,
     context_box_id uuid NOT NULL,
@@ -2212,6 +2421,8 @@ ALTER TABLE ONLY state.pmo_batches
     ADD CONSTRAINT pmo_batches_pkey PRIMARY KEY (project_id, batch_id);
 ALTER TABLE ONLY state.quarantine
     ADD CONSTRAINT quarantine_pkey PRIMARY KEY (project_id, sweep, subject_id);
+ALTER TABLE ONLY state.relay_shards
+    ADD CONSTRAINT relay_shards_pkey PRIMARY KEY (shard);
 ALTER TABLE ONLY state.sweep_clock
     ADD CONSTRAINT sweep_clock_pkey PRIMARY KEY (one);
 ALTER TABLE ONLY state.turns
@@ -2238,6 +2449,7 @@ CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) 
 CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
 CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, agent_turn_id);
@@ -2293,11 +2505,14 @@ CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting(
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.idempotency TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.outbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.pmo_batches TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.quarantine TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.relay_shards TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.sweep_clock TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.turns TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.waiting_calls TO waybill_scheduler USING (true);
@@ -2312,7 +2527,7 @@ GRANT USAGE ON SCHEMA cardbox TO waybill_scheduler;
 GRANT USAGE ON SCHEMA resource TO waybill_service;
 GRANT USAGE ON SCHEMA resource TO waybill_scheduler;
 GRANT USAGE ON SCHEMA scheduler TO waybill_service;
-GRANT CREATE ON SCHEMA scheduler TO waybill_scheduler;
+GRANT ALL ON SCHEMA scheduler TO waybill_scheduler;
 GRANT USAGE ON SCHEMA state TO waybill_service;
 GRANT USAGE ON SCHEMA state TO waybill_scheduler;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
@@ -2330,12 +2545,12 @@ REVOKE ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most int
 GRANT ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.end_worker(p_worker uuid) FROM PUBLIC;
@@ -2344,26 +2559,40 @@ REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.forget_keys(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.forget_keys(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.held_calls(p_worker uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.held_calls(p_worker uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.held_turns(p_worker uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.held_turns(p_worker uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.hold_shards(p_worker uuid, p_target text, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.hold_shards(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.list_projects(after text, most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.list_projects(after text, most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.list_quarantine(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.list_quarantine(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[], p_shards smallint[], p_replayed bigint[], p_made_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[], p_shards smallint[], p_replayed bigint[], p_made_at timestamp with time zone) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.outbox_lag() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.outbox_lag() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.ready_targets() FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.ready_targets() TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.ready_doors() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.ready_doors() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
@@ -2408,6 +2637,9 @@ REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_e
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_service;
+GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_service;
 GRANT SELECT ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(project_id) ON TABLE cardbox.boxes TO waybill_service;
@@ -2444,7 +2676,10 @@ GRANT SELECT,INSERT ON TABLE cardbox.erasures TO waybill_eraser;
 GRANT SELECT,INSERT ON TABLE state.agent_steps TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.execution_edges TO waybill_service;
 GRANT USAGE ON SEQUENCE state.outbox_seq TO waybill_service;
+GRANT SELECT,USAGE ON SEQUENCE state.outbox_seq TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
+GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_service;
@@ -2490,11 +2725,13 @@ GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_service;
 GRANT SELECT ON TABLE state.quarantine TO waybill_scheduler;
+GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.turns TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(agent_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(channel) ON TABLE state.turns TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.turns TO waybill_service;
 GRANT SELECT(profile_box_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(context_box_id) ON TABLE state.turns TO waybill_scheduler;
@@ -2505,6 +2742,9 @@ GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(traceparent) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(tracestate) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(emit_state_event) ON TABLE state.turns TO waybill_scheduler;
 GRANT UPDATE(finished_at) ON TABLE state.turns TO waybill_service;
 GRANT UPDATE(deliverable_card_id) ON TABLE state.turns TO waybill_service;
 GRANT UPDATE(turn_epoch) ON TABLE state.turns TO waybill_service;

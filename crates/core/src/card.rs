@@ -268,6 +268,13 @@ impl Draft {
         Draft::new(CardType::instruction(), Role::User, Content::Text(json::text(text).into_owned()))
     }
 
+    /// The `tool.result` that answers a call.
+    pub fn tool_result(tool_call_id: ToolCallId, status: &str, result: Value) -> Draft {
+        let content = ResultContent { status: status.to_owned(), result, extra: Map::new() };
+        let draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
+        Draft { tool_call_id: Some(tool_call_id), ..draft }
+    }
+
     /// Checks the draft, writes its canonical bytes, hashes them and counts their tokens.
     pub fn seal(self) -> Result<NewCard, Invalid> {
         let tokens = self.count_tokens();

@@ -88,55 +88,81 @@ uuid_ids! {
     SessionId "session",
     /// One process that runs turns or answers calls.
     WorkerId "worker",
+    /// One event of the outbox.
+    EventId "event",
 }
 
-/// Who is rung and who may claim: a kind of worker, or a handler of calls. A token of a subject, so its signs are few.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-#[serde(try_from = "String", into = "String")]
-pub struct Target(String);
-
-impl Target {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The text cannot be a target.
+/// The text cannot be a token of a subject.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a target: use 1 to 63 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")]
-pub struct MalformedTarget(String);
+#[error("{text:?} is not a {kind}: use 1 to 63 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")]
+pub struct MalformedToken {
+    kind: &'static str,
+    text: String,
+}
 
-impl TryFrom<String> for Target {
-    type Error = MalformedTarget;
+macro_rules! tokens {
+    ($($(#[$doc:meta])* $name:ident $kind:literal),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
 
-    fn try_from(text: String) -> Result<Target, MalformedTarget> {
-        let sign = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        let valid = (1..=63).contains(&text.len())
-            && sign(text.as_bytes()[0])
-            && text.bytes().all(|b| sign(b) || b == b'_' || b == b'-');
-        if valid { Ok(Target(text)) } else { Err(MalformedTarget(text)) }
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = MalformedToken;
+
+            fn try_from(text: String) -> Result<$name, MalformedToken> {
+                if is_token(&text) { Ok($name(text)) } else { Err(MalformedToken { kind: $kind, text }) }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = MalformedToken;
+
+            fn from_str(text: &str) -> Result<$name, MalformedToken> {
+                text.to_owned().try_into()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(token: $name) -> String {
+                token.0
+            }
+        }
+    )*};
+}
+
+tokens! {
+    /// Who is rung and who may claim: a kind of worker, or a handler of calls. A token of a subject, so its signs are few.
+    Target "target",
+    /// Where the events of a turn go: a token of a subject.
+    Channel "channel",
+}
+
+impl Default for Channel {
+    fn default() -> Channel {
+        Channel("public".to_owned())
     }
 }
 
-impl FromStr for Target {
-    type Err = MalformedTarget;
-
-    fn from_str(text: &str) -> Result<Target, MalformedTarget> {
-        text.to_owned().try_into()
-    }
-}
-
-impl From<Target> for String {
-    fn from(target: Target) -> String {
-        target.0
-    }
+/// A dot or a `*` in one would reroute messages.
+fn is_token(text: &str) -> bool {
+    let sign = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    (1..=63).contains(&text.len())
+        && sign(text.as_bytes()[0])
+        && text.bytes().all(|b| sign(b) || b == b'_' || b == b'-')
 }
 
 /// A W3C trace id: 16 bytes, written as 32 lower-case hex digits.

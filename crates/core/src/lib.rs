@@ -1,4 +1,5 @@
-//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes, turns and the right to act on them.
+//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes, turns and the right to act on them,
+//! signals and events.
 //!
 //! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
 //! is [`id`]: new ids are UUIDv7, which take the time and random bits when they are minted.
@@ -12,3 +13,5 @@ pub mod card;
 pub mod card_box;
 
 pub mod turn;
+
+pub mod bus;

@@ -11,6 +11,7 @@ grant usage on schema cardbox to waybill_scheduler;
 
 -- Words of closed sets, as domains: see cardbox.role.
 create domain state.target as text check (value ~ '^[a-z0-9][a-z0-9_-]{0,62}$');
+create domain state.channel as text check (value ~ '^[a-z0-9][a-z0-9_-]{0,62}$');
 create domain state.head_status as text check (value in ('idle', 'dispatched', 'running', 'suspended'));
 create domain state.turn_status as text check (value in ('open', 'success', 'failed', 'canceled', 'timeout'));
 create domain state.message_type as text check (value in ('turn', 'tool_result', 'timeout', 'stop'));
@@ -20,6 +21,8 @@ create domain state.batch_status as text check (value in ('open', 'success', 'pa
 create domain state.step_outcome as text check (value in ('running', 'suspended', 'finished'));
 create domain state.primitive as text check (value in ('enqueue', 'report', 'join', 'command'));
 create domain state.edge_phase as text check (value in ('request', 'response', 'dropped'));
+create domain state.event_status as text
+  check (value in ('success', 'failed', 'canceled', 'timeout', 'running', 'suspended', 'idle', 'dispatched'));
 create domain state.event as text check (value in ('task', 'step', 'state'));
 
 -- ── the roster ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -66,7 +69,7 @@ create table state.turns (
   project_id           uuid        not null,
   agent_turn_id        uuid        not null,
   agent_id             uuid        not null,
-  channel              text        not null default 'public',
+  channel              state.channel        not null default 'public',
   status               state.turn_status        not null default 'open',
   profile_box_id       uuid,
   context_box_id       uuid        not null,
@@ -233,6 +236,18 @@ create table state.sweep_clock (
 ) with (fillfactor = 50);
 insert into state.sweep_clock default values;
 
+-- Who publishes which part of the outbox: one owner each, whose lease holds. Belongs to no project.
+create table state.relay_shards (
+  shard          smallint    not null primary key check (shard between 0 and 15),
+  worker_id      uuid,
+  -- The stream that is published to, known by when it was made.
+  stream_made_at timestamptz,
+  -- Of a stream that was lost: what is told again, after this and up to that. Equal: nothing.
+  replay_after   bigint      not null default 0,
+  replay_upto    bigint      not null default 0
+) with (fillfactor = 50);
+insert into state.relay_shards (shard) select generate_series(0, 15);
+
 -- Rows whose sweep failed again and again stand aside until somebody looks.
 create table state.quarantine (
   project_id     uuid        not null,
@@ -300,11 +315,13 @@ create table state.outbox (
   project_id    uuid        not null,
   agent_turn_id uuid        not null,
   event         state.event        not null,
-  -- The turn of a task event, so that there is one; the step of a step event.
+  -- The turn of a task event, so that there is one; the step of a step event; of a state event, any.
   event_id      uuid        not null,
   outbox_seq    bigint      not null default nextval('state.outbox_seq'),
   agent_id      uuid        not null,
-  status        text        not null,
+  status        state.event_status        not null,
+  turn_epoch    bigint,
+  step_id       uuid,
   card_id       uuid,
   created_at    timestamptz not null default now(),
   published_at  timestamptz,
@@ -312,6 +329,8 @@ create table state.outbox (
   primary key (project_id, agent_turn_id, event, event_id)
 ) partition by range (agent_turn_id);
 create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
+-- For telling everything again, when the stream was lost.
+create index outbox_order on state.outbox (shard, outbox_seq);
 
 create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
@@ -365,7 +384,7 @@ begin
   end loop;
   -- What the scheduler's functions cross projects for. Pointers only: no card, no box, no text of anybody.
   foreach t in array array['state.agent_state_head', 'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches',
-                           'state.turns', 'state.quarantine', 'state.idempotency'] loop
+                           'state.turns', 'state.quarantine', 'state.idempotency', 'state.outbox'] loop
     execute format('create policy scheduler on %s to waybill_scheduler using (true)', t);
   end loop;
 end $$;
@@ -388,8 +407,12 @@ grant update (status, claim_token) on state.agent_state_head to waybill_schedule
 grant update (status, claim_token, worker_id, silent_by) on state.agent_inbox to waybill_scheduler;
 grant update (status, claim_token, worker_id) on state.waiting_calls to waybill_scheduler;
 grant select (project_id, batch_id, status, deadline_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
-grant select (project_id, agent_turn_id, agent_id, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id, parent_agent_turn_id,
-              batch_id, recursion_depth, trace_id) on state.turns to waybill_scheduler;
+grant select (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+              parent_agent_turn_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
+   on state.turns to waybill_scheduler;
+grant select, insert, update (published_at) on state.outbox to waybill_scheduler;
+grant usage, select on sequence state.outbox_seq to waybill_scheduler;
+grant select, update on state.relay_shards to waybill_scheduler;
 grant select on state.quarantine to waybill_scheduler;
 grant select (project_id, expires_at), delete on state.idempotency to waybill_scheduler;
 grant select, insert, update, delete on state.worker_leases to waybill_scheduler;
@@ -400,6 +423,9 @@ create policy scheduler on state.worker_leases to waybill_scheduler using (true)
 alter table state.sweep_clock enable row level security;
 alter table state.sweep_clock force row level security;
 create policy scheduler on state.sweep_clock to waybill_scheduler using (true);
+alter table state.relay_shards enable row level security;
+alter table state.relay_shards force row level security;
+create policy scheduler on state.relay_shards to waybill_scheduler using (true);
 
 -- History is not rewritten, whoever asks. Whole partitions are dropped.
 create trigger keep before update or delete on state.agent_steps for each row execute function cardbox.refuse('history is append-only');

@@ -6,14 +6,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::{FromRow, types::Json};
 use waybill_core::{
-    card::{CardType, Content, Draft, NewCard, ResultContent, Role},
+    bus::Door,
+    card::{Draft, NewCard},
     id::{AgentId, BatchId, BoxId, CardId, ProjectId, Target, ToolCallId, TurnId},
     turn::ClaimToken,
 };
 
 use crate::{
     card::bind_cards,
-    turn::{Error, Stopped, stop},
+    turn::{Error, stop},
     work::{Kernel, UnitOfWork, Work},
 };
 
@@ -83,15 +84,15 @@ struct TaskRow {
 }
 
 /// Closes a batch if it is due: all tasks over, a failure with `fail_fast`, or its deadline. Tells the parent in the same
-/// transaction. Says whom to ring once that is committed.
-pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<Option<Target>, Error> {
+/// transaction. False: it was closed before, or is to go on.
+pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error> {
     let locked: Option<(ToolCallId, bool, bool)> =
         sqlx::query_as("select tool_call_id, fail_fast, overdue from state.lock_batch($1, $2)")
             .bind(work.project_id())
             .bind(batch_id)
             .fetch_optional(work.connection())
             .await?;
-    let Some((tool_call_id, fail_fast, overdue)) = locked else { return Ok(None) };
+    let Some((tool_call_id, fail_fast, overdue)) = locked else { return Ok(false) };
     let tasks: Vec<TaskRow> = sqlx::query_as(
         "select task_index, status::text, deliverable_card_id, output_box_id
            from state.pmo_batch_tasks
@@ -102,7 +103,7 @@ pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<Option<Targ
     .bind(batch_id)
     .fetch_all(work.connection())
     .await?;
-    let Some(status) = verdict(&tasks, fail_fast, overdue) else { return Ok(None) };
+    let Some(status) = verdict(&tasks, fail_fast, overdue) else { return Ok(false) };
     let cards = [result_card(tool_call_id, status, &tasks)?];
     let query = sqlx::query_scalar(
         "select worker_target
@@ -111,7 +112,9 @@ pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<Option<Targ
     .bind(work.project_id())
     .bind(batch_id)
     .bind(status);
-    Ok(bind_cards!(query, &cards).fetch_one(work.connection()).await?)
+    let parent: Option<Target> = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    parent.into_iter().for_each(|target| work.ring(Door::Agent(target)));
+    Ok(true)
 }
 
 /// What a batch has come to; none while it is to go on.
@@ -151,10 +154,7 @@ fn result_card(tool_call_id: ToolCallId, status: &str, tasks: &[TaskRow]) -> Res
         let failed = tasks.iter().filter(|task| !matches!(task.status.as_str(), "success" | "open"));
         json!({ "status": status, "counts": counts, "failed": failed.take(MOST_FAILURES).map(one).collect::<Vec<_>>() })
     };
-    let content = ResultContent { status: status.to_owned(), result, extra: serde_json::Map::new() };
-    let mut draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
-    draft.tool_call_id = Some(tool_call_id);
-    Ok(draft.seal()?)
+    Ok(Draft::tool_result(tool_call_id, status, result).seal()?)
 }
 
 /// The tasks of a batch, in order: for a handler that finds it open and dispatches what is left.
@@ -191,28 +191,26 @@ pub async fn dispatched(
 /// How many children are told to stop at a time.
 const MOST_STOPPED: i32 = 100;
 
-/// Stops children of a batch that closed before they were over, each in a transaction of its own. Says whom to ring. One that
-/// cannot be stopped does not keep the others from it.
-pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: BatchId) -> Result<Vec<Target>, Error> {
+/// Stops children of a batch that closed before they were over, each in a transaction of its own. One that cannot be stopped
+/// does not keep the others from it.
+pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: BatchId) -> Result<(), Error> {
     let turns: Vec<TurnId> = sqlx::query_scalar("select unnest(state.settle_batch($1, $2, $3))")
         .bind(project_id)
         .bind(batch_id)
         .bind(MOST_STOPPED)
         .fetch_all(kernel.pool())
         .await?;
-    let (mut targets, mut failed) = (Vec::new(), None);
+    let mut stopped = Ok(());
     for turn_id in turns {
-        match stop_child(kernel, project_id, turn_id).await {
-            Ok(rung) => targets.extend(rung),
-            Err(error) => failed = Some(error),
+        if let Err(error) = stop_child(kernel, project_id, turn_id).await {
+            stopped = Err(error);
         }
     }
-    failed.map_or(Ok(targets), Err)
+    stopped
 }
 
-async fn stop_child(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<Vec<Target>, Error> {
+async fn stop_child(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<(), Error> {
     let mut work = kernel.begin(project_id).await?;
-    let stopped = stop(&mut work, turn_id, "its batch has ended").await?;
-    work.commit().await?;
-    Ok(if let Stopped::Ended(rung) = stopped { rung } else { Vec::new() })
+    stop(&mut work, turn_id, "its batch has ended").await?;
+    Ok(work.commit().await?)
 }

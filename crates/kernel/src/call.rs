@@ -3,13 +3,14 @@
 use chrono::{DateTime, Utc};
 use sqlx::FromRow;
 use waybill_core::{
-    card::{CardType, Content, Draft, NewCard, ResultContent, Role},
-    id::{AgentId, CardId, ProjectId, StepId, Target, ToolCallId, TurnId},
+    bus::Door,
+    card::{Draft, NewCard},
+    id::{AgentId, CardId, ProjectId, StepId, Target, ToolCallId, TurnId, WorkerId},
     turn::ClaimToken,
 };
 
 use crate::{
-    turn::{Claiming, Error},
+    turn::{Claiming, Error, interval},
     work::{Kernel, Work},
 };
 
@@ -30,12 +31,13 @@ pub struct ClaimedCall {
 
 /// Claims up to `most` calls, as turns are claimed.
 pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
-    let claimed: Vec<ClaimedCall> = sqlx::query_as("select * from scheduler.claim_calls($1, $2, $3, $4, $5)")
+    let claimed: Vec<ClaimedCall> = sqlx::query_as("select * from scheduler.claim_calls($1, $2, $3, $4, $5, $6)")
         .bind(claiming.worker_id)
         .bind(&claiming.target)
         .bind(claiming.after)
         .bind(claiming.most.max(1))
         .bind(claiming.in_flight_cap.max(1))
+        .bind(interval(claiming.lease))
         .fetch_all(kernel.pool())
         .await?;
     if let Some(last) = claimed.last() {
@@ -44,29 +46,27 @@ pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<Claim
     Ok(claimed)
 }
 
-/// Takes a call from whoever claimed it. Says whom to ring once this is committed; none: it was answered, or taken before.
-pub async fn reclaim(
-    work: &mut impl Work,
-    tool_call_id: ToolCallId,
-    claim_token: ClaimToken,
-) -> Result<Option<Target>, Error> {
-    let target = sqlx::query_scalar("select state.reclaim_call($1, $2, $3)")
+/// What a service holds: more than it knows of where a claim was committed without its learning of it.
+pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCall>, Error> {
+    let held = sqlx::query_as("select * from scheduler.held_calls($1)").bind(worker_id);
+    Ok(held.fetch_all(kernel.pool()).await?)
+}
+
+/// Takes a call from whoever claimed it. False: it was answered, or taken before.
+pub async fn reclaim(work: &mut impl Work, tool_call_id: ToolCallId, claim_token: ClaimToken) -> Result<bool, Error> {
+    let target: Option<Target> = sqlx::query_scalar("select state.reclaim_call($1, $2, $3)")
         .bind(work.project_id())
         .bind(tool_call_id)
         .bind(claim_token)
         .fetch_one(work.connection())
         .await?;
-    Ok(target)
+    let taken = target.is_some();
+    target.into_iter().for_each(|target| work.ring(Door::Tool(target)));
+    Ok(taken)
 }
 
 /// The answer that stands in for one that did not come in time.
 pub fn timeout_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
-    let content = ResultContent {
-        status: "timeout".to_owned(),
-        result: serde_json::json!("the call was not answered before its deadline"),
-        extra: serde_json::Map::new(),
-    };
-    let mut draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
-    draft.tool_call_id = Some(tool_call_id);
-    Ok(draft.seal()?)
+    let result = serde_json::json!("the call was not answered before its deadline");
+    Ok(Draft::tool_result(tool_call_id, "timeout", result).seal()?)
 }

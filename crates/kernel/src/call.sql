@@ -1,5 +1,6 @@
 -- Commands are the calls that turns wait for. Claimed like turns: round robin over projects, a token, a lease.
-create or replace function scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer)
+create or replace function scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer,
+  p_lease interval)
 returns table (project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid,
   claim_token bigint, deadline_at timestamptz, n_lost_leases integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -10,10 +11,8 @@ declare
   v_room     integer;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
+  v_kept     boolean;
 begin
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
-    raise exception 'worker % holds no lease', p_worker using errcode = 'WB005';
-  end if;
   while cardinality(v_projects) < greatest(p_most, 2) loop
     select c.project_id into v_at
       from state.waiting_calls c
@@ -35,6 +34,9 @@ begin
   end loop;
   if v_projects = '{}' then
     return;
+  end if;
+  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+    v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   return query
   with candidate as materialized (
@@ -62,6 +64,18 @@ begin
   --! claim_calls.taken
 end $$;
 alter function scheduler.claim_calls owner to waybill_scheduler;
+
+-- What a service holds: for one whose claim was committed without its learning of it.
+create or replace function scheduler.held_calls(p_worker uuid)
+returns table (project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid,
+  claim_token bigint, deadline_at timestamptz, n_lost_leases integer)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
+         c.n_lost_leases
+    from state.waiting_calls c
+   where c.worker_id = p_worker and c.status = 'processing'
+$$;
+alter function scheduler.held_calls owner to waybill_scheduler;
 
 -- Takes a call from whoever claimed it, so that another may.
 create or replace function state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) returns text

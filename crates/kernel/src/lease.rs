@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use waybill_core::id::{ProjectId, Target, TurnId, WorkerId};
+use sqlx::{FromRow, postgres::PgRow};
+use waybill_core::id::{Target, WorkerId};
 
 use crate::{
     turn::{Error, interval},
@@ -12,10 +13,10 @@ use crate::{
 /// How long a process may be out of reach before its turns are given to others.
 pub const LEASE: Duration = Duration::from_secs(4);
 
-/// Starts a process: from now on it may claim.
+/// Begins a lease under a new name. A claim does the same by itself; this is for whoever holds something else.
 pub async fn start(kernel: &Kernel, target: &Target, lease: Duration) -> Result<WorkerId, Error> {
     let worker_id = WorkerId::new();
-    sqlx::query("select scheduler.start_worker($1, $2, $3)")
+    sqlx::query("select scheduler.keep_lease($1, $2, $3)")
         .bind(worker_id)
         .bind(target)
         .bind(interval(lease))
@@ -24,16 +25,20 @@ pub async fn start(kernel: &Kernel, target: &Target, lease: Duration) -> Result<
     Ok(worker_id)
 }
 
-/// Renews, and tells which of the process's turns are to stop. `LeaseLost`: cancel everything and start anew.
-pub async fn renew(kernel: &Kernel, worker_id: WorkerId, lease: Duration) -> Result<Vec<(ProjectId, TurnId)>, Error> {
-    let stops: Option<(Vec<ProjectId>, Vec<TurnId>)> =
-        sqlx::query_as("select project_ids, agent_turn_ids from scheduler.renew_lease($1, $2)")
+/// Renews, and tells what the process holds (turns, or calls) and whether it is to stop. `LeaseLost`: cancel everything and go on
+/// under another name.
+pub async fn renew<Id>(kernel: &Kernel, worker_id: WorkerId, lease: Duration) -> Result<Vec<(Id, bool)>, Error>
+where
+    (Vec<Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    let held: Option<(Vec<Id>, Vec<bool>)> =
+        sqlx::query_as("select held_ids, stops from scheduler.renew_lease($1, $2)")
             .bind(worker_id)
             .bind(interval(lease))
             .fetch_optional(kernel.pool())
             .await?;
-    let (projects, turns) = stops.ok_or(Error::LeaseLost)?;
-    Ok(projects.into_iter().zip(turns).collect())
+    let (ids, stops) = held.ok_or(Error::LeaseLost)?;
+    Ok(ids.into_iter().zip(stops).collect())
 }
 
 /// Ends a process in good order: what it still holds is given to others at once.

@@ -1,13 +1,9 @@
 -- One lease per process. Its turns and calls name it; renewing does not grow with them.
 
-create or replace function scheduler.start_worker(p_worker uuid, p_target text, p_lease interval) returns void
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-  insert into state.worker_leases (worker_id, worker_target, expires_at) values (p_worker, p_target, clock_timestamp() + p_lease)
-$$;
-
--- Renews, and tells which of the worker's turns are to stop. No row: the lease was lost, and everything held under it.
+-- Renews, and tells what the worker holds: turns and calls, and whether they are to stop. No row: the lease was lost, and everything
+-- held under it.
 create or replace function scheduler.renew_lease(p_worker uuid, p_lease interval)
-returns table (project_ids uuid[], agent_turn_ids uuid[])
+returns table (held_ids uuid[], stops boolean[])
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   update state.worker_leases l
@@ -15,9 +11,14 @@ begin
    where l.worker_id = p_worker and l.expires_at > '-infinity';
   if found then
     return query
-    select coalesce(array_agg(i.project_id), '{}'), coalesce(array_agg(i.agent_turn_id), '{}')
-      from state.agent_inbox i
-     where i.worker_id = p_worker and i.status = 'processing' and i.stop_asked;
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.stop_asked), '{}')
+      from (select i.agent_turn_id as id, i.stop_asked
+              from state.agent_inbox i
+             where i.worker_id = p_worker and i.status = 'processing'
+             union all
+            select c.tool_call_id, false
+              from state.waiting_calls c
+             where c.worker_id = p_worker and c.status = 'processing') h;
   end if;
 end $$;
 
@@ -59,7 +60,6 @@ returning c.steady_since into v_since;
   return v_lapsed;
 end $$;
 
-alter function scheduler.start_worker owner to waybill_scheduler;
 alter function scheduler.renew_lease owner to waybill_scheduler;
 alter function scheduler.end_worker owner to waybill_scheduler;
 alter function scheduler.lapse_leases owner to waybill_scheduler;

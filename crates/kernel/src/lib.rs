@@ -17,7 +17,9 @@ pub mod card_box;
 pub mod agent;
 pub mod batch;
 pub mod call;
+pub mod intake;
 pub mod lease;
+pub mod outbox;
 pub mod turn;
 
 pub mod idempotency;

@@ -18,9 +18,10 @@ const MIGRATIONS: [(i64, &str, &str); 4] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 14] = [
+pub const FUNCTIONS: [&str; 15] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
+    include_str!("outbox.sql"),
     include_str!("batch.sql"),
     include_str!("turn/enqueue.sql"),
     include_str!("turn/claim.sql"),

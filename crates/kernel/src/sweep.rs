@@ -4,14 +4,19 @@
 //! fails again and again is put into quarantine, where `waybill admin quarantine` shows it; the others go on.
 
 use std::{
-    collections::BTreeSet,
+    fmt::Display,
     time::{Duration, Instant, SystemTime},
 };
 
 use serde::Serialize;
-use sqlx::FromRow;
+use sqlx::{
+    FromRow, Postgres,
+    postgres::{PgArguments, PgRow},
+    query::QueryAs,
+};
 use waybill_core::{
-    id::{BatchId, ProjectId, Target, ToolCallId, TurnId},
+    bus::{Bell, Door},
+    id::{ProjectId, Target, ToolCallId},
     turn::{ClaimToken, Fence, MessageType},
 };
 
@@ -66,16 +71,14 @@ pub struct Swept {
     pub keys_forgotten: i32,
     /// Rows that failed this time.
     pub failures: u64,
-    /// Whom to ring: workers with ready turns, and handlers with ready calls. They may know already.
-    pub workers: BTreeSet<Target>,
-    pub handlers: BTreeSet<Target>,
+    /// Doors behind which work is ready. They were rung; they may know already.
+    pub doors_rung: u64,
 }
 
 impl Swept {
-    /// Whether anything moved or failed. Whoever is to be rung may know already, so that does not count.
+    /// Whether anything moved or failed. Whoever was rung may have known already, so that does not count.
     pub fn did_something(&self) -> bool {
-        let quiet = Swept { workers: self.workers.clone(), handlers: self.handlers.clone(), ..Swept::default() };
-        *self != quiet
+        *self != Swept { doors_rung: self.doors_rung, ..Swept::default() }
     }
 }
 
@@ -85,51 +88,34 @@ trait Subject {
     fn subject_id(&self) -> String;
 }
 
-#[derive(FromRow)]
-struct DueTurn {
-    project_id: ProjectId,
-    agent_turn_id: TurnId,
+impl Subject for Fence {
+    fn project_id(&self) -> ProjectId {
+        Fence::project_id(self)
+    }
+
+    fn subject_id(&self) -> String {
+        self.agent_turn_id().to_string()
+    }
 }
 
-#[derive(FromRow)]
-struct HeldCall {
-    project_id: ProjectId,
-    tool_call_id: ToolCallId,
-    claim_token: ClaimToken,
+impl<Id: Display> Subject for (ProjectId, Id) {
+    fn project_id(&self) -> ProjectId {
+        self.0
+    }
+
+    fn subject_id(&self) -> String {
+        self.1.to_string()
+    }
 }
 
-#[derive(FromRow)]
-struct DueCall {
-    project_id: ProjectId,
-    tool_call_id: ToolCallId,
-}
+impl Subject for (ProjectId, ToolCallId, ClaimToken) {
+    fn project_id(&self) -> ProjectId {
+        self.0
+    }
 
-#[derive(FromRow)]
-struct DueBatch {
-    project_id: ProjectId,
-    batch_id: BatchId,
-}
-
-macro_rules! subjects {
-    ($($row:ty: $project:expr, $subject:expr;)*) => {$(
-        impl Subject for $row {
-            fn project_id(&self) -> ProjectId {
-                ($project)(self)
-            }
-
-            fn subject_id(&self) -> String {
-                ($subject)(self).to_string()
-            }
-        }
-    )*};
-}
-
-subjects! {
-    Fence: Fence::project_id, Fence::agent_turn_id;
-    DueTurn: |row: &DueTurn| row.project_id, |row: &DueTurn| row.agent_turn_id;
-    HeldCall: |row: &HeldCall| row.project_id, |row: &HeldCall| row.tool_call_id;
-    DueCall: |row: &DueCall| row.project_id, |row: &DueCall| row.tool_call_id;
-    DueBatch: |row: &DueBatch| row.project_id, |row: &DueBatch| row.batch_id;
+    fn subject_id(&self) -> String {
+        self.1.to_string()
+    }
 }
 
 /// One tick of everything. The number of statements does not depend on how many agents idle or wait.
@@ -144,21 +130,13 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let leases_lapsed = lapse(kernel, config).await?;
     let mut swept = Swept { leases_lapsed, ..Swept::default() };
 
-    let abandoned: Vec<Fence> = sqlx::query_as("select * from scheduler.abandoned_turns($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
-        .await?;
+    let abandoned = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_turns($1, $2)")).await?;
     swept.turns_reclaimed = each(kernel, config, "abandoned_turns", abandoned, &mut swept, async |fence: &Fence| {
         reclaim(kernel, config, fence).await
     })
     .await?;
 
-    let silent: Vec<Fence> = sqlx::query_as("select * from scheduler.silent_turns($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
-        .await?;
+    let silent = find(kernel, config, sqlx::query_as("select * from scheduler.silent_turns($1, $2)")).await?;
     swept.turns_silent = each(kernel, config, "silent_turns", silent, &mut swept, async |fence: &Fence| {
         let alive: bool = sqlx::query_scalar("select state.listen($1, $2, $3, $4, $5, $6)")
             .bind(fence.project_id())
@@ -173,96 +151,79 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     })
     .await?;
 
-    let due: Vec<DueTurn> = sqlx::query_as("select * from scheduler.due_turns($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
-        .await?;
-    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, async |row: &DueTurn| {
-        turn::release(&mut kernel.alone(row.project_id).await?, row.agent_turn_id).await?;
+    let due = find(kernel, config, sqlx::query_as("select * from scheduler.due_turns($1, $2)")).await?;
+    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, async |&(project_id, turn_id)| {
+        turn::release(&mut kernel.alone(project_id).await?, turn_id).await?;
         Ok(true)
     })
     .await?;
 
-    let held: Vec<HeldCall> = sqlx::query_as("select * from scheduler.abandoned_calls($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
+    let held = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_calls($1, $2)")).await?;
+    swept.calls_reclaimed =
+        each(kernel, config, "abandoned_calls", held, &mut swept, async |&(project_id, call_id, token)| {
+            call::reclaim(&mut kernel.alone(project_id).await?, call_id, token).await
+        })
         .await?;
-    swept.calls_reclaimed = each(kernel, config, "abandoned_calls", held, &mut swept, async |row: &HeldCall| {
-        let mut work = kernel.alone(row.project_id).await?;
-        Ok(call::reclaim(&mut work, row.tool_call_id, row.claim_token).await?.is_some())
-    })
-    .await?;
 
     // Before the calls that wait for them: what a batch has is not lost to a timeout.
-    let batches: Vec<DueBatch> = sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
+    let batches = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")).await?;
+    swept.batches_closed =
+        each(kernel, config, "overdue_batches", batches, &mut swept, async |&(project_id, batch_id)| {
+            let mut work = kernel.begin(project_id).await?;
+            batch::join(&mut work, batch_id).await?;
+            work.commit().await?;
+            Ok(true)
+        })
         .await?;
-    swept.batches_closed = each(kernel, config, "overdue_batches", batches, &mut swept, async |row: &DueBatch| {
-        let mut work = kernel.begin(row.project_id).await?;
-        batch::join(&mut work, row.batch_id).await?;
-        work.commit().await?;
-        Ok(true)
-    })
-    .await?;
 
-    let overdue: Vec<DueCall> = sqlx::query_as("select * from scheduler.overdue_calls($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
+    let overdue = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_calls($1, $2)")).await?;
+    swept.calls_timed_out =
+        each(kernel, config, "overdue_calls", overdue, &mut swept, async |&(project_id, tool_call_id)| {
+            let report = Report {
+                tool_call_id,
+                claim_token: None,
+                message_type: MessageType::Timeout,
+                status: "timeout".to_owned(),
+                card: call::timeout_card(tool_call_id)?,
+            };
+            let reported = turn::report(&mut kernel.alone(project_id).await?, &report).await?;
+            Ok(reported.outcome == "applied")
+        })
         .await?;
-    swept.calls_timed_out = each(kernel, config, "overdue_calls", overdue, &mut swept, async |row: &DueCall| {
-        let report = Report {
-            tool_call_id: row.tool_call_id,
-            claim_token: None,
-            message_type: MessageType::Timeout,
-            status: "timeout".to_owned(),
-            card: call::timeout_card(row.tool_call_id)?,
-        };
-        let reported = turn::report(&mut kernel.alone(row.project_id).await?, &report).await?;
-        Ok(reported.outcome == "applied")
-    })
-    .await?;
 
-    let stopping: Vec<DueBatch> = sqlx::query_as("select * from scheduler.stopping_batches($1, $2)")
-        .bind(&config.shards)
-        .bind(config.most)
-        .fetch_all(kernel.pool())
+    let stopping = find(kernel, config, sqlx::query_as("select * from scheduler.stopping_batches($1, $2)")).await?;
+    swept.batches_stopped =
+        each(kernel, config, "stopping_batches", stopping, &mut swept, async |&(project_id, batch_id)| {
+            batch::stop_children(kernel, project_id, batch_id).await?;
+            Ok(true)
+        })
         .await?;
-    swept.batches_stopped = each(kernel, config, "stopping_batches", stopping, &mut swept, async |row: &DueBatch| {
-        batch::stop_children(kernel, row.project_id, row.batch_id).await?;
-        Ok(true)
-    })
-    .await?;
 
     swept.keys_forgotten =
         sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
-    let (workers, handlers): (Vec<Target>, Vec<Target>) =
-        sqlx::query_as("select workers, handlers from scheduler.ready_targets()").fetch_one(kernel.pool()).await?;
-    swept.workers.extend(workers);
-    swept.handlers.extend(handlers);
+    let ready: Vec<(ProjectId, Target, bool)> =
+        sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(kernel.pool()).await?;
+    swept.doors_rung = ready.len() as u64;
+    for (project_id, target, calls) in ready {
+        let door = if calls { Door::Tool(target) } else { Door::Agent(target) };
+        kernel.bus().ring(Bell { project_id, door });
+    }
     Ok(swept)
+}
+
+/// Asks one of the scheduler's functions for a portion of rows of our shards.
+async fn find<R: for<'r> FromRow<'r, PgRow> + Send + Unpin>(
+    kernel: &Kernel,
+    config: &Config,
+    query: QueryAs<'static, Postgres, R, PgArguments>,
+) -> Result<Vec<R>, Error> {
+    Ok(query.bind(config.shards.clone()).bind(config.most).fetch_all(kernel.pool()).await?)
 }
 
 /// Ends lapsed leases, and notes that somebody sweeps.
 async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
     let lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)").bind(interval(config.lease));
     Ok(lapsed.fetch_one(kernel.pool()).await?)
-}
-
-/// Nothing about the row: the server was short of something, slow, or gone; or an agent's state is to be rebuilt first.
-fn is_transient(error: &Error) -> bool {
-    match error {
-        Error::HeadLost(_) | Error::Work(_) => true,
-        Error::Db(sqlx::Error::Database(refusal)) => {
-            refusal.code().is_some_and(|code| ["08", "53", "57"].iter().any(|class| code.starts_with(class)))
-        }
-        Error::Db(_) => true, // of the connection
-        _ => false,
-    }
 }
 
 /// Makes the partitions of history for the weeks to come; says how many it made.
@@ -298,7 +259,9 @@ async fn each<R: Subject>(
         match handle(&row).await {
             Ok(did) => moved += u64::from(did),
             Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
-            Err(error) if is_transient(&error) => swept.failures += 1,
+            // An agent's state is to be rebuilt first; or it is nothing about the row.
+            Err(Error::HeadLost(_)) => swept.failures += 1,
+            Err(error) if error.is_of_the_server() => swept.failures += 1,
             Err(error) => {
                 swept.failures += 1;
                 let error = whole(&error);

@@ -112,23 +112,28 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    limit p_most
 $$;
 
--- Who has work and perhaps did not hear of it: worker targets, then targets of calls.
-create or replace function scheduler.ready_targets()
-returns table (workers text[], handlers text[])
+-- Doors behind which work is ready, of which perhaps nobody has heard; of each one project that has some.
+create or replace function scheduler.ready_doors()
+returns table (project_id uuid, target text, calls boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  with recursive worker (target) as (
-    (select i.worker_target::text from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
+  with recursive worker (target, project_id) as (
+    (select i.worker_target::text, i.project_id from state.agent_inbox i where i.status = 'pending' order by i.worker_target limit 1)
     union all
-    select (select i.worker_target::text from state.agent_inbox i
-             where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1)
-      from worker w where w.target is not null
-  ), handler (target) as (
-    (select c.target::text from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
+    select n.target, n.project_id
+      from worker w
+     cross join lateral (select i.worker_target::text as target, i.project_id from state.agent_inbox i
+                          where i.status = 'pending' and i.worker_target > w.target order by i.worker_target limit 1) n
+  ), handler (target, project_id) as (
+    (select c.target::text, c.project_id from state.waiting_calls c where c.status = 'pending' order by c.target limit 1)
     union all
-    select (select c.target::text from state.waiting_calls c where c.status = 'pending' and c.target > h.target order by c.target limit 1)
-      from handler h where h.target is not null
+    select n.target, n.project_id
+      from handler h
+     cross join lateral (select c.target::text as target, c.project_id from state.waiting_calls c
+                          where c.status = 'pending' and c.target > h.target order by c.target limit 1) n
   )
-  select array(select target from worker where target is not null), array(select target from handler where target is not null)
+  select w.project_id, w.target, false from worker w
+   union all
+  select h.project_id, h.target, true from handler h
 $$;
 
 create or replace function scheduler.forget_keys(p_most integer) returns integer
@@ -160,7 +165,7 @@ alter function scheduler.abandoned_calls owner to waybill_scheduler;
 alter function scheduler.overdue_calls owner to waybill_scheduler;
 alter function scheduler.overdue_batches owner to waybill_scheduler;
 alter function scheduler.stopping_batches owner to waybill_scheduler;
-alter function scheduler.ready_targets owner to waybill_scheduler;
+alter function scheduler.ready_doors owner to waybill_scheduler;
 alter function scheduler.forget_keys owner to waybill_scheduler;
 alter function scheduler.list_quarantine owner to waybill_scheduler;
 

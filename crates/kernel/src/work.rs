@@ -1,7 +1,9 @@
 //! The connection to the truth: [`Kernel`], and [`UnitOfWork`], one transaction in one project.
 
 use std::{
+    collections::BTreeSet,
     ops::{Deref, DerefMut},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +13,10 @@ use sqlx::{
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use waybill_core::id::ProjectId;
+use waybill_core::{
+    bus::{Bell, Bus, Door, Silent},
+    id::ProjectId,
+};
 
 use crate::check;
 
@@ -44,10 +49,11 @@ pub enum Error {
     Db(#[from] sqlx::Error),
 }
 
-/// The service's connections. Cheap to clone.
+/// The service's connections, and the bus on which what it does is heard. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pool: PgPool,
+    bus: Arc<dyn Bus>,
 }
 
 impl Kernel {
@@ -68,17 +74,39 @@ impl Kernel {
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_secs(10))
-            // A ping before each use doubles the cost of a short statement; a dead connection shows at `begin`.
+            // A ping before each use doubles the cost of a short statement. One that has rested may have lost its server meanwhile:
+            // whoever asks now and then would otherwise meet every dead connection of the pool, one after the other.
             .test_before_acquire(false)
+            .before_acquire(|connection, rested| {
+                Box::pin(async move {
+                    if rested.idle_for < RESTED {
+                        return Ok(true);
+                    }
+                    ping(connection).await.map(|()| true)
+                })
+            })
+            // A connection may come back in the middle of a statement that was given up, or with nobody at its other end. The pool
+            // would ask it for ever whether it is well.
+            .after_release(|connection, _| Box::pin(async { ping(connection).await.map(|()| true) }))
             .connect_lazy_with(options);
-        Ok(Kernel { pool })
+        Ok(Kernel { pool, bus: Arc::new(Silent) })
+    }
+
+    /// The same kernel, heard on a bus. Without one nobody is rung, and work is found by looking.
+    pub fn on(self, bus: Arc<dyn Bus>) -> Kernel {
+        Kernel { bus, ..self }
+    }
+
+    pub fn bus(&self) -> &Arc<dyn Bus> {
+        &self.bus
     }
 
     /// Opens a transaction that sees one project and no other. One round trip.
     pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
         let connection = Some(self.pool.acquire().await?);
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
-        let mut work = UnitOfWork { connection, project_id, refused: false };
+        let mut work =
+            UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
         // SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
         let begin = format!("begin; set local waybill.project = '{project_id}'");
         sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *work).await?;
@@ -87,13 +115,21 @@ impl Kernel {
 
     /// A connection on which every transition is a transaction of its own, in one round trip.
     pub async fn alone(&self, project_id: ProjectId) -> sqlx::Result<Alone> {
-        Ok(Alone { connection: self.pool.acquire().await?, project_id })
+        Ok(Alone { connection: self.pool.acquire().await?, project_id, bus: self.bus.clone() })
     }
 
     /// For what belongs to no project: the scheduler's functions and the checks.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
+}
+
+const RESTED: Duration = Duration::from_millis(500);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
+    let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+    answer.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
 }
 
 /// Reads a URL without letting its password out, and says where it points.
@@ -114,6 +150,9 @@ pub trait Work: Send {
     fn project_id(&self) -> ProjectId;
 
     fn connection(&mut self) -> &mut PgConnection;
+
+    /// Rings once what was written is true: at once where it is, else after the commit.
+    fn ring(&mut self, door: Door);
 }
 
 /// A connection whose every transition is a transaction of its own.
@@ -121,6 +160,7 @@ pub trait Work: Send {
 pub struct Alone {
     connection: PoolConnection<Postgres>,
     project_id: ProjectId,
+    bus: Arc<dyn Bus>,
 }
 
 impl Work for Alone {
@@ -132,6 +172,10 @@ impl Work for Alone {
 
     fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+
+    fn ring(&mut self, door: Door) {
+        self.bus.ring(Bell { project_id: self.project_id, door });
     }
 }
 
@@ -145,15 +189,22 @@ impl Work for UnitOfWork {
     fn connection(&mut self) -> &mut PgConnection {
         self
     }
+
+    fn ring(&mut self, door: Door) {
+        self.rings.insert(door);
+    }
 }
 
-/// One transaction in one project. Dropped without `commit`, it rolls back.
+/// One transaction in one project, and the doors to ring at once it has committed. Dropped without `commit`, it rolls back and
+/// nobody hears of it.
 #[derive(Debug)]
 pub struct UnitOfWork {
     /// Present until the transaction has ended.
     connection: Option<PoolConnection<Postgres>>,
     project_id: ProjectId,
     refused: bool,
+    bus: Arc<dyn Bus>,
+    rings: BTreeSet<Door>,
 }
 
 impl UnitOfWork {
@@ -167,8 +218,15 @@ impl UnitOfWork {
             return Err(Error::Refused);
         }
         // PostgreSQL answers COMMIT of a failed transaction with a quiet ROLLBACK. The empty select before it does not.
-        sqlx::raw_sql("select; commit").execute(&mut *self).await?;
-        self.connection = None;
+        let committed = sqlx::raw_sql("select; commit").execute(&mut *self).await;
+        if committed.is_ok() {
+            self.connection = None;
+        }
+        // Also where we cannot know: a ring too many costs one look.
+        for door in std::mem::take(&mut self.rings) {
+            self.bus.ring(Bell { project_id: self.project_id, door });
+        }
+        committed?;
         Ok(())
     }
 

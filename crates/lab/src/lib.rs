@@ -1,4 +1,4 @@
-//! The laboratory: private services, benchmarks, and the baselines they are measured against.
+//! The laboratory: private services, benchmarks and the baselines they are measured against, and the storm.
 //!
 //! Tests, `.ci/run`, `waybill bench` and `waybill dev` start their servers through [`services`]. This crate may
 //! know SQL, for baselines only; nothing that ships work to users does its work here.
@@ -8,3 +8,5 @@ pub mod services;
 pub mod figure;
 
 pub mod bench;
+
+pub mod storm;

@@ -1,13 +1,21 @@
-//! For tests only: a fresh database for each test, cloned from a migrated template.
+//! For tests only: a fresh database for each test, cloned from a migrated template, and a bus that remembers who was rung.
 //!
 //! Nothing is dropped when a test ends, so that a failure can be looked at; databases older than an hour are swept
 //! by whoever comes next. Tests that run many small programs use one database and a project for each.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
 
+use futures::stream::{self, BoxStream};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
-use waybill_core::id::ProjectId;
+use waybill_core::{
+    bus::{Bell, Bus, Chunk, Door},
+    id::{AgentId, ProjectId},
+};
 use waybill_kernel::{
     migrate,
     work::{Config, Kernel, UnitOfWork},
@@ -20,6 +28,8 @@ const KEPT: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct TestDb {
     pub kernel: Kernel,
+    /// What the kernel rings on.
+    pub bus: Arc<Recording>,
     pub server: Server,
     pub name: String,
     /// A project to work in. Others are a `ProjectId::new()` away.
@@ -101,6 +111,38 @@ impl TestDb {
     }
 }
 
+/// A bus that nobody hears and that remembers the doors that were rung.
+#[derive(Debug, Default)]
+pub struct Recording(Mutex<Vec<Bell>>);
+
+impl Recording {
+    /// The doors that were rung since this was last asked.
+    pub fn rung(&self) -> Vec<Door> {
+        let bells = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        bells.into_iter().map(|bell| bell.door).collect()
+    }
+}
+
+impl Bus for Recording {
+    fn ring(&self, bell: Bell) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(bell);
+    }
+
+    fn hear(&self, _: &Door) -> BoxStream<'static, ()> {
+        Box::pin(stream::pending())
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    fn send(&self, _: Chunk) {}
+
+    fn watch(&self, _: ProjectId, _: AgentId) -> BoxStream<'static, Vec<u8>> {
+        Box::pin(stream::pending())
+    }
+}
+
 /// Somebody waits at a mark.
 #[derive(Debug)]
 pub struct Paused<'t> {
@@ -131,7 +173,8 @@ pub async fn fresh_db() -> TestDb {
     sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("a database can be cloned");
     let kernel =
         Kernel::connect_unchecked(&Config::new(server.service_url(&name))).await.expect("the service can connect");
-    TestDb { kernel, server, name, project_id: ProjectId::new() }
+    let bus = Arc::new(Recording::default());
+    TestDb { kernel: kernel.on(bus.clone()), bus, server, name, project_id: ProjectId::new() }
 }
 
 /// An empty database, for tests of the migrations themselves.

@@ -1,8 +1,11 @@
 //! How a command reaches the database, and the project it works in.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use clap::Args;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
+use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
     project,
@@ -24,6 +27,31 @@ impl Service {
 
     pub(crate) async fn kernel(&self) -> Result<Kernel> {
         Ok(Kernel::connect(&self.config()).await?)
+    }
+}
+
+/// The bus: doorbells and the stream of events.
+#[derive(Debug, Args)]
+pub(crate) struct Bus {
+    /// URL of NATS 2.10 or newer. Without it nobody is rung, and work is found by looking.
+    #[arg(long, env = "WAYBILL_NATS_URL", hide_env_values = true, value_name = "URL")]
+    nats_url: Option<SecretString>,
+}
+
+impl Bus {
+    pub(crate) async fn connect(&self) -> Result<Option<Nats>> {
+        match &self.nats_url {
+            Some(url) => Ok(Some(Nats::connect(url.expose_secret()).await?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The kernel, heard on the bus where there is one.
+pub(crate) fn on_bus(kernel: Kernel, nats: Option<&Nats>) -> Kernel {
+    match nats {
+        Some(nats) => kernel.on(Arc::new(nats.clone())),
+        None => kernel,
     }
 }
 

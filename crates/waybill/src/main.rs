@@ -2,13 +2,15 @@
 
 mod command;
 mod connect;
+mod figures;
 mod output;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
-use command::{admin, bench, card, doctor, migrate, project};
+use command::{admin, bench, card, chaos, doctor, lab, migrate, orchestrator, project};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -35,9 +37,16 @@ enum Command {
     /// Look after a running system: watchdogs, quarantine, lost state, partitions.
     #[command(subcommand)]
     Admin(admin::Command),
+    /// Keep everything going: the watchdogs, and the relay of events to NATS. Run at least one, better two.
+    Orchestrator(orchestrator::Arguments),
     /// Measure, against a baseline in the same run. Exits with 1 if a figure falls short.
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Let a storm loose on a private system and hold what is left to account. Exits with 1 if a figure falls short.
+    #[command(subcommand)]
+    Chaos(chaos::Command),
+    #[command(subcommand, hide = true)]
+    Lab(lab::Command),
     /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
 }
@@ -47,6 +56,9 @@ async fn main() -> ExitCode {
     let cli = Cli::parse();
     // One crypto provider for every TLS connection; a second call would find it installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let filter = EnvFilter::try_from_env("WAYBILL_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,waybill=info,sqlx=error,async_nats=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let json = cli.json;
     let outcome = match cli.command {
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
@@ -54,6 +66,9 @@ async fn main() -> ExitCode {
         Command::Project(command) => project::run(command, json).await,
         Command::Card(command) => card::run(command, json).await,
         Command::Admin(command) => admin::run(command, json).await,
+        Command::Orchestrator(arguments) => orchestrator::run(arguments).await,
+        Command::Chaos(command) => chaos::run(command, json).await,
+        Command::Lab(command) => lab::run(command).await,
         Command::Bench(command) => bench::run(command, json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());

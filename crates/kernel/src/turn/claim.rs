@@ -9,11 +9,12 @@ use waybill_core::{
 };
 
 use super::Error;
+use crate::{lease::LEASE, work::Kernel};
 
 /// Who claims, and how much.
 #[derive(Clone, Debug)]
 pub struct Claiming {
-    /// Of a lease that holds.
+    /// The name of a process, while its lease is not lost. The lease begins with the first claim.
     pub worker_id: WorkerId,
     pub target: Target,
     /// The project served last; the next one comes first. Every claim moves it on.
@@ -22,6 +23,7 @@ pub struct Claiming {
     /// How many turns of one project may run at once, over all workers. Two claims at the same instant may each see the
     /// last free place.
     pub in_flight_cap: i32,
+    pub lease: Duration,
     /// How long a turn may go without a step before somebody looks whether it is alive.
     pub silence: Duration,
 }
@@ -35,6 +37,7 @@ impl Claiming {
             after: ProjectId::new(),
             most: 1,
             in_flight_cap: 1_000,
+            lease: LEASE,
             silence: Duration::from_secs(1800),
         }
     }
@@ -66,22 +69,29 @@ pub struct Claimed {
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.
 pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
     let query = if claiming.most > 1 {
-        sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6)")
+        sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6, $7)")
     } else {
-        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5) where agent_turn_id is not null")
+        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5, $6) where agent_turn_id is not null")
     };
     let query = query
         .bind(claiming.worker_id)
         .bind(&claiming.target)
         .bind(claiming.after)
         .bind(claiming.in_flight_cap.max(1))
-        .bind(interval(claiming.silence));
+        .bind(interval(claiming.silence))
+        .bind(interval(claiming.lease));
     let query = if claiming.most > 1 { query.bind(claiming.most) } else { query };
     let claimed: Vec<Claimed> = query.fetch_all(executor).await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.fence.project_id();
     }
     Ok(claimed)
+}
+
+/// What a worker holds: more than it knows of where a claim was committed without its learning of it.
+pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<Claimed>, Error> {
+    let held = sqlx::query_as("select * from scheduler.held_turns($1)").bind(worker_id);
+    Ok(held.fetch_all(kernel.pool()).await?)
 }
 
 pub(crate) fn interval(duration: Duration) -> PgInterval {

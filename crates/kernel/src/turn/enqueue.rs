@@ -6,8 +6,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use sqlx::types::Json;
 use waybill_core::{
+    bus::Door,
     card::NewCard,
-    id::{AgentId, BatchId, BoxId, CardId, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
+    id::{AgentId, BatchId, BoxId, CardId, Channel, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
     turn::TurnEpoch,
 };
 
@@ -22,7 +23,7 @@ pub const MAX_RECURSION_DEPTH: i32 = 20;
 pub struct DispatchRequest {
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
-    pub channel: Option<String>,
+    pub channel: Option<Channel>,
     pub profile_box_id: Option<BoxId>,
     /// What the turn may read. Exists already, unless `context_card_ids` says what to make it of.
     pub context_box_id: BoxId,
@@ -97,9 +98,15 @@ pub struct Dispatched {
     pub agent_turn_id: TurnId,
     /// None: it was queued behind another turn, or for later.
     pub turn_epoch: Option<TurnEpoch>,
-    /// Whom to ring once this is committed. None for a replay.
-    pub worker_target: Option<Target>,
     pub duplicate: bool,
+}
+
+#[derive(sqlx::FromRow)]
+struct DispatchedRow {
+    #[sqlx(flatten)]
+    dispatched: Dispatched,
+    /// None for a replay.
+    worker_target: Option<Target>,
 }
 
 /// Accepts turns, all or none, with the cards they come with. Answers in the order of the requests.
@@ -117,8 +124,8 @@ pub async fn enqueue(
     if requests.iter().any(|request| request.agent_turn_id.minted_at().is_none_or(|at| at > horizon)) {
         return Err(Error::Invalid("a turn's id is a UUIDv7 of the present time"));
     }
-    match requests {
-        [] => Ok(Vec::new()),
+    let rows: Vec<DispatchedRow> = match requests {
+        [] => Vec::new(),
         [request] => {
             let query = sqlx::query_as(
                 "select agent_turn_id, turn_epoch, worker_target, duplicate
@@ -147,17 +154,24 @@ pub async fn enqueue(
             .bind(&request.tracestate)
             .bind(request.not_before)
             .bind(request.emit_state_event);
-            Ok(bind_cards!(query, cards).fetch_all(work.connection()).await?)
+            bind_cards!(query, cards).fetch_all(work.connection()).await?
         }
-        many => enqueue_many(work, many, cards).await,
+        many => enqueue_many(work, many, cards).await?,
+    };
+    // One that queues behind another is dispatched by the other's end.
+    for row in rows.iter().filter(|row| row.dispatched.turn_epoch.is_some()) {
+        if let Some(target) = &row.worker_target {
+            work.ring(Door::Agent(target.clone()));
+        }
     }
+    Ok(rows.into_iter().map(|row| row.dispatched).collect())
 }
 
 async fn enqueue_many(
     work: &mut impl Work,
     requests: &[DispatchRequest],
     cards: &[NewCard],
-) -> Result<Vec<Dispatched>, Error> {
+) -> Result<Vec<DispatchedRow>, Error> {
     let mut agents: Vec<AgentId> = requests.iter().map(|request| request.agent_id).collect();
     agents.sort_unstable();
     agents.dedup();
@@ -168,9 +182,9 @@ async fn enqueue_many(
     .bind(work.project_id())
     .bind(agents)
     .bind(Json(requests));
-    let mut answers: Vec<Dispatched> = bind_cards!(query, cards).fetch_all(work.connection()).await?;
+    let mut answers: Vec<DispatchedRow> = bind_cards!(query, cards).fetch_all(work.connection()).await?;
     let places: HashMap<TurnId, usize> =
         requests.iter().enumerate().map(|(place, request)| (request.agent_turn_id, place)).collect();
-    answers.sort_by_key(|answer| places.get(&answer.agent_turn_id).copied());
+    answers.sort_by_key(|answer| places.get(&answer.dispatched.agent_turn_id).copied());
     Ok(answers)
 }

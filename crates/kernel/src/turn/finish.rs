@@ -3,6 +3,7 @@
 use serde::Serialize;
 use sqlx::{FromRow, types::Json};
 use waybill_core::{
+    bus::Door,
     card::NewCard,
     id::{BatchId, CardId, StepId, Target},
     turn::{End, Fence},
@@ -23,10 +24,8 @@ pub struct Ending {
 }
 
 /// That turns have ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Whom to ring once this is committed: for next turns of the same agents, and for parents that were joined.
-    pub worker_targets: Vec<Target>,
     /// Written before, by us, without our learning of it.
     pub duplicate: bool,
 }
@@ -39,13 +38,21 @@ pub(super) struct EndedRow {
     pub(super) duplicate: bool,
 }
 
-/// Joins the batches that have ended with the turns, in the same transaction.
+/// Of a transition that may, or may not, have ended a turn.
+#[derive(FromRow)]
+pub(super) struct MaybeEndedRow {
+    pub(super) outcome: String,
+    #[sqlx(flatten)]
+    pub(super) ended: EndedRow,
+}
+
+/// Joins the batches that have ended with the turns, in the same transaction; rings for the next turns of their agents.
 pub(super) async fn joined(work: &mut impl Work, row: EndedRow) -> Result<Ended, Error> {
-    let mut ended = Ended { worker_targets: row.worker_targets, duplicate: row.duplicate };
     for batch_id in row.batches {
-        ended.worker_targets.extend(batch::join(work, batch_id).await?);
+        batch::join(work, batch_id).await?;
     }
-    Ok(ended)
+    row.worker_targets.into_iter().for_each(|target| work.ring(Door::Agent(target)));
+    Ok(Ended { duplicate: row.duplicate })
 }
 
 /// Ends turns of one project, all or none. With several, `Stale` names those that are no longer ours.
@@ -60,7 +67,7 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
         }
     }
     let row = match endings {
-        [] => return Ok(Ended { worker_targets: Vec::new(), duplicate: false }),
+        [] => return Ok(Ended { duplicate: false }),
         [ending] => finish_one(work, ending).await?,
         many => finish_many(work, many).await?,
     };

@@ -19,13 +19,14 @@ declare
   v_epoch  bigint;
   v_calls  uuid[];
   v_forks  integer;
+  v_told   integer;
 begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
@@ -61,8 +62,8 @@ begin
           trace_id)
   values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
           v_turn.trace_id);
-  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
-  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, c_ids[v_n]);
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
+  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, p_epoch, p_step, c_ids[v_n]);
   --! finish.event
   -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
   if p_queued > 0 then
@@ -78,6 +79,9 @@ begin
     update state.agent_inbox i
        set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
+  end if;
+  if v_turn.emit_state_event or v_next is not null then
+    v_told := state.tell(p_project, array[p_turn, v_next], p_agent, null);
   end if;
   --! finish.next
   if v_turn.batch_id is not null then
@@ -142,16 +146,17 @@ declare
   v_children integer;
   v_calls    uuid[];
   v_forks    integer;
+  v_emits    integer;
+  v_told     integer;
+  v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
 begin
   v_entered := state.enter(p_project);
-  if v_count > 1 then
-    perform from state.agent_state_head h
-      where h.project_id = p_project and h.agent_id = any (p_agents)
-      order by h.agent_id
-        for no key update;
-  end if;
+  perform from state.agent_state_head h
+    where h.project_id = p_project and h.agent_id = any (p_agents)
+    order by h.agent_id
+      for no key update;
   with moved as (
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -192,7 +197,7 @@ begin
            claim_token = e.claim_token
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, e.agent_id, e.turn_epoch, e.claim_token, e.status,
            e.deliverable_card_id, e.card_ids, e.step_id
   ), box as (
     update cardbox.boxes b
@@ -224,16 +229,18 @@ begin
            t.status, t.recursion_depth, t.trace_id
       from turn t
   ), event as (
-    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id)
-    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.deliverable_card_id from turn t
+    insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
+    select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
+      from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_calls
+  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event),
+         (select array_agg(c.tool_call_id) from call c)
+    into v_ended, v_children, v_emits, v_calls
     from turn t;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
   end if;
-  if v_ended <> jsonb_array_length(p_ends) then
+  if v_ended <> v_count then
     raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;
   if v_children > 0 and p_alone then
@@ -263,9 +270,12 @@ begin
          set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
         from head h
        where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
-   returning i.worker_target
+   returning i.worker_target, i.agent_turn_id
     )
-    select array_agg(distinct r.worker_target::text) into v_targets from row r;
+    select array_agg(distinct r.worker_target::text), array_agg(r.agent_turn_id) into v_targets, v_next from row r;
+  end if;
+  if v_emits > 0 or v_next is not null then
+    v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
 

@@ -31,7 +31,7 @@ mod step;
 mod stop;
 
 pub(crate) use claim::interval;
-pub use claim::{Claimed, Claiming, claim};
+pub use claim::{Claimed, Claiming, claim, held};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
@@ -74,6 +74,27 @@ pub enum Error {
     TryAgain(#[source] sqlx::Error),
     #[error("database")]
     Db(#[source] sqlx::Error),
+}
+
+impl Error {
+    /// Says nothing about what was asked: the server was short of something, slow, or gone. Whether it was written is unknown; asked
+    /// again with the same ids, a transition is done once.
+    pub fn is_of_the_server(&self) -> bool {
+        let error = match self {
+            Error::TryAgain(_) => return true,
+            Error::Db(error) | Error::Work(work::Error::Db(error)) => error,
+            Error::Work(work::Error::Unreachable { .. }) => return true,
+            _ => return false,
+        };
+        match error {
+            sqlx::Error::Database(refusal) => {
+                refusal.code().is_some_and(|code| ["08", "53", "57"].iter().any(|class| code.starts_with(class)))
+            }
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+            _ => false,
+        }
+    }
 }
 
 impl From<sqlx::Error> for Error {

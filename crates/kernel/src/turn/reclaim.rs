@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::FromRow;
 use waybill_core::{
+    bus::Door,
     card::NewCard,
     id::{Target, TurnId},
     turn::{End, Fence},
@@ -13,7 +13,7 @@ use super::{
     Error,
     claim::interval,
     ending_card,
-    finish::{EndedRow, joined},
+    finish::{MaybeEndedRow, joined},
 };
 use crate::{card::bind_cards, work::Work};
 
@@ -41,12 +41,12 @@ impl Default for Attempts {
 }
 
 /// What taking a turn came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// Ready again, now or after the backoff. Whom to ring once this is committed.
-    Armed(Vec<Target>),
-    /// It was tried often enough: it has ended as failed. Whom to ring once this is committed.
-    Ended(Vec<Target>),
+    /// Ready again, now or after the backoff.
+    Armed,
+    /// It was tried often enough: it has ended as failed.
+    Ended,
     /// Somebody was faster, or it is over.
     Stale,
 }
@@ -58,12 +58,6 @@ pub async fn reclaim<W: Work>(
     loss: &Loss,
     attempts: Attempts,
 ) -> Result<Reclaimed, Error> {
-    #[derive(FromRow)]
-    struct Row {
-        outcome: String,
-        #[sqlx(flatten)]
-        ended: EndedRow,
-    }
     let (lost, backoff, reason) = match loss {
         Loss::Lease => (true, Duration::ZERO, "its workers were lost again and again"),
         Loss::Attempt { error, backoff } => (false, *backoff, error.as_str()),
@@ -84,22 +78,22 @@ pub async fn reclaim<W: Work>(
     .bind(attempts.max_lost_leases)
     .bind(attempts.max_attempts)
     .bind(W::ALONE);
-    let row: Row = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
-    let ended = joined(work, row.ended).await?;
+    let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    joined(work, row.ended).await?;
     Ok(match row.outcome.as_str() {
-        "armed" => Reclaimed::Armed(ended.worker_targets),
-        "ended" => Reclaimed::Ended(ended.worker_targets),
+        "armed" => Reclaimed::Armed,
+        "ended" => Reclaimed::Ended,
         _ => Reclaimed::Stale,
     })
 }
 
 /// Lets a turn go on whose time has come: one that was not to start before, or the next attempt of one.
-/// Says whom to ring once this is committed.
-pub async fn release(work: &mut impl Work, turn_id: TurnId) -> Result<Vec<Target>, Error> {
-    let targets = sqlx::query_scalar("select worker_targets from state.release($1, $2)")
+pub async fn release(work: &mut impl Work, turn_id: TurnId) -> Result<(), Error> {
+    let targets: Vec<Target> = sqlx::query_scalar("select worker_targets from state.release($1, $2)")
         .bind(work.project_id())
         .bind(turn_id)
         .fetch_one(work.connection())
         .await?;
-    Ok(targets)
+    targets.into_iter().for_each(|target| work.ring(Door::Agent(target)));
+    Ok(())
 }

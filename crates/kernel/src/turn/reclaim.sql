@@ -15,6 +15,7 @@ declare
   v_inbox  state.agent_inbox;
   v_queued integer;
   v_waits  boolean;
+  v_told   integer;
 begin
   v_entered := state.enter(p_project);
   select h.n_queued into v_queued
@@ -51,6 +52,7 @@ begin
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_project and i.agent_turn_id = p_turn;
+  v_told := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
@@ -65,6 +67,7 @@ declare
   v_entered text;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
+  v_told  integer;
 begin
   v_entered := state.enter(p_project);
   select h.* into v_head
@@ -108,6 +111,7 @@ begin
      set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
          dispatched_at = coalesce(i.dispatched_at, now())
    where i.project_id = p_project and i.agent_turn_id = p_turn;
+  v_told := state.tell(p_project, array[p_turn], v_head.agent_id, v_head.status);
   --! release.armed
   return query select array[v_inbox.worker_target::text];
 end $$;

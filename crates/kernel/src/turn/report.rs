@@ -1,7 +1,7 @@
 //! Transaction 4: the answer to a call (L0-13). The last one that a suspended turn waits for makes it ready again.
 
-use sqlx::FromRow;
 use waybill_core::{
+    bus::Door,
     card::NewCard,
     id::{Target, ToolCallId, TurnId},
     turn::{ClaimToken, MessageType},
@@ -23,13 +23,13 @@ pub struct Report {
 }
 
 /// What became of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reported {
     /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
     pub outcome: String,
     pub agent_turn_id: TurnId,
-    /// Whom to ring once this is committed: the turn is ready again.
-    pub worker_target: Option<Target>,
+    /// It was the last one: the turn is ready again.
+    pub resumed: bool,
 }
 
 /// Applies an answer, once.
@@ -42,7 +42,7 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     if report.card.tool_call_id() != Some(report.tool_call_id) {
         return Err(Error::Invalid("the result card does not name the call it answers"));
     }
-    let query = sqlx::query_as(
+    let query = sqlx::query_as::<_, (String, TurnId, Option<Target>)>(
         "select outcome, agent_turn_id, worker_target
            from state.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
     )
@@ -51,5 +51,8 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     .bind(report.claim_token)
     .bind(report.message_type)
     .bind(&report.status);
-    Ok(bind_cards!(query, cards).fetch_one(work.connection()).await?)
+    let (outcome, agent_turn_id, worker_target) = bind_cards!(query, cards).fetch_one(work.connection()).await?;
+    let resumed = worker_target.is_some();
+    worker_target.into_iter().for_each(|target| work.ring(Door::Agent(target)));
+    Ok(Reported { outcome, agent_turn_id, resumed })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlx::{FromRow, types::Json};
 use waybill_core::{
+    bus::Door,
     card::NewCard,
     id::{CardId, StepId, Target, ToolCallId},
     turn::Fence,
@@ -69,5 +70,9 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     .bind(fence.turn_epoch())
     .bind(fence.claim_token())
     .bind(Json(wire));
-    Ok(bind_cards!(query, &step.cards).fetch_one(work.connection()).await?)
+    let stepped = bind_cards!(query, &step.cards).fetch_one(work.connection()).await?;
+    for call in &step.calls {
+        work.ring(Door::Tool(call.target.clone()));
+    }
+    Ok(stepped)
 }

@@ -18,6 +18,8 @@ declare
   v_outcome  text := 'running';
   v_stop     text;
   v_lost     integer;
+  v_emit     boolean;
+  v_told     integer;
 begin
   v_entered := state.enter(p_project);
   perform from state.agent_state_head h
@@ -38,7 +40,7 @@ begin
   --! step.locked
   select i.stop_reason, i.n_lost_leases into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  select b.box_id, b.length into v_box, v_length
+  select b.box_id, b.length, t.emit_state_event into v_box, v_length, v_emit
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
@@ -59,6 +61,8 @@ begin
     return query select 'running'::text, v_stop, true;
     return;
   end if;
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
+  values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);
   --! step.row
 
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
@@ -92,6 +96,9 @@ begin
     update state.agent_inbox i
        set status = 'deferred', worker_id = null, silent_by = null
      where i.project_id = p_project and i.agent_turn_id = p_turn;
+    if v_emit then
+      v_told := state.tell(p_project, array[p_turn], p_agent, 'suspended');
+    end if;
   end if;
   if v_lost > 0 then
     -- It moves: what it lost before says nothing about what it will.

@@ -1,23 +1,18 @@
 //! Somebody wants a turn to end (WK-6). It still delivers.
 
-use sqlx::FromRow;
-use waybill_core::{
-    card::NewCard,
-    id::{Target, TurnId},
-    turn::End,
-};
+use waybill_core::{card::NewCard, id::TurnId, turn::End};
 
 use super::{
     Error, ending_card,
-    finish::{EndedRow, joined},
+    finish::{MaybeEndedRow, joined},
 };
 use crate::{card::bind_cards, work::Work};
 
 /// What a stop came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Nobody ran it: it has ended as `canceled`. Whom to ring once this is committed.
-    Ended(Vec<Target>),
+    /// Nobody ran it: it has ended as `canceled`.
+    Ended,
     /// A worker runs it, and is to end it. It finds the reason between its steps and when it renews its lease.
     Asked,
     /// It had its end before.
@@ -26,12 +21,6 @@ pub enum Stopped {
 
 /// Stops a turn, wherever it stands. Doing it again changes nothing: the first reason stays.
 pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Result<Stopped, Error> {
-    #[derive(FromRow)]
-    struct Row {
-        outcome: String,
-        #[sqlx(flatten)]
-        ended: EndedRow,
-    }
     let cards = [ending_card(End::Canceled, reason)?];
     let query = sqlx::query_as(
         "select outcome, worker_targets, batches
@@ -41,10 +30,10 @@ pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Resul
     .bind(turn_id)
     .bind(reason)
     .bind(W::ALONE);
-    let row: Row = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
-    let ended = joined(work, row.ended).await?;
+    let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    joined(work, row.ended).await?;
     Ok(match row.outcome.as_str() {
-        "ended" => Stopped::Ended(ended.worker_targets),
+        "ended" => Stopped::Ended,
         "asked" => Stopped::Asked,
         _ => Stopped::Over,
     })

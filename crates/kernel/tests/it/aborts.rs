@@ -15,6 +15,7 @@ use waybill_kernel::{
 use waybill_testkit::TestDb;
 
 use crate::{
+    batches::Plan,
     cases,
     turns::{House, LONG, answer, calling, ending, fork, instruction, target},
 };
@@ -255,13 +256,7 @@ impl<'h> World<'h> {
 
     /// The handler of the fork: batch and children in one transaction, so that one that dies leaves both or neither.
     async fn fork(&self, (tool_call_id, token): (ToolCallId, ClaimToken)) -> Result<(), Error> {
-        let agents = self.house.agents(2).await;
-        let card = instruction("a part");
-        let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
-        let fork = fork(&children, false, LONG);
-        for (index, child) in children.iter_mut().enumerate() {
-            (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
-        }
+        let Plan { fork, children, card } = self.house.plan_fork(2, false, LONG).await;
         surely(async || {
             let mut work = self.kernel().begin(self.project_id()).await?;
             let opened = batch::open(&mut work, tool_call_id, token, &fork).await?;
@@ -306,7 +301,7 @@ async fn abort_at_marks(half: usize) {
     marks.insert(0, "nowhere");
     for mark in marks.into_iter().skip(half).step_by(2) {
         for _ in 0..cases(2) {
-            lease::renew(house.kernel(), house.worker, LONG).await.unwrap();
+            lease::renew::<TurnId>(house.kernel(), house.worker, LONG).await.unwrap();
             house.t.project_id = ProjectId::new();
             let world = World::new(&house).await;
             let before = house.n_fired().await;

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use waybill_core::{
-    card::Reading,
+    bus::Door,
+    card::{NewCard, Reading},
     card_box::Span,
     id::BatchId,
     turn::{End, Fence, MessageType, Status},
 };
 use waybill_kernel::{
-    batch, card_box, turn,
+    batch,
+    batch::Fork,
+    call::ClaimedCall,
+    card_box, turn,
     turn::{Claimed, DispatchRequest, Ending, Error, Stopped},
 };
 
@@ -22,13 +26,17 @@ pub(crate) struct Family {
     pub(crate) children: Vec<DispatchRequest>,
 }
 
+/// A fork that nobody has opened yet, and what its handler is to dispatch for it.
+pub(crate) struct Plan {
+    pub(crate) fork: Fork,
+    pub(crate) children: Vec<DispatchRequest>,
+    /// What all children are instructed with.
+    pub(crate) card: NewCard,
+}
+
 impl House {
-    /// Forks `n` children, each of an agent of its own. They are dispatched.
-    pub(crate) async fn family(&self, n: usize, fail_fast: bool, timeout: Duration) -> Family {
-        let parent = self.running().await;
-        let step = calling(1, "sys-pmo", LONG, true);
-        self.step(&parent, &step).await.unwrap();
-        let call = self.claim_calls("sys-pmo", 1).await.remove(0);
+    /// A fork of `n` children, each of an agent of its own.
+    pub(crate) async fn plan_fork(&self, n: usize, fail_fast: bool, timeout: Duration) -> Plan {
         let card = instruction("a part of it");
         let agents = self.agents(n).await;
         let mut children: Vec<DispatchRequest> =
@@ -39,6 +47,20 @@ impl House {
             child.task_index = Some(task_index as i32);
             child.recursion_depth = 1;
         }
+        Plan { fork, children, card }
+    }
+
+    /// Lets a running turn ask for a fork and wait; gives the call, claimed by its handler.
+    async fn ask_for_fork(&self, parent: &Fence) -> ClaimedCall {
+        self.step(parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
+        self.claim_calls("sys-pmo", 1).await.remove(0)
+    }
+
+    /// Forks `n` children, each of an agent of its own. They are dispatched.
+    pub(crate) async fn family(&self, n: usize, fail_fast: bool, timeout: Duration) -> Family {
+        let parent = self.running().await;
+        let call = self.ask_for_fork(&parent).await;
+        let Plan { fork, children, card } = self.plan_fork(n, fail_fast, timeout).await;
         let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
         let opened = batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
         assert_eq!((opened.batch_id, opened.duplicate), (fork.batch_id, false));
@@ -54,20 +76,22 @@ impl House {
         Family { parent, batch_id: fork.batch_id, children }
     }
 
-    /// Ends what the family left, and gives a turn of somebody else that is running.
-    async fn running_other(&self, _family: &Family) -> Fence {
+    /// Ends what is left of others, and gives a turn of somebody else that is running.
+    async fn running_other(&self) -> Fence {
         while let Some(left) = self.claim().await {
             self.finish(left.fence).await.unwrap();
         }
         self.running().await
     }
 
-    pub(crate) async fn end_child(&self, claimed: &Claimed, status: End) -> Vec<waybill_core::id::Target> {
+    /// Ends a child; says who was rung.
+    pub(crate) async fn end_child(&self, claimed: &Claimed, status: End) -> Vec<Door> {
+        self.rung();
         let mut work = self.t.begin().await;
         let end = Ending { status, ..ending(claimed.fence) };
-        let ended = turn::finish(&mut work, &[end]).await.unwrap();
+        turn::finish(&mut work, &[end]).await.unwrap();
         work.commit().await.unwrap();
-        ended.worker_targets
+        self.rung()
     }
 
     /// What the parent was told, as JSON.
@@ -80,7 +104,7 @@ impl House {
     }
 }
 
-/// PM-9: the last child's end joins; the parent is told once, in task order, whoever ended when.
+/// PM-9, L0-12: the last child's end joins; the parent is told once, in task order, whoever ended when.
 #[tokio::test]
 async fn a_batch_is_joined_by_its_last_child() {
     let house = House::new().await;
@@ -95,7 +119,7 @@ async fn a_batch_is_joined_by_its_last_child() {
         claimed.reverse();
         for (place, child) in claimed.iter().enumerate() {
             let rung = house.end_child(child, if place == 0 && n > 1 { End::Failed } else { End::Success }).await;
-            assert_eq!(rung == [target("llm")], place == n - 1, "{rung:?} at {place} of {n}");
+            assert_eq!(rung == [Door::Agent(target("llm"))], place == n - 1, "{rung:?} at {place} of {n}");
         }
         let parent = house.claim().await.unwrap();
         assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
@@ -149,7 +173,7 @@ async fn fail_fast_stops_the_rest() {
     let family = house.family(4, true, LONG).await;
     let (first, second) = (house.claim().await.unwrap(), house.claim().await.unwrap());
     let rung = house.end_child(&first, End::Failed).await;
-    assert_eq!(rung, [target("llm")], "the parent");
+    assert_eq!(rung, [Door::Agent(target("llm"))], "the parent");
     let swept = house.sweep().await;
     assert_eq!(swept.batches_stopped, 1);
     // One was running and is asked; two were dispatched and have ended. The parent is told once.
@@ -199,13 +223,13 @@ async fn every_way_of_ending_is_counted() {
     let mut work = house.t.begin().await;
     let stopped = turn::stop(&mut work, family.children[0].agent_turn_id, "no").await.unwrap();
     work.commit().await.unwrap();
-    assert_eq!(stopped, Stopped::Ended(vec![]));
+    assert_eq!(stopped, Stopped::Ended);
     house.meddle("update state.agent_inbox set n_lost_leases = 20").await;
     let last = house.claim().await.unwrap();
     let mut work = house.t.begin().await;
     let reclaimed = turn::reclaim(&mut work, &last.fence, &turn::Loss::Lease, turn::Attempts::default()).await.unwrap();
     work.commit().await.unwrap();
-    assert_eq!(reclaimed, turn::Reclaimed::Ended(vec![target("llm")]));
+    assert_eq!(reclaimed, turn::Reclaimed::Ended);
     let parent = house.claim().await.unwrap();
     let told = house.told(&parent).await;
     assert_eq!(told["status"], "failed");
@@ -228,15 +252,8 @@ async fn every_way_of_ending_is_counted() {
 async fn a_fork_is_taken_over() {
     let house = House::new().await;
     let parent = house.running().await;
-    house.step(&parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
-    let call = house.claim_calls("sys-pmo", 1).await.remove(0);
-    let card = instruction("a part of it");
-    let agents = house.agents(2).await;
-    let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
-    let fork = fork(&children, false, LONG);
-    for (index, child) in children.iter_mut().enumerate() {
-        (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
-    }
+    let call = house.ask_for_fork(&parent).await;
+    let Plan { fork, children, card } = house.plan_fork(2, false, LONG).await;
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], std::slice::from_ref(&card)).await.unwrap();
@@ -274,15 +291,9 @@ async fn a_child_comes_too_late_for_its_batch() {
         assert!(crate::turns::is_stale(&outcome), "{outcome:?}");
     }
     // A fork of two, of which one was never dispatched: the failure of the other ends the batch, and it stays undispatched.
-    let parent = house.running_other(&family).await;
-    house.step(&parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
-    let call = house.claim_calls("sys-pmo", 1).await.remove(0);
-    let agents = house.agents(2).await;
-    let mut children: Vec<_> = agents.iter().map(|a| DispatchRequest::instructed(*a, card.card_id())).collect();
-    let fork = fork(&children, true, LONG);
-    for (index, child) in children.iter_mut().enumerate() {
-        (child.batch_id, child.task_index) = (Some(fork.batch_id), Some(index as i32));
-    }
+    let parent = house.running_other().await;
+    let call = house.ask_for_fork(&parent).await;
+    let Plan { fork, children, card } = house.plan_fork(2, true, LONG).await;
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], &[card]).await.unwrap();

@@ -8,6 +8,8 @@ mod boxes;
 mod cards;
 mod cost;
 mod erasure;
+mod intake;
+mod outbox;
 mod programs;
 mod races;
 mod schema;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use waybill_core::{
+    bus::Door,
     card::CardHash,
-    id::{AgentId, ProjectId},
+    id::{AgentId, ProjectId, TurnId},
     turn::{MessageType, Status},
 };
 use waybill_kernel::{
@@ -28,11 +29,11 @@ async fn a_lapsed_worker_loses_its_turns() {
     }
     let lost = house.claim_as(brief).await.unwrap().remove(0);
     let kept = house.claim().await.unwrap();
-    lease::renew(house.kernel(), brief, Duration::ZERO).await.unwrap();
-    assert!(matches!(house.claim_as(brief).await, Err(Error::LeaseLost)), "not even swept, it cannot claim");
+    lease::renew::<TurnId>(house.kernel(), brief, Duration::ZERO).await.unwrap();
     let swept = house.sweep().await;
     assert_eq!((swept.leases_lapsed, swept.turns_reclaimed), (1, 1));
-    assert!(matches!(lease::renew(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
+    assert!(matches!(lease::renew::<TurnId>(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
+    assert!(matches!(house.claim_as(brief).await, Err(Error::LeaseLost)), "a name that was lost stays lost");
     assert!(is_stale(&house.finish(lost.fence).await));
     house.finish(kept.fence).await.unwrap();
     let again = house.claim().await.unwrap();
@@ -52,7 +53,7 @@ async fn nothing_is_reclaimed_right_after_an_outage() {
     assert_eq!(sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed, 0);
     let steady = "select count(*) from state.sweep_clock where steady_since > now() - interval '1 minute'";
     assert_eq!(house.count(steady).await, 1, "the gap was seen");
-    lease::renew(house.kernel(), house.worker, LONG).await.unwrap();
+    lease::renew::<TurnId>(house.kernel(), house.worker, LONG).await.unwrap();
     house.finish(fence).await.unwrap();
 
     // A second's lease, swept all the time: it lapses only when it has been steady for as long.
@@ -69,7 +70,7 @@ async fn nothing_is_reclaimed_right_after_an_outage() {
         }
     }
     assert_eq!(lapsed, 1);
-    assert!(matches!(lease::renew(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
+    assert!(matches!(lease::renew::<TurnId>(house.kernel(), brief, LONG).await, Err(Error::LeaseLost)));
 }
 
 /// L0-14: a worker that is alive while its turn is silent loses the turn; steps count as life.
@@ -95,10 +96,11 @@ async fn ready_work_is_rung_for_again() {
     let fence = house.running().await;
     house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
     house.enqueue(house.agent().await).await;
+    house.rung();
     for _ in 0..2 {
         let swept = house.sweep().await;
-        assert_eq!((swept.workers.len(), swept.handlers.len()), (1, 1));
-        assert!(swept.workers.contains(&target("llm")) && swept.handlers.contains(&target("tool")));
+        assert_eq!(swept.doors_rung, 2);
+        assert_eq!(house.rung(), [Door::Agent(target("llm")), Door::Tool(target("tool"))]);
     }
     assert_eq!(house.count("select count(*) from state.agent_inbox").await, 3);
     assert_eq!(house.count("select count(*) from state.agent_inbox where dispatched_at is null").await, 0);
@@ -112,7 +114,7 @@ async fn a_bad_row_goes_into_quarantine() {
     let steps = [calling(1, "tool", Duration::ZERO, true), calling(1, "tool", Duration::ZERO, true)];
     house.step(&bad, &steps[0]).await.unwrap();
     house.step(&good, &steps[1]).await.unwrap();
-    // The output box of one is gone, so that nothing can be appended to it.
+    // From here on one of the two calls cannot be taken away, so that its timeout fails at every sweep.
     house
         .meddle(
             "create function state.break() returns trigger language plpgsql as $$ begin raise exception 'broken'; end $$;

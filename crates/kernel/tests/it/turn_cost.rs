@@ -11,6 +11,7 @@ use tracing::{
     field::{Field, Visit},
     span,
 };
+use waybill_core::id::TurnId;
 use waybill_kernel::{
     lease, sweep, turn,
     turn::{Claiming, DispatchRequest},
@@ -105,7 +106,7 @@ async fn idle_and_waiting_agents_cost_nothing() {
         statements.take();
         sweep::tick(house.kernel(), &sweep::Config::default()).await.unwrap();
         assert!(house.claim().await.is_none());
-        lease::renew(house.kernel(), house.worker, LONG).await.unwrap();
+        lease::renew::<TurnId>(house.kernel(), house.worker, LONG).await.unwrap();
         statements.take().len()
     };
     let alone = rest().await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use chrono::Utc;
 use waybill_core::{
-    card::{CallContent, CardType, Content, Draft, NewCard, ResultContent, Role},
+    bus::Door,
+    card::{CallContent, CardType, Content, Draft, NewCard, Role},
     card_box::Span,
     id::{AgentId, BatchId, ProjectId, StepId, Target, ToolCallId, TurnId, WorkerId},
     turn::{End, Fence, MessageType, Status},
@@ -57,10 +58,7 @@ pub(crate) fn ending(fence: Fence) -> Ending {
 }
 
 pub(crate) fn result(tool_call_id: ToolCallId, text: &str) -> NewCard {
-    let content = ResultContent { status: "success".into(), result: text.into(), extra: Default::default() };
-    let mut draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
-    draft.tool_call_id = Some(tool_call_id);
-    draft.seal().unwrap()
+    Draft::tool_result(tool_call_id, "success", text.into()).seal().unwrap()
 }
 
 /// A step that calls `n` tools of the target and waits for them, or not.
@@ -203,6 +201,11 @@ impl House {
         sweep::tick(self.kernel(), &sweep::Config { lease: Duration::ZERO, ..Default::default() }).await.unwrap()
     }
 
+    /// The doors that were rung since this was last asked.
+    pub(crate) fn rung(&self) -> Vec<Door> {
+        self.t.bus.rung()
+    }
+
     /// A number that the owner of the database can see.
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&mut self.t.admin().await).await.unwrap()
@@ -218,7 +221,7 @@ pub(crate) fn is_stale<T: std::fmt::Debug>(outcome: &Result<T, Error>) -> bool {
     matches!(outcome, Err(Error::Stale(_)))
 }
 
-/// L0-1, L0-4, L0-8: enqueue, claim, finish; the deliverable stands in the output box and one event names it.
+/// L0-1, L0-4, L0-8, L0-12: enqueue, claim, finish; the deliverable stands in the output box and one event names it.
 #[tokio::test]
 async fn a_trivial_turn_delivers_once() {
     let house = House::new().await;
@@ -228,7 +231,7 @@ async fn a_trivial_turn_delivers_once() {
     let accepted =
         house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap().remove(0);
     assert!(!accepted.duplicate && accepted.turn_epoch.is_some());
-    assert_eq!(accepted.worker_target, Some(target("llm")));
+    assert_eq!(house.rung(), [Door::Agent(target("llm"))]);
     assert_eq!(house.head(agent_id).await.status, Status::Dispatched);
 
     let claimed = house.claim().await.unwrap();
@@ -271,11 +274,13 @@ async fn a_replayed_enqueue_is_answered_as_the_first() {
     let card = instruction("once");
     let request = DispatchRequest::instructed(agents[0], card.card_id());
     let first = house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap().remove(0);
+    house.rung();
     let replay = async || {
         let again =
             house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap().remove(0);
         assert_eq!((again.agent_turn_id, again.turn_epoch), (first.agent_turn_id, first.turn_epoch));
-        assert!(again.duplicate && again.worker_target.is_none(), "nobody is to be rung: {again:?}");
+        assert!(again.duplicate, "{again:?}");
+        assert_eq!(house.rung(), [], "nobody is to be rung");
     };
     replay().await;
     let fence = house.claim().await.unwrap().fence;
@@ -323,7 +328,7 @@ async fn turns_of_an_agent_are_taken_in_order() {
     let cards = [instruction("a"), instruction("b"), instruction("c")];
     let requests: Vec<_> = cards.iter().map(|c| DispatchRequest::instructed(agent_id, c.card_id())).collect();
     let many = house.enqueue_all(&requests, &cards).await.unwrap();
-    assert!(many.iter().all(|d| d.turn_epoch.is_none() && d.worker_target.is_some()));
+    assert!(many.iter().all(|d| d.turn_epoch.is_none()));
     expected.extend(requests.iter().map(|r| r.agent_turn_id));
     assert_eq!(house.head(agent_id).await.n_queued, 5);
     let mut epochs = Vec::new();
@@ -437,7 +442,9 @@ async fn a_reclaimed_worker_cannot_write() {
     let (other, fence) = (house.running().await, house.running().await);
     let early = calling(1, "tool", LONG, false);
     house.step(&fence, &early).await.unwrap();
-    assert!(matches!(house.reclaim(&fence, &Loss::Lease).await, Reclaimed::Armed(t) if t == [target("llm")]));
+    house.rung();
+    assert_eq!(house.reclaim(&fence, &Loss::Lease).await, Reclaimed::Armed);
+    assert_eq!(house.rung(), [Door::Agent(target("llm"))]);
     let rows = "select (select count(*) from cardbox.cards) + (select count(*) from cardbox.box_entries)
                      + (select count(*) from state.agent_steps) + (select count(*) from state.waiting_calls)";
     let before = house.count(rows).await;
@@ -458,7 +465,7 @@ async fn a_reclaimed_worker_cannot_write() {
     assert_eq!((again.n_lost_leases, again.retry_count), (1, 0));
     // What the lost worker had committed is there: the step is known, and its call still waited for.
     assert!(house.step(&again.fence, &calling(0, "tool", LONG, true)).await.unwrap().suspended);
-    assert_eq!(house.report(&answer(early.calls[0].tool_call_id)).await.unwrap().worker_target, Some(target("llm")));
+    assert!(house.report(&answer(early.calls[0].tool_call_id)).await.unwrap().resumed);
 }
 
 /// L0-17: lost leases and failed attempts are counted apart, and each has its end.
@@ -467,7 +474,7 @@ async fn failed_attempts_wait_and_end() {
     let house = House::new().await;
     let fence = house.running().await;
     let failed = Loss::Attempt { error: "the model said no".into(), backoff: LONG };
-    assert_eq!(house.reclaim(&fence, &failed).await, Reclaimed::Armed(vec![]));
+    assert_eq!(house.reclaim(&fence, &failed).await, Reclaimed::Armed);
     assert!(house.claim().await.is_none(), "it waits");
     assert_eq!(house.sweep().await.turns_released, 0);
     house.meddle("update state.agent_inbox set next_retry_at = now() - interval '1 second'").await;
@@ -475,9 +482,9 @@ async fn failed_attempts_wait_and_end() {
     let again = house.claim().await.unwrap();
     assert_eq!((again.n_lost_leases, again.retry_count), (0, 1));
     let at_once = Loss::Attempt { error: "the model said no".into(), backoff: Duration::ZERO };
-    assert!(matches!(house.reclaim(&again.fence, &at_once).await, Reclaimed::Armed(_)));
+    assert!(matches!(house.reclaim(&again.fence, &at_once).await, Reclaimed::Armed));
     let last = house.claim().await.unwrap();
-    assert!(matches!(house.reclaim(&last.fence, &at_once).await, Reclaimed::Ended(_)), "three attempts");
+    assert!(matches!(house.reclaim(&last.fence, &at_once).await, Reclaimed::Ended), "three attempts");
     let turn = house.turn(fence.agent_turn_id()).await;
     assert_eq!((turn.status.as_str(), turn.deliverable_card_id.is_some()), ("failed", true));
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Idle);
@@ -485,14 +492,14 @@ async fn failed_attempts_wait_and_end() {
     let fence = house.running().await;
     let mut current = fence;
     for _ in 0..20 {
-        assert!(matches!(house.reclaim(&current, &Loss::Lease).await, Reclaimed::Armed(_)));
+        assert!(matches!(house.reclaim(&current, &Loss::Lease).await, Reclaimed::Armed));
         current = house.claim().await.unwrap().fence;
     }
-    assert!(matches!(house.reclaim(&current, &Loss::Lease).await, Reclaimed::Ended(_)), "it takes every worker down");
+    assert!(matches!(house.reclaim(&current, &Loss::Lease).await, Reclaimed::Ended), "it takes every worker down");
     assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
 }
 
-/// L0-13, LESSONS: the exact set is waited for; each result is applied once; the last one resumes.
+/// L0-12, L0-13, LESSONS: the exact set is waited for; each result is applied once; the last one resumes.
 #[tokio::test]
 async fn a_suspended_turn_resumes_with_its_last_result() {
     let house = House::new().await;
@@ -507,13 +514,13 @@ async fn a_suspended_turn_resumes_with_its_last_result() {
 
     let [first, second] = [&step.calls[0], &step.calls[1]].map(|call| answer(call.tool_call_id));
     let applied = house.report(&first).await.unwrap();
-    assert_eq!((applied.outcome.as_str(), applied.worker_target), ("applied", None));
+    assert_eq!((applied.outcome.as_str(), applied.resumed), ("applied", false));
     assert_eq!(house.report(&first).await.unwrap().outcome, "duplicate");
     let other = answer(first.tool_call_id);
     assert_eq!(house.report(&other).await.unwrap().outcome, "dropped", "another result for the same call");
     assert!(house.claim().await.is_none());
     let applied = house.report(&second).await.unwrap();
-    assert_eq!(applied.worker_target, Some(target("llm")));
+    assert!(applied.resumed);
     let again = house.claim().await.unwrap();
     assert_eq!((again.message_type, again.fence.turn_epoch()), (MessageType::ToolResult, fence.turn_epoch()));
     assert!(again.fence.claim_token() > fence.claim_token());
@@ -537,14 +544,14 @@ async fn an_early_result_is_not_waited_for() {
     let fence = house.running().await;
     let step = calling(1, "tool", LONG, false);
     assert!(!house.step(&fence, &step).await.unwrap().suspended);
-    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().worker_target, None);
+    assert!(!house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().resumed);
     let suspend = calling(0, "tool", LONG, true);
     assert!(!house.step(&fence, &suspend).await.unwrap().suspended, "nothing is left to wait for");
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Running);
     house.finish(fence).await.unwrap();
 }
 
-/// L0-13, LESSONS: a deadline per call; one result does not move another's; at the deadline a timeout stands in.
+/// L0-12, L0-13, LESSONS: a deadline per call; one result does not move another's; at the deadline a timeout stands in.
 #[tokio::test]
 async fn an_overdue_call_is_answered_by_a_timeout() {
     let house = House::new().await;
@@ -558,7 +565,7 @@ async fn an_overdue_call_is_answered_by_a_timeout() {
     house.meddle("update state.waiting_calls set deadline_at = now()").await;
     let swept = house.sweep().await;
     assert_eq!(swept.calls_timed_out, 1);
-    assert!(swept.workers.contains(&target("llm")), "{swept:?}");
+    assert!(house.rung().contains(&Door::Agent(target("llm"))), "{swept:?}");
     let again = house.claim().await.unwrap();
     assert_eq!(again.message_type, MessageType::Timeout);
     assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, "dropped", "too late");
@@ -574,15 +581,12 @@ async fn commands_are_claimed_and_reclaimed() {
     let fence = house.running().await;
     house.step(&fence, &calling(3, "tool", LONG, true)).await.unwrap();
     assert!(house.claim_calls("other", 10).await.is_empty());
-    let tool = lease::start(house.kernel(), &target("tool"), Duration::ZERO).await.unwrap();
-    // A lease of nothing has lapsed before it can claim.
-    let mut late = Claiming::new(tool, target("tool"));
-    assert!(matches!(call::claim(house.kernel(), &mut late).await, Err(Error::LeaseLost)));
-    let tool = lease::start(house.kernel(), &target("tool"), LONG).await.unwrap();
-    let mut claiming = Claiming { most: 2, ..Claiming::new(tool, target("tool")) };
+    let tool = WorkerId::new(); // its lease begins with what it claims
+    let mut claiming = Claiming { most: 2, lease: LONG, ..Claiming::new(tool, target("tool")) };
     let claimed = call::claim(house.kernel(), &mut claiming).await.unwrap();
     assert_eq!(claimed.len(), 2);
     lease::end(house.kernel(), tool).await.unwrap();
+    assert!(matches!(call::claim(house.kernel(), &mut claiming).await, Err(Error::LeaseLost)));
     assert_eq!(house.sweep().await.calls_reclaimed, 2);
     let again = house.claim_calls("tool", 10).await;
     assert_eq!(again.len(), 3);
@@ -596,7 +600,7 @@ async fn commands_are_claimed_and_reclaimed() {
     assert!(house.claim().await.is_some());
 }
 
-/// WK-6, LESSONS: a stop ends what nobody runs, tells the worker of what somebody runs, and always delivers.
+/// L0-12, WK-6, LESSONS: a stop ends what nobody runs, tells the worker of what somebody runs, and always delivers.
 #[tokio::test]
 async fn a_stopped_turn_still_delivers() {
     let house = House::new().await;
@@ -604,10 +608,10 @@ async fn a_stopped_turn_still_delivers() {
     let turns = [house.enqueue(agent_id).await, house.enqueue(agent_id).await, house.enqueue(agent_id).await]
         .map(|dispatched| dispatched.agent_turn_id);
     // Queued: ends here, and those behind it move up.
-    assert_eq!(house.stop(turns[1]).await.unwrap(), Stopped::Ended(vec![]));
+    assert_eq!(house.stop(turns[1]).await.unwrap(), Stopped::Ended);
     assert_eq!(house.head(agent_id).await.n_queued, 1);
     // Dispatched, not started: ends here, and the next is dispatched.
-    assert_eq!(house.stop(turns[0]).await.unwrap(), Stopped::Ended(vec![target("llm")]));
+    assert_eq!(house.stop(turns[0]).await.unwrap(), Stopped::Ended);
     let claimed = house.claim().await.unwrap();
     assert_eq!(claimed.fence.agent_turn_id(), turns[2]);
     // Running: the worker is asked, between its steps and with its lease.
@@ -615,8 +619,8 @@ async fn a_stopped_turn_still_delivers() {
     assert_eq!(house.stop(turns[2]).await.unwrap(), Stopped::Asked);
     let stepped = house.step(&claimed.fence, &calling(0, "x", LONG, false)).await.unwrap();
     assert_eq!(stepped.stop_reason.as_deref(), Some("enough"));
-    let told = lease::renew(house.kernel(), house.worker, LONG).await.unwrap();
-    assert_eq!(told, [(house.t.project_id, turns[2])]);
+    let told = lease::renew::<TurnId>(house.kernel(), house.worker, LONG).await.unwrap();
+    assert_eq!(told, [(turns[2], true)]);
     let canceled = Ending { status: End::Canceled, ..ending(claimed.fence) };
     turn::finish(&mut house.kernel().alone(house.t.project_id).await.unwrap(), &[canceled]).await.unwrap();
     assert_eq!(house.stop(turns[2]).await.unwrap(), Stopped::Over);
@@ -624,7 +628,7 @@ async fn a_stopped_turn_still_delivers() {
     let fence = house.running().await;
     let step = calling(1, "tool", LONG, true);
     house.step(&fence, &step).await.unwrap();
-    assert!(matches!(house.stop(fence.agent_turn_id()).await.unwrap(), Stopped::Ended(_)));
+    assert!(matches!(house.stop(fence.agent_turn_id()).await.unwrap(), Stopped::Ended));
     assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, "dropped");
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Idle);
     for turn_id in turns.into_iter().chain([fence.agent_turn_id()]) {
@@ -639,7 +643,9 @@ async fn a_stopped_turn_still_delivers() {
     let stepped = house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
     assert!(!stepped.suspended && stepped.stop_reason.is_some());
     let failed = Loss::Attempt { error: "no".into(), backoff: LONG };
-    assert!(matches!(house.reclaim(&fence, &failed).await, Reclaimed::Armed(rung) if rung == [target("llm")]));
+    house.rung();
+    assert_eq!(house.reclaim(&fence, &failed).await, Reclaimed::Armed);
+    assert_eq!(house.rung(), [Door::Agent(target("llm"))]);
     let again = house.claim().await.unwrap();
     assert!(again.stop_asked);
     house.finish(again.fence).await.unwrap();
@@ -691,7 +697,7 @@ async fn a_turn_for_later_starts_later() {
         request.not_before = Some(Utc::now() + LONG);
         house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(card)).await.unwrap();
         if n == 0 {
-            assert_eq!(house.stop(request.agent_turn_id).await.unwrap(), Stopped::Ended(vec![]));
+            assert_eq!(house.stop(request.agent_turn_id).await.unwrap(), Stopped::Ended);
         }
     }
     house.meddle("update state.agent_inbox set next_retry_at = now() where next_retry_at is not null").await;
@@ -757,7 +763,9 @@ async fn the_sql_allows_what_the_table_allows() {
             }
             assert_eq!(house.head(agent_id).await.status, from);
             match (transition, fence) {
-                (0, _) => drop(house.enqueue(agent_id).await),
+                (0, _) => {
+                    house.enqueue(agent_id).await;
+                }
                 (1, _) => drop(claim().await),
                 (2, Some(fence)) => drop(house.step(&fence, &calling(0, "x", LONG, false)).await),
                 (3, Some(fence)) => drop(house.step(&fence, &calling(1, "x", LONG, true)).await),

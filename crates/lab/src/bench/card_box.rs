@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use anyhow::{Context, Result};
 use sqlx::{Connection, FromRow, PgConnection, Row};
 use waybill_core::{
-    card::{CardType, Content, Draft, NewCard, Role},
+    card::{CardType, Draft, NewCard, Role},
     card_box::Span,
     id::{BoxId, CardId, ProjectId},
     tokens::Tokens,
@@ -13,11 +13,10 @@ use waybill_core::{
 use waybill_kernel::{
     card::{self, ReadingRow},
     card_box::{self, Window},
-    migrate,
-    work::{Config, Kernel, UnitOfWork},
+    work::{Kernel, UnitOfWork},
 };
 
-use super::{median, progress, ratio};
+use super::{CARD_TOKENS, draft, fresh_database, median, new_card, progress, ratio};
 use crate::{
     figure::{Bar, Figure},
     services::{Private, Server},
@@ -35,8 +34,6 @@ pub struct Options {
 const BATCH: usize = 100;
 const FAN_OUT: usize = 1_000;
 const FILL_STEP: i64 = 100_000;
-/// What the cards of the filled boxes count: about 700 bytes of text.
-const CARD_TOKENS: i32 = 170;
 
 struct Bench {
     options: Options,
@@ -69,14 +66,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
 
 impl Bench {
     async fn prepare(options: Options, server: &Server) -> Result<Bench> {
-        const DATABASE: &str = "waybill_bench";
-        sqlx::query("drop database if exists waybill_bench with (force)").execute(&mut server.admin().await?).await?;
-        server.create_database(DATABASE).await?;
-        let mut owner = PgConnection::connect(&server.owner_url(DATABASE)).await?;
-        migrate::run(&mut owner, |_| ()).await?;
-        server.open_service_login().await?;
-        let kernel = Kernel::connect(&Config::new(server.service_url(DATABASE))).await?;
-        let admin = PgConnection::connect(&server.admin_url(DATABASE)).await?;
+        let (kernel, admin) = fresh_database(server, "waybill_bench").await?;
         Ok(Bench { options, kernel, project_id: ProjectId::new(), admin, figures: Vec::new() })
     }
 
@@ -159,7 +149,7 @@ impl Bench {
         let mut work = self.begin().await?;
         for _ in 0..samples * 2 {
             let box_id = BoxId::new();
-            let cards: Vec<NewCard> = (0..10).map(|_| new_card()).collect();
+            let cards: Vec<NewCard> = (0..10).map(|_| new_thought()).collect();
             card::insert(&mut work, &cards).await?;
             card_box::create(&mut work, &[box_id]).await?;
             card_box::append(&mut work, box_id, &cards.iter().map(NewCard::card_id).collect::<Vec<_>>()).await?;
@@ -168,7 +158,7 @@ impl Bench {
         work.commit().await?;
         let next = AtomicUsize::new(0);
         let append = async |box_id: BoxId| {
-            let card = new_card();
+            let card = new_thought();
             let mut work = self.begin().await?;
             card::insert(&mut work, std::slice::from_ref(&card)).await?;
             card_box::append(&mut work, box_id, &[card.card_id()]).await?;
@@ -239,7 +229,7 @@ impl Bench {
         card_box::create(&mut work, &[patchwork]).await?;
         for _ in 0..runs {
             let source = BoxId::new();
-            let cards: Vec<NewCard> = (0..10).map(|_| new_card()).collect();
+            let cards: Vec<NewCard> = (0..10).map(|_| new_thought()).collect();
             card::insert(&mut work, &cards).await?;
             card_box::create(&mut work, &[source]).await?;
             card_box::append(&mut work, source, &cards.iter().map(NewCard::card_id).collect::<Vec<_>>()).await?;
@@ -343,19 +333,19 @@ impl Bench {
         let (project_id, kernel) = (self.project_id, &self.kernel);
         let admin = tokio::sync::Mutex::new(&mut self.admin);
         let through_kernel = async || {
-            let cards: Vec<NewCard> = (0..BATCH).map(|_| new_card()).collect();
+            let cards: Vec<NewCard> = (0..BATCH).map(|_| new_thought()).collect();
             let mut work = kernel.begin(project_id).await?;
             card::insert(&mut work, &cards).await?;
             Ok(work.commit().await?)
         };
         let counting = async || {
-            let cards: Vec<NewCard> = (0..BATCH).map(|_| draft().seal()).collect::<Result<_, _>>()?;
+            let cards: Vec<NewCard> = (0..BATCH).map(|_| draft_thought().seal()).collect::<Result<_, _>>()?;
             let mut work = kernel.begin(project_id).await?;
             card::insert(&mut work, &cards).await?;
             Ok(work.commit().await?)
         };
         let bare = async || {
-            let drafts: Vec<Draft> = (0..BATCH).map(|_| draft()).collect();
+            let drafts: Vec<Draft> = (0..BATCH).map(|_| draft_thought()).collect();
             let contents: Vec<String> =
                 drafts.iter().map(|draft| serde_json::to_string(&draft.content)).collect::<Result<_, _>>()?;
             let ids: Vec<CardId> = drafts.iter().map(|draft| draft.card_id).collect();
@@ -392,14 +382,12 @@ fn fan_out_samples(samples: u64) -> u64 {
     (samples / 8).max(15)
 }
 
-fn draft() -> Draft {
-    let noise = uuid::Uuid::now_v7().simple().to_string();
-    Draft::new(CardType::thought(), Role::Assistant, Content::Text(noise.repeat(21)))
+fn draft_thought() -> Draft {
+    draft(CardType::thought(), Role::Assistant)
 }
 
-fn new_card() -> NewCard {
-    let tokens = Tokens::new(CARD_TOKENS).expect("positive");
-    draft().seal_counted(tokens).expect("plain text is a card")
+fn new_thought() -> NewCard {
+    new_card(CardType::thought(), Role::Assistant)
 }
 
 /// Rows this connection has written and not reported yet: of use only as a difference.

@@ -4,15 +4,54 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use waybill_core::{
+    card::{CardType, Content, Draft, NewCard, Role},
+    tokens::Tokens,
+};
+use waybill_kernel::{
+    migrate,
+    work::{Config, Kernel},
+};
 
+use crate::services::Server;
+
+pub mod bells;
 pub mod card_box;
 pub mod turns;
+
+/// What each card counts: about 700 bytes of text.
+const CARD_TOKENS: i32 = 170;
 
 /// A bar on the terminal for a long part; silent where there is no terminal.
 pub fn progress(what: &str, length: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template("{msg:36} {bar:32} {human_pos}/{human_len} {eta}").expect("the template is valid");
     ProgressBar::new(length).with_style(style).with_message(what.to_owned())
+}
+
+/// A new, migrated database in the place of the last run's: the kernel on it, and the administrator.
+async fn fresh_database(server: &Server, database: &'static str) -> Result<(Kernel, PgConnection)> {
+    let drop = format!("drop database if exists {database} with (force)");
+    sqlx::query(AssertSqlSafe(drop)).execute(&mut server.admin().await?).await?;
+    server.create_database(database).await?;
+    let mut owner = PgConnection::connect(&server.owner_url(database)).await?;
+    migrate::run(&mut owner, |_| ()).await?;
+    server.open_service_login().await?;
+    // One for each of the 32 clients of the largest crew, and some; whoever needs fewer opens fewer.
+    let config = Config { max_connections: 40, ..Config::new(server.service_url(database)) };
+    Ok((Kernel::connect(&config).await?, PgConnection::connect(&server.admin_url(database)).await?))
+}
+
+fn draft(card_type: CardType, role: Role) -> Draft {
+    let noise = uuid::Uuid::now_v7().simple().to_string();
+    Draft::new(card_type, role, Content::Text(noise.repeat(21)))
+}
+
+/// Sealed with its tokens known: to count them costs more than to store the card.
+fn new_card(card_type: CardType, role: Role) -> NewCard {
+    let tokens = Tokens::new(CARD_TOKENS).expect("positive");
+    draft(card_type, role).seal_counted(tokens).expect("plain text is a card")
 }
 
 /// The middle one of many, so that a hiccup of the machine does not count.

@@ -12,21 +12,20 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{Connection, PgConnection};
 use tokio::{sync::watch, task::JoinSet};
 use waybill_core::{
-    card::{CardType, Content, Draft, NewCard, Role},
+    card::{CardType, NewCard, Role},
     id::{AgentId, ProjectId, StepId, Target, WorkerId},
-    tokens::Tokens,
     turn::End,
 };
 use waybill_kernel::{
-    agent, lease, migrate,
+    agent, lease,
     turn::{self, Claiming, DispatchRequest, Ending},
-    work::{Config, Kernel, Work},
+    work::{Kernel, Work},
 };
 
-use super::{median, progress};
+use super::{CARD_TOKENS, fresh_database, median, new_card, progress};
 use crate::{
     figure::{Bar, Figure},
     services::{Private, Server, postgres},
@@ -48,8 +47,6 @@ pub struct Options {
 const FEW_AGENTS: u32 = 1_000;
 const BATCH: usize = 50;
 const LONG: Duration = Duration::from_secs(3600);
-/// What each card counts: about 700 bytes of text.
-const CARD_TOKENS: i32 = 170;
 
 /// Measures everything, on a private server with durability on, or the one named by `DATABASE_URL`.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -153,15 +150,7 @@ fn llm() -> Target {
 
 impl Bench {
     async fn prepare(options: Options, server: &Server, database: &'static str, n: u32) -> Result<Bench> {
-        let drop = format!("drop database if exists {database} with (force)");
-        sqlx::query(AssertSqlSafe(drop)).execute(&mut server.admin().await?).await?;
-        server.create_database(database).await?;
-        let mut owner = PgConnection::connect(&server.owner_url(database)).await?;
-        migrate::run(&mut owner, |_| ()).await?;
-        server.open_service_login().await?;
-        let config = Config { max_connections: 40, ..Config::new(server.service_url(database)) };
-        let kernel = Kernel::connect(&config).await?;
-        let mut admin = PgConnection::connect(&server.admin_url(database)).await?;
+        let (kernel, mut admin) = fresh_database(server, database).await?;
         sqlx::raw_sql(include_str!("bare_turn.sql")).execute(&mut admin).await?;
         let project_id = ProjectId::new();
         let bar = progress("agents with history", u64::from(n));
@@ -426,12 +415,6 @@ const HISTORY: &str = "
 
 async fn events(watch: &mut PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select last_value from state.outbox_seq").fetch_one(watch).await?)
-}
-
-fn new_card(card_type: CardType, role: Role) -> NewCard {
-    let noise = uuid::Uuid::now_v7().simple().to_string();
-    let tokens = Tokens::new(CARD_TOKENS).expect("positive");
-    Draft::new(card_type, role, Content::Text(noise.repeat(21))).seal_counted(tokens).expect("plain text is a card")
 }
 
 fn ending(fence: waybill_core::turn::Fence) -> Ending {

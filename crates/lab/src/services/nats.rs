@@ -6,12 +6,12 @@ use std::{
     io::{BufRead, BufReader},
     net::TcpStream,
     os::unix::process::CommandExt,
-    path::PathBuf,
-    process::{Command, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
@@ -51,8 +51,15 @@ pub(super) fn shared(home: &Home) -> Result<String> {
         return Ok(url);
     }
     let folder = home.path("nats");
-    fs::create_dir_all(&folder)?;
     let port = free_port()?;
+    let child = launch(home, &folder, port)?;
+    let url = format!("nats://127.0.0.1:{port}");
+    fs::write(folder.join("pid"), format!("{}\n{url}\n", child.id()))?;
+    Ok(url)
+}
+
+fn launch(home: &Home, folder: &Path, port: u16) -> Result<Child> {
+    fs::create_dir_all(folder)?;
     let output = File::create(folder.join("log"))?;
     let mut child = Command::new(binary(home)?)
         .args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream", "--store_dir"])
@@ -63,15 +70,64 @@ pub(super) fn shared(home: &Home) -> Result<String> {
         .process_group(0)
         .spawn()
         .context("cannot start nats-server")?;
-    let url = format!("nats://127.0.0.1:{port}");
     let begun = Instant::now();
-    while info(&url).is_err() {
+    while info(&format!("nats://127.0.0.1:{port}")).is_err() {
         let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(20);
-        ensure!(!over, "nats-server did not come up: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        if over {
+            let _ = child.kill();
+            bail!("nats-server did not come up: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
-    fs::write(folder.join("pid"), format!("{}\n{url}\n", child.id()))?;
-    Ok(url)
+    Ok(child)
+}
+
+/// A NATS of one's own, which may be killed and started again at its old place. Ends with this value.
+#[derive(Debug)]
+pub struct Private {
+    home: Home,
+    folder: PathBuf,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Private {
+    /// A place for one; [`Private::start`] starts it.
+    pub fn new() -> Result<Private> {
+        let home = Home::find()?;
+        let folder = home.path(&format!("nats-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
+        Ok(Private { home, folder, port: free_port()?, child: None })
+    }
+
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn start(&mut self) -> Result<()> {
+        if self.child.is_none() {
+            self.child = Some(launch(&self.home, &self.folder, self.port)?);
+        }
+        Ok(())
+    }
+
+    /// Ends it at once, without a warning.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
 }
 
 pub(super) fn end_shared(home: &Home) -> Result<()> {

@@ -6,6 +6,7 @@ use std::{
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,18 @@ const DURABLE: &[&str] = &[
     "max_wal_size=16GB",
     "checkpoint_timeout=30min",
     "wal_compression=off",
+];
+
+/// What is killed again and again must also come back soon.
+const SHAKEN: &[&str] = &[
+    "fsync=on",
+    "synchronous_commit=on",
+    "full_page_writes=on",
+    "shared_buffers=512MB",
+    "max_connections=200",
+    "max_wal_size=1GB",
+    "checkpoint_timeout=1min",
+    "log_min_messages=fatal",
 ];
 
 /// A server we may make databases on.
@@ -157,19 +170,71 @@ impl Server {
 pub struct Private {
     pub server: Server,
     folder: Option<PathBuf>,
+    settings: &'static [&'static str],
+    /// To be waited for when it was killed: as long as it is a zombie, no other server takes its place.
+    child: Mutex<Option<Child>>,
 }
 
 impl Private {
     /// Starts one with durability on; uses the server named by `DATABASE_URL` instead where there is one.
     pub async fn start() -> Result<Private> {
         if let Ok(url) = env::var("DATABASE_URL") {
-            return Ok(Private { server: Server::given(&url)?, folder: None });
+            return Ok(Private {
+                server: Server::given(&url)?,
+                folder: None,
+                settings: DURABLE,
+                child: Mutex::default(),
+            });
         }
+        Private::launch(DURABLE).await
+    }
+
+    /// One that may be killed, whatever `DATABASE_URL` says.
+    pub async fn to_be_killed() -> Result<Private> {
+        Private::launch(SHAKEN).await
+    }
+
+    async fn launch(settings: &'static [&'static str]) -> Result<Private> {
         let home = Home::find()?;
         sweep(&home)?;
         let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
-        let server = launch(&folder, DURABLE).await?;
-        Ok(Private { server, folder: Some(folder) })
+        let (server, child) = launch(&folder, settings).await?;
+        Ok(Private { server, folder: Some(folder), settings, child: Mutex::new(Some(child)) })
+    }
+
+    /// Ends the server and all its processes at once, as a loss of power would, but for what the system still has to write.
+    pub fn kill(&self) {
+        let Some((postmaster, _)) = self.folder.as_deref().and_then(running) else { return };
+        let doomed = [vec![postmaster], children(postmaster)].concat();
+        for pid in doomed.into_iter().filter_map(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        if let Some(mut child) = self.child().take() {
+            let _ = child.wait();
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a server that was killed, at its old place. Gives the time until it answered.
+    pub async fn restart(&self) -> Result<Duration> {
+        let folder = self.folder.as_deref().context("a server of ours")?;
+        let begun = Instant::now();
+        loop {
+            // The first attempts may find that the old one's memory is still in use.
+            let mut child = spawn(folder, self.settings, self.server.port())?;
+            while child.try_wait()?.is_none() {
+                if self.server.admin().await.is_ok() {
+                    *self.child() = Some(child);
+                    return Ok(begun.elapsed());
+                }
+                ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not come back within two minutes");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not come back within two minutes");
+        }
     }
 }
 
@@ -206,7 +271,7 @@ pub(super) async fn shared(home: &Home) -> Result<Server> {
         return Server::ours(port);
     }
     let _ = fs::remove_dir_all(&folder);
-    launch(&folder, FORGETFUL).await
+    Ok(launch(&folder, FORGETFUL).await?.0)
 }
 
 pub(super) fn end_shared(home: &Home) -> Result<()> {
@@ -218,7 +283,7 @@ pub(super) fn end_shared(home: &Home) -> Result<()> {
     Ok(())
 }
 
-async fn launch(folder: &Path, settings: &[&str]) -> Result<Server> {
+async fn launch(folder: &Path, settings: &[&str]) -> Result<(Server, Child)> {
     let bin = binaries()?;
     fs::create_dir_all(folder)?;
     if let Some(user) = unprivileged()? {
@@ -235,22 +300,38 @@ async fn launch(folder: &Path, settings: &[&str]) -> Result<Server> {
     ensure!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
 
     let port = free_port()?;
-    let mut command = as_unprivileged(&bin.join("postgres"))?;
-    command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
-    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
-    for setting in settings {
-        command.args(["-c", setting]);
-    }
-    let output = File::create(&log)?;
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
-    let mut child = command.spawn().context("cannot start postgres")?;
-
+    let mut child = spawn(folder, settings, port)?;
     let up = until_up(Server::ours(port)?, &mut child).await;
     if up.is_err() {
         let _ = child.kill();
         let _ = child.wait();
     }
-    up.with_context(|| format!("postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default()))
+    let up = up.with_context(|| format!("postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default()));
+    Ok((up?, child))
+}
+
+fn spawn(folder: &Path, settings: &[&str], port: u16) -> Result<Child> {
+    let mut command = as_unprivileged(&binaries()?.join("postgres"))?;
+    command.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string()]);
+    command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    let output = File::options().create(true).append(true).open(folder.join("log"))?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
+    command.spawn().context("cannot start postgres")
+}
+
+/// The processes that a process has started.
+fn children(parent: i32) -> Vec<i32> {
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+        after.split(' ').nth(1).and_then(|of| of.parse().ok()) == Some(parent)
+    })
+    .collect()
 }
 
 async fn until_up(server: Server, child: &mut Child) -> Result<Server> {

@@ -1,26 +1,22 @@
 //! `waybill admin …`
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use uuid::Uuid;
 use waybill_core::id::AgentId;
 use waybill_kernel::{
-    agent, quarantine,
+    agent, outbox, quarantine,
     sweep::{self, Swept},
 };
 
 use crate::{
-    connect::{self, Service},
+    connect::{self, Bus, Service},
     output,
 };
 
-const AN_HOUR: Duration = Duration::from_secs(3600);
-const WEEKS_AHEAD: i32 = 4;
+pub(crate) const WEEKS_AHEAD: i32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -38,16 +34,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
-    /// Run the watchdogs: lapsed leases, deadlines, turns whose time has come. Any number may run at once.
+    /// One tick of the watchdogs: lapsed leases, deadlines, turns whose time has come. Prints what it did.
     ///
-    /// Also makes partitions ahead of time. Prints what it did, tick by tick.
+    /// `waybill orchestrator` runs them again and again.
     Sweep {
-        /// One tick, then end.
-        #[arg(long)]
-        once: bool,
-        /// Seconds between ticks.
-        #[arg(long, default_value_t = 1.0)]
-        every: f64,
+        #[command(flatten)]
+        service: Service,
+        #[command(flatten)]
+        bus: Bus,
+    },
+    /// How far the events of the outbox are behind the stream.
+    Outbox {
         #[command(flatten)]
         service: Service,
     },
@@ -139,27 +136,24 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
             report(json, "rebuilt", rebuilt)?;
         }
-        Command::Sweep { once, every, service } => {
-            let kernel = service.kernel().await?;
-            let mut extended = None::<Instant>;
-            loop {
-                if !once && extended.is_none_or(|at| at.elapsed() > AN_HOUR) {
-                    if let Err(error) = sweep::extend_partitions(&kernel, WEEKS_AHEAD).await {
-                        output::error(&error.into(), json);
-                    }
-                    extended = Some(Instant::now());
-                }
-                match sweep::tick(&kernel, &sweep::Config::default()).await {
-                    Ok(swept) if once || swept.did_something() => show(&swept, json)?,
-                    Ok(_) => {}
-                    Err(error) if once => return Err(error.into()),
-                    // The database is away: a watchdog waits for it.
-                    Err(error) => output::error(&error.into(), json),
-                }
-                if once {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_secs_f64(every.max(0.05))).await;
+        Command::Sweep { service, bus } => {
+            let nats = bus.connect().await?;
+            let kernel = connect::on_bus(service.kernel().await?, nats.as_ref());
+            show(&sweep::tick(&kernel, &sweep::Config::default()).await?, json)?;
+            if let Some(nats) = nats {
+                nats.flush().await;
+            }
+        }
+        Command::Outbox { service } => {
+            let lag = outbox::lag(&service.kernel().await?).await?;
+            if json {
+                output::json(&lag)?;
+            } else {
+                let oldest = lag.oldest_at.map(|at| at.to_rfc3339()).unwrap_or_default();
+                output::table(
+                    ["unpublished", "oldest_at", "shards told again"],
+                    [[lag.n_unpublished.to_string(), oldest, lag.n_replaying.to_string()]],
+                );
             }
         }
         Command::ExtendPartitions { weeks, service } => {

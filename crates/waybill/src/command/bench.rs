@@ -2,15 +2,14 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Subcommand;
-use tokio::signal::unix::{SignalKind, signal};
 use waybill_lab::{
-    bench::{card_box, turns},
-    figure::{Bar, Figure},
+    bench::{bells, card_box, turns},
+    figure::Bar,
 };
 
-use crate::output;
+use crate::figures;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -22,6 +21,14 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         cards: i64,
         /// The size for CI: 50,000 cards, fewer samples.
+        #[arg(long)]
+        short: bool,
+    },
+    /// What a doorbell costs with NATS and inside one process, and what idle workers cost.
+    ///
+    /// Starts a private NATS, and a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Bells {
+        /// The size for CI: fewer samples, a shorter look.
         #[arg(long)]
         short: bool,
     },
@@ -46,6 +53,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let long = card_box::Options { cards, samples: 400 };
                 card_box::run(if short { card_box::Options { cards: 50_000, samples: 120 } } else { long }).await
             }
+            Command::Bells { short } => {
+                let long = bells::Options { samples: 1_000, window: Duration::from_secs(180) };
+                let brief = bells::Options { samples: 100, window: Duration::from_secs(20) };
+                bells::run(if short { brief } else { long }).await
+            }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");
                 let long = turns::Options {
@@ -64,35 +76,5 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
         }
     };
-    tokio::select! {
-        figures = measured => report(&figures?, json),
-        // Dropping the run ends the server it started.
-        heard = interrupted() => {
-            heard?;
-            bail!("interrupted")
-        }
-    }
-}
-
-/// Ctrl-C, or a polite request to end.
-async fn interrupted() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupt = tokio::signal::ctrl_c() => interrupt,
-    }
-}
-
-/// Prints the figures; fails where one falls short.
-fn report(figures: &[Figure], json: bool) -> Result<ExitCode> {
-    if json {
-        figures.iter().try_for_each(output::json)?;
-    } else {
-        let mark = |figure: &Figure| if figure.ok { "ok" } else { "SHORT" }.to_owned();
-        output::table(
-            ["", "figure", "value", "unit", "bar"],
-            figures.iter().map(|f| [mark(f), f.figure.clone(), f.value.to_string(), f.unit.into(), f.bar.to_string()]),
-        );
-    }
-    Ok(if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    figures::report(measured, json).await
 }

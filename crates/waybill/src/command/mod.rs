@@ -3,6 +3,9 @@
 pub(crate) mod admin;
 pub(crate) mod bench;
 pub(crate) mod card;
+pub(crate) mod chaos;
 pub(crate) mod doctor;
+pub(crate) mod lab;
 pub(crate) mod migrate;
+pub(crate) mod orchestrator;
 pub(crate) mod project;

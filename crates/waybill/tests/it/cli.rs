@@ -177,7 +177,7 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let again = waybill(&retry, &urls);
     assert!(!again.status.success() && text(&again.stderr).contains("nothing of project \"acme\""), "{again:?}");
 
-    let swept = waybill(&["admin", "sweep", "--once", "--json"], &urls);
+    let swept = waybill(&["admin", "sweep", "--json"], &urls);
     assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
     let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
     assert_eq!(json(&extended)["made"], 6, "two more weeks of three tables: {extended:?}");

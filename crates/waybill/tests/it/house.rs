@@ -16,19 +16,26 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 6] = [
+const ARROWS: [(&str, &[&str], &[&str]); 8] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
-    ("waybill-lab", &["waybill-core", "waybill-kernel"], &[]),
+    ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
+    ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
+    ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-orchestrator"], &[]),
     ("waybill-model", &["waybill-lab"], &[]),
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
-    ("waybill", &["waybill-core", "waybill-kernel", "waybill-lab"], &["waybill-testkit"]),
+    (
+        "waybill",
+        &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-lab", "waybill-orchestrator"],
+        &["waybill-testkit"],
+    ),
 ];
 
 /// Who may know an engine. `core` has codecs for its words behind a feature; `lab` has baselines.
-const ENGINES: [(&str, &[&str]); 2] = [
+const ENGINES: [(&str, &[&str]); 3] = [
+    ("async-nats", &["waybill-bus"]),
     ("sqlx", &["waybill-core", "waybill-kernel", "waybill-lab", "waybill-testkit"]),
-    ("tokio", &["waybill-kernel", "waybill-lab", "waybill-testkit", "waybill"]),
+    ("tokio", &["waybill-bus", "waybill-kernel", "waybill-orchestrator", "waybill-lab", "waybill-testkit", "waybill"]),
 ];
 
 /// STYLE.md, section 1: an arrow points down, never sideways or up.

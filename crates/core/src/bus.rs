@@ -1,0 +1,156 @@
+//! Signals and events (L0-9, L0-16).
+//!
+//! A signal may be lost, doubled or late without harm: a doorbell says only that there may be work, a chunk is a piece of an
+//! answer that is being written. An event is the record of what became true; it leaves the database through the outbox, at least
+//! once, for whoever outside wants to follow. Nothing inside waits for one.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use futures::{
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{AgentId, CardId, Channel, EventId, ProjectId, StepId, Target, TraceId, TurnId},
+    turn::TurnEpoch,
+};
+
+/// Whose doorbell.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Door {
+    /// Workers that run the turns of a target.
+    Agent(Target),
+    /// Services that answer the calls of a target.
+    Tool(Target),
+    /// The orchestrator.
+    Pmo,
+}
+
+/// One ring. It carries no content: who hears it looks what there is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bell {
+    pub project_id: ProjectId,
+    pub door: Door,
+}
+
+/// A piece of an answer that a model is writing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub project_id: ProjectId,
+    pub channel: Channel,
+    pub agent_id: AgentId,
+    pub content: Vec<u8>,
+}
+
+/// What carries signals. Nothing here fails: a signal that cannot be sent is lost.
+pub trait Bus: fmt::Debug + Send + Sync {
+    /// Rings, and returns at once. Rings for one door that follow each other quickly are one.
+    fn ring(&self, bell: Bell);
+
+    /// Wakes whoever serves a door. Of several that listen, one is woken by a ring; rings that were not taken yet are one.
+    /// Dropped, it listens no more.
+    fn hear(&self, door: &Door) -> BoxStream<'static, ()>;
+
+    /// Whether rings have a chance to arrive. While they have none, look more often.
+    fn is_up(&self) -> bool;
+
+    /// Sends a piece of an answer to whoever watches it just now.
+    fn send(&self, chunk: Chunk);
+
+    /// The pieces of what an agent is writing, from now on.
+    fn watch(&self, project_id: ProjectId, agent_id: AgentId) -> BoxStream<'static, Vec<u8>>;
+}
+
+/// A bus that nobody is on.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Bus for Silent {
+    fn ring(&self, _: Bell) {}
+
+    fn hear(&self, _: &Door) -> BoxStream<'static, ()> {
+        Box::pin(stream::pending())
+    }
+
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn send(&self, _: Chunk) {}
+
+    fn watch(&self, _: ProjectId, _: AgentId) -> BoxStream<'static, Vec<u8>> {
+        Box::pin(stream::pending())
+    }
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
+#[serde(rename_all = "lowercase")]
+pub enum EventKind {
+    /// A turn has ended. One per turn; its last step is told by it too.
+    Task,
+    /// A step was written, and the turn goes on or waits.
+    Step,
+    /// An agent's status changed, where the turn asked to be told.
+    State,
+}
+
+impl EventKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Task => "task",
+            EventKind::Step => "step",
+            EventKind::State => "state",
+        }
+    }
+}
+
+/// One event of the outbox, as it goes over the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::FromRow))]
+pub struct Event {
+    pub project_id: ProjectId,
+    pub channel: Channel,
+    pub agent_id: AgentId,
+    pub agent_turn_id: TurnId,
+    pub event: EventKind,
+    pub event_id: EventId,
+    /// Orders the events of one agent.
+    pub outbox_seq: i64,
+    /// How a turn ended, what a step came to, or what the agent does now.
+    pub status: String,
+    pub turn_epoch: Option<TurnEpoch>,
+    pub step_id: Option<StepId>,
+    /// Of a task: its deliverable.
+    pub card_id: Option<CardId>,
+    pub trace_id: Option<TraceId>,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+impl Event {
+    /// The same however often it is sent: what to deduplicate by.
+    pub fn message_id(&self) -> String {
+        format!("{}.{}.{}", self.agent_turn_id, self.event.as_str(), self.event_id)
+    }
+}
+
+/// The stream of events cannot be reached, or refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("the event stream cannot be used: {0}")]
+pub struct FeedError(pub String);
+
+/// Where events go.
+pub trait Feed: fmt::Debug + Send + Sync {
+    /// Makes the stream if it is not there, and says when it was made. Another time than before: it was lost with all it held.
+    fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>>;
+
+    /// Publishes events, those of one agent one after the other. Says of each whether it arrived; after one that did not, nothing of
+    /// the same agent is sent.
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Vec<bool>>;
+}

@@ -1,0 +1,100 @@
+//! The outbox (L0-9): events, written in the transaction that makes them true, and what a relay needs to publish them.
+//!
+//! An event is published until it is known to have arrived: at least once, in order per agent. Each of 16 shards has one owner at
+//! a time, a relay whose lease holds. Two relays can still publish the same event, one of them late; the stream drops it by its id.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::FromRow;
+use waybill_core::{
+    bus::Event,
+    id::{Target, WorkerId},
+};
+
+use crate::{
+    turn::{Error, interval},
+    work::Kernel,
+};
+
+/// One event that is to be published.
+#[derive(Clone, Debug, FromRow)]
+pub struct Unpublished {
+    pub shard: i16,
+    /// Told again, because the stream was lost.
+    pub replayed: bool,
+    /// The stream it is for.
+    pub stream_made_at: Option<DateTime<Utc>>,
+    #[sqlx(flatten)]
+    pub event: Event,
+}
+
+/// How far behind the relays are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, FromRow)]
+pub struct Lag {
+    /// Counted to 100,000.
+    pub n_unpublished: i64,
+    pub oldest_at: Option<DateTime<Utc>>,
+    /// Shards of which everything is being told again.
+    pub n_replaying: i32,
+}
+
+/// Renews a relay's lease and gives it its share of the shards. `LeaseLost`: go on under another name.
+pub async fn hold(kernel: &Kernel, worker_id: WorkerId, target: &Target, lease: Duration) -> Result<Vec<i16>, Error> {
+    let shards = sqlx::query_scalar("select scheduler.hold_shards($1, $2, $3)")
+        .bind(worker_id)
+        .bind(target)
+        .bind(interval(lease))
+        .fetch_one(kernel.pool())
+        .await?;
+    Ok(shards)
+}
+
+/// Notes which stream events go to, known by when it was made. Another one than before: everything is told again. Says whether.
+pub async fn publish_to(kernel: &Kernel, made_at: DateTime<Utc>) -> Result<bool, Error> {
+    let moved: i32 =
+        sqlx::query_scalar("select scheduler.publish_to($1)").bind(made_at).fetch_one(kernel.pool()).await?;
+    Ok(moved > 0)
+}
+
+/// What is to be published next: up to `most` of each shard that the relay owns, in order.
+pub async fn unpublished(kernel: &Kernel, worker_id: WorkerId, most: i32) -> Result<Vec<Unpublished>, Error> {
+    let events = sqlx::query_as("select * from scheduler.unpublished($1, $2)").bind(worker_id).bind(most);
+    Ok(events.fetch_all(kernel.pool()).await?)
+}
+
+/// Notes which events of a portion have arrived. Of what is told again, a shard goes on behind the last one before which all have.
+pub async fn mark(
+    kernel: &Kernel,
+    worker_id: WorkerId,
+    portion: &[Unpublished],
+    arrived: &[bool],
+) -> Result<(), Error> {
+    let done: Vec<&Event> =
+        portion.iter().zip(arrived).filter(|(_, arrived)| **arrived).map(|(row, _)| &row.event).collect();
+    let (mut shards, mut replayed) = (Vec::new(), Vec::new());
+    for shard in 0..16 {
+        let rows = || portion.iter().zip(arrived).filter(|(row, _)| row.shard == shard && row.replayed);
+        if let Some((last, _)) = rows().take_while(|(_, arrived)| **arrived).last() {
+            shards.push(shard);
+            replayed.push(last.event.outbox_seq);
+        }
+    }
+    sqlx::query("select scheduler.mark_published($1, $2, $3, $4, $5, $6, $7, $8)")
+        .bind(worker_id)
+        .bind(done.iter().map(|event| event.project_id).collect::<Vec<_>>())
+        .bind(done.iter().map(|event| event.agent_turn_id).collect::<Vec<_>>())
+        .bind(done.iter().map(|event| event.event.as_str()).collect::<Vec<_>>())
+        .bind(done.iter().map(|event| event.event_id).collect::<Vec<_>>())
+        .bind(shards)
+        .bind(replayed)
+        .bind(portion.first().and_then(|row| row.stream_made_at))
+        .execute(kernel.pool())
+        .await?;
+    Ok(())
+}
+
+/// How far behind the relays are.
+pub async fn lag(kernel: &Kernel) -> Result<Lag, Error> {
+    Ok(sqlx::query_as("select * from scheduler.outbox_lag()").fetch_one(kernel.pool()).await?)
+}

@@ -1,0 +1,131 @@
+-- State events of those of these turns that asked for them. The caller holds the heads' locks, so the order of an agent's events is theirs.
+--   p_agent   the one agent they are all of; null: of several
+--   p_status  what the agents do now; null: as their heads say
+create or replace function state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) returns integer
+language plpgsql as $$
+declare
+  v_told integer;
+begin
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
+  select p_project, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, coalesce(p_status, h.status::text), h.turn_epoch
+    from state.turns t
+    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
+   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.emit_state_event
+     and (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
+     and (p_agent is null or t.agent_id = p_agent)
+   order by t.agent_turn_id;
+  get diagnostics v_told = row_count;
+  return v_told;
+end $$;
+
+-- Shares the outbox among the relays that are alive. Answers with the shards that are this one's. A shard goes over when its owner's lease
+-- is lost, or when the owner gives it up because there are more relays now.
+create or replace function scheduler.hold_shards(p_worker uuid, p_target text, p_lease interval) returns smallint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_kept  boolean := scheduler.keep_lease(p_worker, p_target, p_lease);
+  v_share integer;
+  v_held  integer;
+begin
+  select ceil(16.0 / count(*)) into v_share
+    from state.worker_leases l
+   where l.worker_target = p_target and l.expires_at > clock_timestamp();
+  update state.relay_shards s
+     set worker_id = null
+   where s.shard in (select r.shard from state.relay_shards r where r.worker_id = p_worker order by r.shard offset v_share);
+  select count(*) into v_held from state.relay_shards s where s.worker_id = p_worker;
+  if v_held < v_share then
+    update state.relay_shards s
+       set worker_id = p_worker
+      from (select r.shard
+              from state.relay_shards r
+             where r.worker_id is null
+                or not exists (select from state.worker_leases l where l.worker_id = r.worker_id and l.expires_at > '-infinity')
+             order by r.shard
+             limit v_share - v_held
+               for update skip locked) f
+     where s.shard = f.shard;
+  end if;
+  -- Of what is told again nothing is left. What commits later with a number of that range is not published yet, so it is found.
+  update state.relay_shards s
+     set replay_after = s.replay_upto
+   where s.worker_id = p_worker and s.replay_after < s.replay_upto
+     and not exists (select from state.outbox o
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto);
+  return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
+end $$;
+
+-- The stream that events go to, known by when it was made. Another one than before: it was lost, and everything is told again.
+create or replace function scheduler.publish_to(p_made_at timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_moved integer;
+begin
+  update state.relay_shards s
+     set stream_made_at = p_made_at, replay_after = 0,
+         replay_upto = case when s.stream_made_at is null then 0 else (select q.last_value from state.outbox_seq q) end
+   where s.stream_made_at is distinct from p_made_at;
+  get diagnostics v_moved = row_count;
+  return v_moved;
+end $$;
+
+-- What is to be published next, of the shards of one relay, each in order. Found by what is not published yet, never by a number that was
+-- reached: a transaction that drew a lower number may commit later.
+create or replace function scheduler.unpublished(p_worker uuid, p_most integer)
+returns table (shard smallint, replayed boolean, stream_made_at timestamptz, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid,
+  event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid,
+  traceparent text, tracestate text, created_at timestamptz)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select s.shard, s.replay_after < s.replay_upto, s.stream_made_at, o.project_id, coalesce(t.channel, 'public'), o.agent_id, o.agent_turn_id,
+         o.event, o.event_id, o.outbox_seq, o.status, o.turn_epoch, o.step_id, o.card_id, t.trace_id, t.traceparent, t.tracestate,
+         o.created_at
+    from state.relay_shards s
+   cross join lateral (
+         (select o.* from state.outbox o
+           where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
+           order by o.outbox_seq
+           limit p_most)
+          union all
+         (select o.* from state.outbox o
+           where s.replay_after < s.replay_upto and o.shard = s.shard
+             and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+           order by o.outbox_seq
+           limit p_most)) o
+    left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+   where s.worker_id = p_worker
+   order by o.outbox_seq
+$$;
+
+-- These have arrived in the stream. What is told again goes on behind p_replayed, where the shard and the stream are still the same.
+create or replace function scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[],
+  p_shards smallint[], p_replayed bigint[], p_made_at timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_marked integer;
+begin
+  update state.outbox o
+     set published_at = clock_timestamp()
+    from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
+   where o.project_id = e.project_id and o.agent_turn_id = e.agent_turn_id and o.event = e.event and o.event_id = e.event_id
+     and o.agent_turn_id = any (p_turns) and o.published_at is null;
+  get diagnostics v_marked = row_count;
+  update state.relay_shards s
+     set replay_after = r.replayed
+    from unnest(p_shards, p_replayed) as r (shard, replayed)
+   where s.shard = r.shard and s.worker_id = p_worker and s.stream_made_at = p_made_at;
+  return v_marked;
+end $$;
+
+-- How far behind the relay is.
+create or replace function scheduler.outbox_lag()
+returns table (n_unpublished bigint, oldest_at timestamptz, n_replaying integer)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select count(*), min(o.created_at), (select count(*)::integer from state.relay_shards s where s.replay_after < s.replay_upto)
+    from (select o.created_at from state.outbox o where o.published_at is null limit 100000) o
+$$;
+
+alter function scheduler.hold_shards owner to waybill_scheduler;
+alter function scheduler.publish_to owner to waybill_scheduler;
+alter function scheduler.unpublished owner to waybill_scheduler;
+alter function scheduler.mark_published owner to waybill_scheduler;
+alter function scheduler.outbox_lag owner to waybill_scheduler;

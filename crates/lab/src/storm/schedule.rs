@@ -1,0 +1,119 @@
+//! Which faults come when. From a seed, so that a run can be had again.
+
+use std::time::Duration;
+
+use super::{dice::Dice, process::Role, proxy::Mode};
+
+/// What a storm is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub name: &'static str,
+    pub seed: u64,
+    /// Turns that are asked for, over this time. Their children come on top.
+    pub turns: usize,
+    pub duration: Duration,
+    pub lease: Duration,
+    /// Of workers, tools, sweeps and relays.
+    pub kills: usize,
+    /// Longer than the lease, of workers and tools.
+    pub freezes: usize,
+    pub nats_kills: usize,
+    pub postgres_kills: usize,
+    /// Between a worker or tool and PostgreSQL, longer than the lease.
+    pub partitions: usize,
+    pub streams_lost: usize,
+    /// NATS does not run at all.
+    pub without_nats: bool,
+    /// What happens to doorbells on the way.
+    pub bells: Mode,
+    /// Whether claims must come within two seconds.
+    pub prompt: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    Kill(Role, usize),
+    Freeze(Role, usize, Duration),
+    Partition(Role, usize, Mode, Duration),
+    KillNats(Duration),
+    KillPostgres(Duration),
+    LoseStream,
+}
+
+/// How many processes of each role there are.
+pub const fn strength(role: Role) -> usize {
+    match role {
+        Role::Worker => 4,
+        Role::Tool | Role::Sweep | Role::Relay => 2,
+    }
+}
+
+impl Plan {
+    /// The faults, in order of time.
+    pub fn schedule(&self) -> Vec<(Duration, Fault)> {
+        let mut dice = Dice::new(self.seed);
+        let mut faults = Vec::new();
+        let mut add = |n: usize, make: &mut dyn FnMut(&mut Dice) -> Fault| {
+            for _ in 0..n {
+                let at = dice.between(Duration::from_secs(2).min(self.duration), self.duration);
+                faults.push((at, make(&mut dice)));
+            }
+        };
+        let place = |dice: &mut Dice, roles: &[Role]| {
+            let role = roles[dice.one_of(roles.len())];
+            (role, dice.one_of(strength(role)))
+        };
+        let beyond = |dice: &mut Dice| dice.between(self.lease + self.lease / 4, self.lease * 2);
+        let pause = |dice: &mut Dice| dice.between(Duration::ZERO, Duration::from_millis(800));
+        add(self.kills, &mut |dice| {
+            // Workers are what is killed most.
+            let roles = [Role::Worker, Role::Worker, Role::Worker, Role::Tool, Role::Tool, Role::Sweep, Role::Relay];
+            let (role, number) = place(dice, &roles);
+            Fault::Kill(role, number)
+        });
+        add(self.freezes, &mut |dice| {
+            let (role, number) = place(dice, &[Role::Worker, Role::Worker, Role::Tool]);
+            Fault::Freeze(role, number, beyond(dice))
+        });
+        add(self.partitions, &mut |dice| {
+            let (role, number) = place(dice, &[Role::Worker, Role::Worker, Role::Tool]);
+            let mode = if dice.chance(0.5) { Mode::Stall } else { Mode::LoseAnswers };
+            Fault::Partition(role, number, mode, beyond(dice))
+        });
+        add(self.nats_kills, &mut |dice| Fault::KillNats(pause(dice)));
+        add(self.postgres_kills, &mut |dice| Fault::KillPostgres(pause(dice)));
+        add(self.streams_lost, &mut |_| Fault::LoseStream);
+        faults.sort_by_key(|(at, _)| *at);
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_storm() {
+        let plan = Plan {
+            name: "test",
+            seed: 7,
+            turns: 10,
+            duration: Duration::from_secs(60),
+            lease: Duration::from_secs(4),
+            kills: 20,
+            freezes: 4,
+            nats_kills: 2,
+            postgres_kills: 1,
+            partitions: 3,
+            streams_lost: 1,
+            without_nats: false,
+            bells: Mode::Pass,
+            prompt: false,
+        };
+        let schedule = plan.schedule();
+        assert_eq!(schedule.len(), 31);
+        assert_eq!(schedule, plan.schedule());
+        assert!(schedule.is_sorted_by_key(|(at, _)| *at));
+        assert_ne!(schedule, Plan { seed: 8, ..plan }.schedule());
+    }
+}

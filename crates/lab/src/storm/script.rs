@@ -1,0 +1,84 @@
+//! What the turns of a storm do: a script that an instruction carries, and that a worker follows from wherever the cards say it stands.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use waybill_core::{
+    card::{Card, CardType, Content, Reading},
+    id::AgentId,
+};
+use waybill_kernel::card_box::Placed;
+
+use super::dice::Dice;
+
+/// One step of a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Ask the model, write what it said.
+    Think,
+    /// Ask for so many calls, and wait for them.
+    Call(usize),
+    /// Ask somebody who is never there, and wait for the timeout.
+    Wait,
+    /// Give a task to each of these agents, and wait for all.
+    Fork(Vec<AgentId>),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Script {
+    pub ops: Vec<Op>,
+}
+
+impl Script {
+    /// A script for a turn that nobody waits for.
+    pub fn any(dice: &mut Dice, children: &[AgentId]) -> Script {
+        let mut ops = Vec::new();
+        for _ in 0..dice.one_of(3) {
+            ops.push(Op::Think);
+        }
+        match dice.one_of(100) {
+            0..40 => {}
+            40..80 => ops.push(Op::Call(1 + dice.one_of(3))),
+            80..82 => ops.push(Op::Wait),
+            82..92 => {
+                ops.push(Op::Call(1));
+                ops.push(Op::Call(2));
+            }
+            _ => {
+                let first = dice.one_of(children.len());
+                ops.push(Op::Fork((0..1 + dice.one_of(4)).map(|n| children[(first + n) % children.len()]).collect()));
+            }
+        }
+        Script { ops }
+    }
+
+    /// A script for a task of a batch.
+    pub fn task() -> Script {
+        Script { ops: vec![Op::Think] }
+    }
+
+    pub fn read(context: &[Placed]) -> Result<Script> {
+        let text = live(context).find_map(|card| match &card.content {
+            Content::Text(text) if card.metadata.card_type == CardType::instruction() => Some(text),
+            _ => None,
+        });
+        Ok(serde_json::from_str(text.context("a turn of a storm has an instruction")?)?)
+    }
+}
+
+/// How many steps the cards of an output box say were taken: each left one thought.
+pub fn steps_taken(output: &[Placed]) -> usize {
+    live(output).filter(|card| card.metadata.card_type == CardType::thought()).count()
+}
+
+/// How many answers there are.
+pub fn answers(output: &[Placed]) -> usize {
+    live(output).filter(|card| card.metadata.card_type == CardType::tool_result()).count()
+}
+
+fn live(placed: &[Placed]) -> impl Iterator<Item = &Card> {
+    placed.iter().filter_map(|placed| match &placed.reading {
+        Reading::Live(card) => Some(&**card),
+        Reading::Gone(_) => None,
+    })
+}

@@ -1,0 +1,216 @@
+//! What must hold when a storm is over: the database by itself, the database against the ledger, the stream against the outbox.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context, Result};
+use sqlx::PgConnection;
+use waybill_core::{
+    id::{CardId, TurnId},
+    turn::ClaimToken,
+};
+
+use super::ledger::{Entry, Line};
+use crate::figure::{Bar, Figure};
+
+/// What the database says of itself: each must be 0.
+const WRONG: [(&str, &str); 12] = [
+    ("turns that have not ended", "select count(*) from state.turns where status = 'open'"),
+    ("turns that did not succeed", "select count(*) from state.turns where status not in ('open', 'success')"),
+    (
+        "ended turns whose deliverable is not the last card of the output box",
+        "select count(*)
+           from state.turns t
+           join cardbox.boxes b on b.project_id = t.project_id and b.box_id = t.output_box_id
+           left join cardbox.box_entries e on e.project_id = t.project_id and e.box_id = t.output_box_id and e.seq = b.length
+          where t.status <> 'open' and e.card_id is distinct from t.deliverable_card_id",
+    ),
+    (
+        "turns with more than one deliverable",
+        "select count(*)
+           from (select from state.turns t
+                   join cardbox.box_entries e on e.project_id = t.project_id and e.box_id = t.output_box_id
+                   join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+                  where c.type = 'task.deliverable'
+                  group by t.project_id, t.agent_turn_id
+                 having count(*) > 1) t",
+    ),
+    (
+        "ended turns without their one task event",
+        "select count(*)
+           from state.turns t
+          where t.status <> 'open'
+            and 1 <> (select count(*) from state.outbox o
+                       where o.project_id = t.project_id and o.agent_turn_id = t.agent_turn_id and o.event = 'task'
+                         and o.card_id = t.deliverable_card_id)",
+    ),
+    (
+        "steps written under an older claim than the step before",
+        "select count(*)
+           from (select s.claim_token, lag(s.claim_token) over (partition by s.project_id, s.agent_turn_id order by s.from_seq) as before
+                   from state.agent_steps s) s
+          where s.claim_token < s.before",
+    ),
+    (
+        "steps taken twice",
+        "select coalesce(sum(n), 0)::bigint
+           from (select count(*) - count(distinct c.content::text) as n
+                   from state.turns t
+                   join cardbox.box_entries e on e.project_id = t.project_id and e.box_id = t.output_box_id
+                   join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+                  where c.type = 'agent.thought'
+                  group by t.project_id, t.agent_turn_id) s",
+    ),
+    (
+        "output boxes with cards that no step and no answer accounts for",
+        "select count(*)
+           from state.turns t
+           join cardbox.boxes b on b.project_id = t.project_id and b.box_id = t.output_box_id
+          where b.length
+             <> (select coalesce(sum(s.to_seq - s.from_seq + 1), 0) from state.agent_steps s
+                  where s.project_id = t.project_id and s.agent_turn_id = t.agent_turn_id)
+              + (select count(*) from state.execution_edges e
+                   join state.execution_edges r on r.project_id = e.project_id and r.correlation_id = e.correlation_id
+                    and r.primitive = 'report' and r.edge_phase = 'response'
+                  where e.project_id = t.project_id and e.agent_turn_id = t.agent_turn_id and e.primitive = 'command'
+                    and e.edge_phase = 'request')",
+    ),
+    (
+        "results applied twice",
+        "select coalesce(sum(n - 1), 0)::bigint
+           from (select count(*) as n
+                   from cardbox.box_entries e
+                   join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+                  where c.type = 'tool.result'
+                  group by c.project_id, c.tool_call_id
+                 having count(*) > 1) r",
+    ),
+    (
+        "calls without an answer",
+        "select count(*)
+           from state.execution_edges e
+          where e.primitive = 'command' and e.edge_phase = 'request'
+            and not exists (select from state.execution_edges r
+                             where r.project_id = e.project_id and r.correlation_id = e.correlation_id
+                               and r.primitive = 'report' and r.edge_phase = 'response')",
+    ),
+    (
+        "rows left over: inbox, calls, busy agents, open batches, quarantine",
+        "select (select count(*) from state.agent_inbox) + (select count(*) from state.waiting_calls)
+              + (select count(*) from state.agent_state_head where status <> 'idle' or n_queued <> 0)
+              + (select count(*) from state.pmo_batches where status = 'open' or stopping)
+              + (select count(*) from state.quarantine where quarantined_at is not null)",
+    ),
+    (
+        "batches that closed otherwise than by their last child",
+        "select count(*) from state.pmo_batches where status not in ('open', 'success')",
+    ),
+];
+
+pub(super) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let accepted: i64 = sqlx::query_scalar("select count(*) from state.turns").fetch_one(&mut *admin).await?;
+    figures.push(Figure::new("turns accepted, with children", accepted as f64, "turns", Bar::AtLeast(turns as f64)));
+    for (what, sql) in WRONG {
+        let n: i64 = sqlx::query_scalar(sql).fetch_one(&mut *admin).await.context(what)?;
+        figures.push(Figure::new(what, n as f64, "rows", Bar::AtMost(0.0)));
+    }
+    Ok(figures)
+}
+
+/// What was told to the ledger, against the database.
+pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line]) -> Result<Vec<Figure>> {
+    let (mut accepted, mut wrote, mut refused) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut asked, mut executed) = (HashMap::new(), HashMap::new());
+    let mut found_again = 0;
+    let mut claims: HashMap<(TurnId, ClaimToken), HashSet<&str>> = HashMap::new();
+    for line in lines {
+        match &line.entry {
+            Entry::Accepted { turn_id, .. } => drop(accepted.insert(*turn_id)),
+            Entry::Claimed { turn_id, token, by } => drop(claims.entry((*turn_id, *token)).or_default().insert(by)),
+            Entry::Wrote { card_id, again, .. } | Entry::Answered { card_id, again, .. } => {
+                wrote.insert(*card_id);
+                found_again += u64::from(*again);
+            }
+            Entry::Refused { card_id, .. } => drop(refused.insert(*card_id)),
+            Entry::Asked { turn_id, step } => *asked.entry((*turn_id, *step)).or_insert(0u64) += 1,
+            Entry::Executed { tool_call_id } => *executed.entry(*tool_call_id).or_insert(0u64) += 1,
+            Entry::Killed { .. } => {}
+        }
+    }
+    let known: Vec<TurnId> = sqlx::query_scalar("select agent_turn_id from state.turns").fetch_all(&mut *admin).await?;
+    let known: HashSet<TurnId> = known.into_iter().collect();
+    let held = "select e.card_id from state.turns t
+                  join cardbox.box_entries e on e.project_id = t.project_id and e.box_id = t.output_box_id
+                 where e.card_id is not null";
+    let held: Vec<CardId> = sqlx::query_scalar(held).fetch_all(&mut *admin).await?;
+    let held: HashSet<CardId> = held.into_iter().collect();
+    let again = |counts: Vec<u64>| counts.into_iter().map(|n| n - 1).sum::<u64>() as f64;
+    let none = Bar::AtMost(0.0);
+    let two = claims.values().filter(|by| by.len() > 1).count();
+    Ok(vec![
+        Figure::new("accepted turns that are gone", accepted.difference(&known).count() as f64, "turns", none),
+        Figure::new("acknowledged writes that are gone", wrote.difference(&held).count() as f64, "cards", none),
+        Figure::new("refused writes that are there", refused.intersection(&held).count() as f64, "cards", none),
+        Figure::new("claims that two had under one token", two as f64, "claims", none),
+        Figure::new("writes refused as stale", refused.len() as f64, "writes", Bar::None),
+        Figure::new("commits of unknown outcome, found by their key", found_again as f64, "commits", Bar::None),
+        Figure::new("model asked again after a takeover", again(asked.into_values().collect()), "calls", Bar::None),
+        Figure::new("tool run again after a takeover", again(executed.into_values().collect()), "calls", Bar::None),
+    ])
+}
+
+/// From the kill of a process to the moment when another had its turns, for each of them.
+pub(super) fn kill_to_resumed(lines: &[Line]) -> Vec<f64> {
+    // By turn: claims, and when somebody let go of it.
+    let mut claims: HashMap<TurnId, Vec<(f64, &str)>> = HashMap::new();
+    let mut left: HashMap<TurnId, Vec<f64>> = HashMap::new();
+    let mut of_process: HashMap<&str, Vec<(f64, TurnId)>> = HashMap::new();
+    for line in lines {
+        match &line.entry {
+            Entry::Claimed { turn_id, by, .. } => {
+                claims.entry(*turn_id).or_default().push((line.at, by));
+                of_process.entry(by).or_default().push((line.at, *turn_id));
+            }
+            Entry::Wrote { turn_id, leaves: true, .. } => left.entry(*turn_id).or_default().push(line.at),
+            _ => {}
+        }
+    }
+    let mut times = Vec::new();
+    for line in lines {
+        let Entry::Killed { by } = &line.entry else { continue };
+        for (claimed, turn_id) in of_process.get(by.as_str()).into_iter().flatten() {
+            let between = |at: f64| at > *claimed && at <= line.at;
+            let let_go = left.get(turn_id).is_some_and(|ends| ends.iter().any(|at| between(*at)));
+            let taken = claims[turn_id].iter().any(|(at, other)| between(*at) && *other != by);
+            if let_go || taken {
+                continue;
+            }
+            let next = claims[turn_id].iter().map(|(at, _)| *at).filter(|at| *at > line.at).min_by(f64::total_cmp);
+            // No next one: its end had been written, it only could not say so.
+            times.extend(next.map(|at| at - line.at));
+        }
+    }
+    times
+}
+
+/// From the acceptance of a turn that nothing was before, to its first claim.
+pub(super) fn accepted_to_claimed(lines: &[Line]) -> Vec<f64> {
+    let mut first: HashMap<TurnId, f64> = HashMap::new();
+    for line in lines {
+        if let Entry::Claimed { turn_id, .. } = &line.entry {
+            first.entry(*turn_id).or_insert(line.at);
+        }
+    }
+    let accepted = lines.iter().filter_map(|line| match &line.entry {
+        Entry::Accepted { turn_id, ready: true } => Some((line.at, turn_id)),
+        _ => None,
+    });
+    accepted.filter_map(|(at, turn_id)| Some((first.get(turn_id)? - at).max(0.0))).collect()
+}
+
+/// The smallest value that this share is not above.
+pub(super) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let place = (values.len() as f64 * share).ceil() as usize;
+    values.get(place.saturating_sub(1)).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,109 @@
+//! The relay: events leave the outbox into a stream, in order per agent, at least once (L0-9).
+//!
+//! Found by what is not published yet, published, waited for, noted. Killed anywhere in between, an event is published again; the stream
+//! drops it by its id. A stream that was made anew, because it was lost, is told everything again.
+
+use std::{convert::Infallible, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout};
+use waybill_core::{
+    bus::{Event, Feed},
+    id::{Target, WorkerId},
+};
+use waybill_kernel::{lease, outbox, turn::Error, work::Kernel};
+
+/// How often, and how much.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub lease: Duration,
+    /// Events of each shard at a time.
+    pub most: i32,
+    /// Between two looks when there was nothing.
+    pub pause: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { lease: lease::LEASE, most: 64, pause: Duration::from_millis(250) }
+    }
+}
+
+/// Publishes for ever.
+pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallible {
+    let target: Target = "relay".parse().expect("a target");
+    let mut worker_id = WorkerId::new();
+    let mut held: Option<Instant> = None;
+    loop {
+        if held.is_none_or(|at| at.elapsed() > config.lease / 4) {
+            let asked = Instant::now();
+            match timeout(config.lease, hold(kernel, feed, worker_id, &target, config)).await {
+                Ok(Ok(true)) => held = Some(asked),
+                Ok(Ok(false)) => held = None,
+                Ok(Err(error)) => {
+                    if matches!(error, Error::LeaseLost) {
+                        worker_id = WorkerId::new();
+                    }
+                    tracing::warn!(%error, "the relay cannot hold its shards");
+                    held = None;
+                }
+                Err(_) => held = None,
+            }
+        }
+        if held.is_none() {
+            sleep(config.pause * 2).await;
+            continue;
+        }
+        match timeout(config.lease * 2, publish(kernel, feed, worker_id, config.most)).await {
+            Ok(Ok(Portion::Empty)) => sleep(config.pause).await,
+            Ok(Ok(Portion::Published)) => {}
+            trouble => {
+                tracing::warn!(?trouble, "events were not published");
+                // The stream may be gone: look before the next portion.
+                held = None;
+                sleep(config.pause).await;
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Portion {
+    Empty,
+    Published,
+    /// Some did not arrive.
+    Partly,
+}
+
+/// Renews the lease, takes our share of the shards, and makes sure of the stream. False: there is no stream to publish to.
+async fn hold(
+    kernel: &Kernel,
+    feed: &dyn Feed,
+    worker_id: WorkerId,
+    target: &Target,
+    config: &Config,
+) -> Result<bool, Error> {
+    outbox::hold(kernel, worker_id, target, config.lease).await?;
+    match feed.made_at().await {
+        Ok(made_at) => {
+            if outbox::publish_to(kernel, made_at).await? {
+                tracing::info!(%made_at, "publishing to a stream that is new");
+            }
+            Ok(true)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "no stream");
+            Ok(false)
+        }
+    }
+}
+
+async fn publish(kernel: &Kernel, feed: &dyn Feed, worker_id: WorkerId, most: i32) -> Result<Portion, Error> {
+    let portion = outbox::unpublished(kernel, worker_id, most).await?;
+    if portion.is_empty() {
+        return Ok(Portion::Empty);
+    }
+    let events: Vec<Event> = portion.iter().map(|row| row.event.clone()).collect();
+    let arrived = feed.publish(&events).await;
+    outbox::mark(kernel, worker_id, &portion, &arrived).await?;
+    Ok(if arrived.iter().all(|arrived| *arrived) { Portion::Published } else { Portion::Partly })
+}

@@ -1,0 +1,63 @@
+//! The watchdogs, again and again (L0-14). They also ring for what is ready, so that a ring that was lost costs one tick.
+
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
+
+use tokio::time::{sleep, timeout};
+use waybill_kernel::{
+    sweep::{self, Swept},
+    work::Kernel,
+};
+
+/// How often, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub sweep: sweep::Config,
+    /// Partitions of history are made for so many weeks ahead.
+    pub weeks_ahead: i32,
+}
+
+/// A tick that takes longer is given up: whoever is at the other end of its connection is gone.
+const MOST_PATIENT: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Sweeps for ever.
+pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
+    // Four ticks within a lease: a gap as long as a lease means that nobody swept.
+    let pause = (config.sweep.lease / 4).min(Duration::from_secs(1));
+    let mut extended: Option<Instant> = None;
+    loop {
+        match timeout(MOST_PATIENT, sweep::tick(kernel, &config.sweep)).await {
+            Ok(Ok(swept)) => {
+                if swept.did_something() {
+                    tracing::info!(?swept, "swept");
+                }
+                if is_full(&swept, config.sweep.most) {
+                    continue;
+                }
+            }
+            Ok(Err(error)) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(%error, cause, "a sweep failed");
+            }
+            Err(_) => tracing::warn!("a sweep was given up: the database did not answer"),
+        }
+        if extended.is_none_or(|at| at.elapsed() > HOUR) {
+            match timeout(MOST_PATIENT, sweep::extend_partitions(kernel, config.weeks_ahead)).await {
+                Ok(Ok(_)) => extended = Some(Instant::now()),
+                trouble => tracing::warn!(?trouble, "partitions were not made"),
+            }
+        }
+        sleep(pause).await;
+    }
+}
+
+/// Whether a portion was as large as it may be, so that there is probably more.
+fn is_full(swept: &Swept, most: i32) -> bool {
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    [swept.turns_reclaimed, swept.turns_released, swept.calls_reclaimed, swept.calls_timed_out]
+        .into_iter()
+        .any(|n| n >= most)
+}

@@ -1,0 +1,169 @@
+//! `waybill chaos …`
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use waybill_lab::{
+    figure::{Bar, Figure},
+    storm::{
+        self,
+        mutant::{MUTANTS, Mutant},
+        proxy::Mode,
+        schedule::Plan,
+    },
+};
+
+use crate::figures;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Turns, while workers, tools, sweeps, relays, NATS and PostgreSQL are killed, frozen and cut off.
+    ///
+    /// Starts a PostgreSQL and a NATS of its own. Long: 100,000 turns in 22 minutes.
+    Turns {
+        #[command(flatten)]
+        options: Options,
+        /// Break the database first: the run is to notice.
+        #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(MUTANTS.map(|mutant| mutant.name)))]
+        mutant: Option<String>,
+    },
+    /// Turns without NATS; with doorbells dropped and doubled; with the stream of events deleted again and again.
+    Bells {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Turns, while workers and tools are cut off from PostgreSQL without noticing, for longer than their lease.
+    Partition {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// The short storm on databases that are broken on purpose. Each must be noticed.
+    Mutants {
+        /// Of the storms. Without it, a new one.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Options {
+    /// The size for CI.
+    #[arg(long)]
+    short: bool,
+    /// Of an earlier run, to have its faults again. Without it, a new one.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Options {
+    fn seed(self) -> u64 {
+        self.seed.unwrap_or_else(any_seed)
+    }
+}
+
+fn any_seed() -> u64 {
+    let (_, low) = uuid::Uuid::now_v7().as_u64_pair();
+    low >> 32
+}
+
+/// A calm: what the storms below differ from.
+fn calm(name: &'static str, seed: u64) -> Plan {
+    Plan {
+        name,
+        seed,
+        turns: 0,
+        duration: Duration::ZERO,
+        lease: Duration::from_secs(4),
+        kills: 0,
+        freezes: 0,
+        nats_kills: 0,
+        postgres_kills: 0,
+        partitions: 0,
+        streams_lost: 0,
+        without_nats: false,
+        bells: Mode::Pass,
+        prompt: false,
+    }
+}
+
+fn turns(options: Options) -> Plan {
+    let calm = calm("chaos turns", options.seed());
+    if options.short {
+        Plan {
+            turns: 2_000,
+            duration: Duration::from_secs(45),
+            kills: 24,
+            freezes: 6,
+            nats_kills: 1,
+            postgres_kills: 1,
+            partitions: 2,
+            ..calm
+        }
+    } else {
+        Plan {
+            turns: 100_000,
+            duration: Duration::from_secs(22 * 60),
+            // Half as many again as must be: some find nobody to kill, or somebody frozen already.
+            kills: 1_500,
+            freezes: 300,
+            nats_kills: 52,
+            postgres_kills: 21,
+            partitions: 40,
+            ..calm
+        }
+    }
+}
+
+fn bells(options: Options) -> [Plan; 3] {
+    let seed = options.seed();
+    let (turns, seconds, lost) = if options.short { (300, 10, 2) } else { (6_000, 120, 20) };
+    let of = |name| Plan { turns, duration: Duration::from_secs(seconds), ..calm(name, seed) };
+    [
+        Plan { without_nats: true, prompt: true, ..of("without NATS") },
+        Plan { bells: Mode::Bells { drop: 0.3, double: 0.3 }, ..of("doorbells dropped and doubled") },
+        Plan { streams_lost: lost, ..of("streams deleted") },
+    ]
+}
+
+fn partition(options: Options) -> Plan {
+    let (turns, seconds, partitions) = if options.short { (400, 15, 4) } else { (10_000, 300, 100) };
+    Plan { turns, duration: Duration::from_secs(seconds), partitions, ..calm("chaos partition", options.seed()) }
+}
+
+pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
+    figures::report(measure(command), json).await
+}
+
+async fn measure(command: Command) -> Result<Vec<Figure>> {
+    match command {
+        Command::Turns { options, mutant } => {
+            let mutant = mutant.map(|name| Mutant::find(&name).context("a mutant")).transpose()?;
+            storm::run(&turns(options), mutant).await
+        }
+        Command::Bells { options } => {
+            let mut figures = Vec::new();
+            for plan in bells(options) {
+                for figure in storm::run(&plan, None).await? {
+                    figures.push(Figure { figure: format!("{}: {}", plan.name, figure.figure), ..figure });
+                }
+            }
+            Ok(figures)
+        }
+        Command::Partition { options } => storm::run(&partition(options), None).await,
+        Command::Mutants { seed } => {
+            let mut figures = Vec::new();
+            for mutant in MUTANTS {
+                let plan = turns(Options { short: true, seed: Some(seed.unwrap_or_else(any_seed)) });
+                let measured = storm::run(&plan, Some(mutant)).await?;
+                let short: Vec<&Figure> = measured.iter().filter(|figure| !figure.ok).collect();
+                for figure in &short {
+                    eprintln!("{}: {} {}", mutant.name, figure.figure, figure.value);
+                }
+                let what = format!("{} ({}): figures that fell short", mutant.name, mutant.says);
+                figures.push(Figure::new(what, short.len() as f64, "figures", Bar::AtLeast(1.0)));
+            }
+            Ok(figures)
+        }
+    }
+}

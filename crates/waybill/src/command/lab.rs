@@ -1,0 +1,59 @@
+//! `waybill lab …`: the processes that `waybill chaos` starts. Not for people.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use waybill_lab::storm::{
+    ledger,
+    process::{self, Post, Role},
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Ledger {
+        #[arg(long)]
+        file: PathBuf,
+    },
+    Worker(Arguments),
+    Tool(Arguments),
+    Sweep(Arguments),
+    Relay(Arguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    ledger: u16,
+    /// Milliseconds.
+    #[arg(long)]
+    lease: u64,
+    #[arg(long, env = "WAYBILL_DATABASE_URL", hide_env_values = true)]
+    database_url: String,
+    #[arg(long, env = "WAYBILL_NATS_URL", hide_env_values = true)]
+    nats_url: String,
+}
+
+pub(crate) async fn run(command: Command) -> Result<ExitCode> {
+    let (role, arguments) = match command {
+        Command::Ledger { file } => {
+            tokio::task::block_in_place(|| ledger::keep(&file))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Worker(arguments) => (Role::Worker, arguments),
+        Command::Tool(arguments) => (Role::Tool, arguments),
+        Command::Sweep(arguments) => (Role::Sweep, arguments),
+        Command::Relay(arguments) => (Role::Relay, arguments),
+    };
+    let post = Post {
+        name: arguments.name,
+        database_url: arguments.database_url,
+        nats_url: arguments.nats_url,
+        ledger_port: arguments.ledger,
+        lease: Duration::from_millis(arguments.lease),
+    };
+    process::run(role, post).await?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,70 @@
+//! `waybill orchestrator`
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use waybill_bus::feed::{Config as FeedConfig, NatsFeed};
+use waybill_kernel::sweep;
+use waybill_orchestrator::{relay, watch};
+
+use crate::{
+    command::admin::WEEKS_AHEAD,
+    connect::{self, Bus, Service},
+    figures::interrupted,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    service: Service,
+    #[command(flatten)]
+    bus: Bus,
+    /// Only the sweeps, or only the relay of events. Without it, both; the relay needs NATS.
+    #[arg(long)]
+    only: Option<Part>,
+    /// Seconds that a process may be out of reach before others get what it holds. The same for all processes.
+    #[arg(long, default_value_t = 4.0)]
+    lease: f64,
+    /// The JetStream stream that events go to.
+    #[arg(long, default_value = "WAYBILL_EVENTS")]
+    stream: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Part {
+    Sweep,
+    Relay,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let nats = arguments.bus.connect().await?;
+    let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
+    let lease = Duration::from_secs_f64(arguments.lease);
+    let sweep = sweep::Config { lease, ..sweep::Config::default() };
+    let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD };
+    let relay_config = relay::Config { lease, ..relay::Config::default() };
+    let feed =
+        nats.as_ref().map(|nats| NatsFeed::new(nats, FeedConfig { stream: arguments.stream, ..FeedConfig::default() }));
+    if arguments.only == Some(Part::Relay) && feed.is_none() {
+        bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
+    }
+    let sweeping = async {
+        match arguments.only {
+            Some(Part::Relay) => std::future::pending().await,
+            _ => watch::run(&kernel, &watch_config).await,
+        }
+    };
+    let relaying = async {
+        match &feed {
+            Some(feed) if arguments.only != Some(Part::Sweep) => relay::run(&kernel, feed, &relay_config).await,
+            _ => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = sweeping => {}
+        _ = relaying => {}
+        heard = interrupted() => heard?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
