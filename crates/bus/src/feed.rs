@@ -9,7 +9,7 @@ use std::{
     fmt,
     str::FromStr,
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_nats::{
@@ -23,11 +23,7 @@ use async_nats::{
     },
 };
 use chrono::{DateTime, Utc};
-use futures::{
-    StreamExt,
-    future::BoxFuture,
-    stream::{self},
-};
+use futures::{StreamExt, future::BoxFuture, stream};
 use tokio::time;
 use waybill_core::bus::{Bus, Event, Feed, FeedError};
 
@@ -131,10 +127,16 @@ impl NatsFeed {
     }
 
     /// Publishes events of one agent, given by their places, up to the first that fails. Returns how many arrived.
-    async fn publish_in_order(&self, events: &[Event], places: &[usize], is_silent: &AtomicBool) -> usize {
+    async fn publish_in_order(
+        &self,
+        events: &[Event],
+        places: &[usize],
+        is_silent: &AtomicBool,
+        until: Instant,
+    ) -> usize {
         for (n_arrived, place) in places.iter().enumerate() {
             // A server that is silent to one is silent to all: they would spend the same time one after the other.
-            if is_silent.load(Ordering::Relaxed) {
+            if is_silent.load(Ordering::Relaxed) || Instant::now() >= until {
                 return n_arrived;
             }
             if let Err(error) = self.publish_one(&events[*place]).await {
@@ -178,17 +180,17 @@ impl Feed for NatsFeed {
         })
     }
 
-    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Vec<bool>> {
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Vec<bool>> {
         let mut of_agent: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (place, event) in events.iter().enumerate() {
             of_agent.entry((event.project_id, event.agent_id)).or_default().push(place);
         }
         Box::pin(async move {
-            let is_silent = AtomicBool::new(false);
+            let (is_silent, until) = (AtomicBool::new(false), Instant::now() + within);
             let publishing = of_agent.into_values().map(|places| {
                 let is_silent = &is_silent;
                 async move {
-                    let n_arrived = self.publish_in_order(events, &places, is_silent).await;
+                    let n_arrived = self.publish_in_order(events, &places, is_silent, until).await;
                     places.into_iter().take(n_arrived)
                 }
             });

@@ -4,7 +4,7 @@
 //! answer that is being written. An event is the record of what became true; it leaves the database through the outbox, at least
 //! once, for whoever outside wants to follow. Nothing inside waits for one.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use chrono::{DateTime, Utc};
 use futures::{
@@ -150,7 +150,7 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// Makes the stream if it is not there, and says when it was made. Another time than before: it was lost with all it held.
     fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>>;
 
-    /// Publishes events, those of one agent one after the other. Says of each whether it arrived; after one that did not, nothing of
-    /// the same agent is sent.
-    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Vec<bool>>;
+    /// Publishes events, those of one agent one after the other, and begins nothing new after this time. Says of each whether it
+    /// arrived; after one that did not, nothing of the same agent is sent.
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Vec<bool>>;
 }

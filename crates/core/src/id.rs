@@ -146,6 +146,7 @@ macro_rules! tokens {
 
 tokens! {
     /// Who is rung and who may claim: a kind of worker, or a handler of calls. A token of a subject, so its signs are few.
+    /// `waybill-…` are Waybill's own.
     Target "target",
     /// Where the events of a turn go: a token of a subject.
     Channel "channel",

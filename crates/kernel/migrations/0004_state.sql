@@ -328,13 +328,14 @@ create table state.outbox (
   shard         smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
   primary key (project_id, agent_turn_id, event, event_id)
 ) partition by range (agent_turn_id);
+-- Each event leaves it when it is published: its partitions are vacuumed early.
 create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
 -- For telling everything again, when the stream was lost.
 create index outbox_order on state.outbox (shard, outbox_seq);
 
 create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
-create table parts.outbox_rest partition of state.outbox default;
+create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
 
 -- Makes the partitions of the weeks to come; says how many it made. What is older or later than all of them goes to the rest.
 create function state.extend_partitions(weeks integer) returns integer
@@ -355,7 +356,8 @@ begin
         begin
         execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
                        parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
-                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4));
+                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4))
+                || case parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
         made := made + 1;
         exception when check_violation then
           -- Rows of that time lie in the rest already, and go on doing so.

@@ -23,7 +23,6 @@ use futures::{FutureExt, StreamExt, stream::BoxStream};
 use sqlx::{FromRow, postgres::PgRow};
 use tokio::{
     sync::{Notify, watch},
-    task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use waybill_core::{
@@ -164,8 +163,12 @@ impl<T: Work> Drop for Holding<T> {
             state.held.remove(&self.claimed.id());
         }
         state.busy = Instant::now();
+        let last = state.closed && state.held.is_empty();
         drop(state);
         self.desk.freed.notify_one();
+        if last {
+            self.desk.taken.notify_one();
+        }
     }
 }
 
@@ -186,6 +189,8 @@ struct State<T: Work> {
     renewed: Option<Instant>,
     /// When something was last held, or may have been.
     busy: Instant,
+    /// The intake is gone: when nothing is held any more, the lease is given up.
+    closed: bool,
     held: HashMap<T::Id, watch::Sender<Order>>,
     /// The database says that we hold what we do not know of.
     strays: bool,
@@ -221,9 +226,29 @@ pub struct Intake<T: Work> {
     desk: Arc<Desk<T>>,
     bells: Bells,
     trusts: bool,
+    /// Since when it waits for the next look; none: it is to look.
+    waiting: Option<Waiting>,
     /// Claimed, not yet handed out.
     ready: VecDeque<Holding<T>>,
-    renewals: JoinHandle<()>,
+}
+
+/// Since when, and how long where bells are trusted, and where they are not.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    since: Instant,
+    trusting: Duration,
+    wary: Duration,
+}
+
+/// Why it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// Somebody rang.
+    Rung,
+    /// Nobody did, for long enough.
+    Unrung,
+    /// It has just begun, or has room again.
+    Anyhow,
 }
 
 struct Bells(Option<BoxStream<'static, ()>>);
@@ -234,9 +259,30 @@ impl Debug for Bells {
     }
 }
 
+/// What is still held stays held, and its lease is kept, until the last of it is dropped.
 impl<T: Work> Drop for Intake<T> {
     fn drop(&mut self) {
-        self.renewals.abort();
+        self.desk.state().closed = true;
+        self.desk.taken.notify_one();
+    }
+}
+
+/// A claim is under way. Given up in the middle it may still be written: the renewals find out, so there must be some.
+struct InDoubt<'d, T: Work> {
+    desk: &'d Desk<T>,
+    worker_id: WorkerId,
+    begun: Instant,
+    settled: bool,
+}
+
+impl<T: Work> Drop for InDoubt<'_, T> {
+    fn drop(&mut self) {
+        let mut state = self.desk.state();
+        if !self.settled && state.worker_id == self.worker_id {
+            state.renewed.get_or_insert(self.begun);
+            state.busy = Instant::now();
+            self.desk.taken.notify_one();
+        }
     }
 }
 
@@ -246,7 +292,14 @@ where
 {
     pub fn open(kernel: &Kernel, target: Target, config: Config) -> Intake<T> {
         let worker_id = WorkerId::new();
-        let state = State { worker_id, renewed: None, busy: Instant::now(), held: HashMap::new(), strays: false };
+        let state = State {
+            worker_id,
+            renewed: None,
+            busy: Instant::now(),
+            closed: false,
+            held: HashMap::new(),
+            strays: false,
+        };
         let desk = Arc::new(Desk { state: Mutex::new(state), taken: Notify::new(), freed: Notify::new() });
         let claiming = Claiming {
             in_flight_cap: config.in_flight_cap,
@@ -254,7 +307,7 @@ where
             silence: config.silence,
             ..Claiming::new(worker_id, target)
         };
-        let renewals = tokio::spawn(renew(kernel.clone(), desk.clone(), config.lease));
+        tokio::spawn(renew(kernel.clone(), desk.clone(), config.lease));
         Intake {
             kernel: kernel.clone(),
             config,
@@ -262,14 +315,15 @@ where
             desk,
             bells: Bells(None),
             trusts: true,
+            waiting: None,
             ready: VecDeque::new(),
-            renewals,
         }
     }
 
-    /// The next piece of work, however long that takes. Trouble with the database is waited out. Given up in between, nothing is lost.
+    /// The next piece of work, however long that takes. Trouble with the database is waited out. May be given up and called again.
     pub async fn next(&mut self) -> Holding<T> {
-        let mut rung = true; // whoever begins looks first
+        let door = T::door(self.claiming.target.clone());
+        let mut why = Look::Anyhow;
         loop {
             if let Some(holding) = self.ready.pop_front() {
                 if holding.order() == Order::Lost {
@@ -277,24 +331,38 @@ where
                 }
                 return holding;
             }
-            let room = self.config.most.saturating_sub(self.desk.state().held.len());
-            if room == 0 {
+            let (room, strays) = {
+                let state = self.desk.state();
+                (self.config.most.saturating_sub(state.held.len()), state.strays)
+            };
+            if room == 0 && !strays {
                 self.bells.0 = None;
                 self.desk.freed.notified().await;
-                rung = true;
+                (why, self.waiting) = (Look::Anyhow, None);
                 continue;
             }
-            let door = T::door(self.claiming.target.clone());
             if self.bells.0.is_none() {
                 self.bells.0 = Some(self.kernel.bus().hear(&door));
             }
-            match self.take(room).await {
-                Ok(0) => rung = self.wait().await,
+            if self.waiting.is_some() && !strays {
+                why = self.wait().await;
+                self.waiting = None;
+            }
+            match self.take(room, strays).await {
+                Ok(0) => {
+                    let (trusting, wary) = (jittered(self.config.trusting), jittered(self.config.wary));
+                    self.waiting = Some(Waiting { since: Instant::now(), trusting, wary });
+                }
                 Ok(n) => {
-                    self.trusts = rung;
-                    if n == room {
+                    match why {
+                        Look::Rung => self.trusts = true,
+                        Look::Unrung => self.trusts = false,
+                        Look::Anyhow => {}
+                    }
+                    if n >= room {
+                        self.bells.0 = None;
                         let project_id = self.claiming.after;
-                        self.kernel.bus().ring(Bell { project_id, door });
+                        self.kernel.bus().ring(Bell { project_id, door: door.clone() });
                     }
                 }
                 Err(Error::LeaseLost) => self.desk.lose(self.claiming.worker_id),
@@ -307,84 +375,92 @@ where
     }
 
     /// Claims, or finds what we hold without knowing of it. Says how much.
-    async fn take(&mut self, room: usize) -> Result<usize, Error> {
+    async fn take(&mut self, room: usize, strays: bool) -> Result<usize, Error> {
         let begun = Instant::now();
-        let strays = {
+        let (worker_id, lapsed) = {
+            let state = self.desk.state();
+            (state.worker_id, state.renewed.is_some_and(|at| at.elapsed() > self.config.lease))
+        };
+        if lapsed {
+            // We slept through it: whatever was held under that name is somebody else's, or will be.
+            self.desk.lose(worker_id);
+        }
+        self.claiming.worker_id = {
             let mut state = self.desk.state();
             let fresh = state.renewed.is_some_and(|at| at.elapsed() < self.config.lease / 2);
-            if state.held.is_empty() && !state.strays && !fresh {
+            if state.held.is_empty() && !strays && !fresh {
                 // The lease of an idle process lapses. It begins again with what is claimed under another name.
                 state.worker_id = WorkerId::new();
                 state.renewed = None;
             }
-            self.claiming.worker_id = state.worker_id;
-            state.strays
+            state.worker_id
         };
         self.claiming.most = i32::try_from(room).unwrap_or(i32::MAX);
+        let mut doubt = InDoubt { desk: &self.desk, worker_id: self.claiming.worker_id, begun, settled: false };
         let found = if strays {
             timeout(self.config.lease, T::held(&self.kernel, self.claiming.worker_id)).await
         } else {
             timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await
         };
         let found = found.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)));
-        let mut state = self.desk.state();
-        if found.as_ref().is_err_and(Error::is_of_the_server) && state.worker_id == self.claiming.worker_id {
-            // Perhaps it was written. The renewals find out, so there must be some.
-            state.renewed.get_or_insert(begun);
-            state.busy = Instant::now();
-            self.desk.taken.notify_one();
-        }
+        doubt.settled = !found.as_ref().is_err_and(Error::is_of_the_server);
+        drop(doubt);
         let found = found?;
         let n = found.len();
+        let mut state = self.desk.state();
         if state.worker_id != self.claiming.worker_id {
             return Ok(0); // lost meanwhile
         }
         if strays {
             state.strays = false;
-        } else if n > 0 && state.renewed.is_none_or(|at| at.elapsed() > self.config.lease) {
+        } else if n > 0 && state.renewed.is_none() {
             state.renewed = Some(begun);
         }
         for claimed in found {
-            if state.held.contains_key(&claimed.id()) {
+            if strays && state.held.contains_key(&claimed.id()) {
                 continue;
             }
             let (sender, order) = watch::channel(Order::Go);
-            state.held.insert(claimed.id(), sender);
+            if let Some(before) = state.held.insert(claimed.id(), sender) {
+                // Claimed anew: whoever still holds the old claim has lost it.
+                before.send_replace(Order::Lost);
+            }
             self.ready.push_back(Holding { claimed, order, desk: self.desk.clone() });
         }
-        state.busy = Instant::now();
-        drop(state);
-        self.desk.taken.notify_one();
+        if n > 0 {
+            state.busy = Instant::now();
+            drop(state);
+            self.desk.taken.notify_one();
+        }
         Ok(n)
     }
 
-    /// Waits for a ring, or for the time of the next look. Says whether somebody rang.
-    async fn wait(&mut self) -> bool {
-        let begun = Instant::now();
-        let (trusting, wary) = (jittered(self.config.trusting), jittered(self.config.wary));
-        let bells = self.bells.0.as_mut().expect("whoever has room listens");
+    /// Waits for a ring, or for the time of the next look.
+    async fn wait(&mut self) -> Look {
+        let Some(Waiting { since, trusting, wary }) = self.waiting else { return Look::Anyhow };
+        let Some(bells) = self.bells.0.as_mut() else { return Look::Anyhow };
         loop {
-            let until = begun + if self.trusts && self.kernel.bus().is_up() { trusting } else { wary };
+            let until = since + if self.trusts && self.kernel.bus().is_up() { trusting } else { wary };
             // Also to see whether the bus is still up.
             let tick = until.min(Instant::now() + wary / 2);
             tokio::select! {
                 heard = bells.next() => {
                     while bells.next().now_or_never().is_some_and(|more| more.is_some()) {}
-                    if heard.is_none() {
-                        sleep(wary).await;
-                        self.bells.0 = None;
-                        return false;
+                    if heard.is_some() {
+                        return Look::Rung;
                     }
-                    return true;
+                    sleep(wary).await;
+                    self.bells.0 = None;
+                    return Look::Unrung;
                 }
                 () = self.desk.freed.notified() => {
                     if self.desk.state().strays {
-                        return true;
+                        return Look::Anyhow;
                     }
                 }
                 () = sleep_until(tick) => {
                     if Instant::now() >= until {
-                        return false;
+                        return Look::Unrung;
                     }
                 }
             }
@@ -397,23 +473,34 @@ async fn renew<T: Work>(kernel: Kernel, desk: Arc<Desk<T>>, lease: Duration)
 where
     (Vec<T::Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
 {
-    let mut unknown: HashSet<T::Id> = HashSet::new();
+    // What the database says we hold and we do not know of, and the other way round.
+    let (mut unknown, mut absent): (HashSet<T::Id>, HashSet<T::Id>) = (HashSet::new(), HashSet::new());
     loop {
-        let (worker_id, renewed) = {
+        let (worker_id, renewed, over) = {
             let mut state = desk.state();
             let idle = state.held.is_empty() && unknown.is_empty() && !state.strays;
             if idle && state.busy.elapsed() > lease * 3 / 4 {
                 // Long enough for a claim that was under way to show. From here on the lease may lapse.
                 state.renewed = None;
             }
-            (state.worker_id, state.renewed)
+            (state.worker_id, state.renewed, state.closed && state.held.is_empty())
         };
+        if over {
+            if renewed.is_some() {
+                // Not heard: it lapses.
+                let _ = timeout(lease / 2, lease::end(&kernel, worker_id)).await;
+            }
+            return;
+        }
         let Some(renewed) = renewed else {
             unknown.clear();
             desk.taken.notified().await;
             continue;
         };
-        sleep_until(renewed + lease / 4).await;
+        tokio::select! {
+            () = sleep_until(renewed + lease / 4) => {}
+            () = desk.taken.notified() => continue, // also when the intake is gone
+        }
         let asked = Instant::now();
         let answer = timeout(lease / 2, lease::renew::<T::Id>(&kernel, worker_id, lease)).await;
         match answer {
@@ -425,8 +512,16 @@ where
                 state.renewed = Some(asked);
                 let strange: HashSet<T::Id> =
                     held.iter().map(|(id, _)| *id).filter(|id| !state.held.contains_key(id)).collect();
-                if strange.intersection(&unknown).next().is_some() {
+                if strange.intersection(&unknown).next().is_some() && !state.closed {
                     state.strays = true;
+                }
+                let listed: HashSet<T::Id> = held.iter().map(|(id, _)| *id).collect();
+                let missing: HashSet<T::Id> = state.held.keys().filter(|id| !listed.contains(id)).copied().collect();
+                for id in missing.intersection(&absent) {
+                    // Over, or taken from us: twice in a row is no accident.
+                    if let Some(order) = state.held.remove(id) {
+                        order.send_replace(Order::Lost);
+                    }
                 }
                 for (id, _) in held.iter().filter(|(_, stop)| *stop) {
                     if let Some(order) = state.held.get(id) {
@@ -440,7 +535,7 @@ where
                 }
                 let strays = state.strays;
                 drop(state);
-                unknown = strange;
+                (unknown, absent) = (strange, missing);
                 if strays {
                     desk.freed.notify_one();
                 }

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use futures::future::BoxFuture;
 use serde::Serialize;
 use sqlx::{
     FromRow, Postgres,
@@ -131,54 +132,59 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let mut swept = Swept { leases_lapsed, ..Swept::default() };
 
     let abandoned = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_turns($1, $2)")).await?;
-    swept.turns_reclaimed = each(kernel, config, "abandoned_turns", abandoned, &mut swept, async |fence: &Fence| {
-        reclaim(kernel, config, fence).await
+    swept.turns_reclaimed = each(kernel, config, "abandoned_turns", abandoned, &mut swept, |fence: Fence| {
+        Box::pin(async move { reclaim(kernel, config, &fence).await })
     })
     .await?;
 
     let silent = find(kernel, config, sqlx::query_as("select * from scheduler.silent_turns($1, $2)")).await?;
-    swept.turns_silent = each(kernel, config, "silent_turns", silent, &mut swept, async |fence: &Fence| {
-        let alive: bool = sqlx::query_scalar("select state.listen($1, $2, $3, $4, $5, $6)")
-            .bind(fence.project_id())
-            .bind(fence.agent_id())
-            .bind(fence.agent_turn_id())
-            .bind(fence.turn_epoch())
-            .bind(fence.claim_token())
-            .bind(interval(config.silence))
-            .fetch_one(kernel.pool())
-            .await?;
-        if alive { Ok(false) } else { reclaim(kernel, config, fence).await }
+    swept.turns_silent = each(kernel, config, "silent_turns", silent, &mut swept, |fence: Fence| {
+        Box::pin(async move {
+            let alive: bool = sqlx::query_scalar("select state.listen($1, $2, $3, $4, $5, $6)")
+                .bind(fence.project_id())
+                .bind(fence.agent_id())
+                .bind(fence.agent_turn_id())
+                .bind(fence.turn_epoch())
+                .bind(fence.claim_token())
+                .bind(interval(config.silence))
+                .fetch_one(kernel.pool())
+                .await?;
+            if alive { Ok(false) } else { reclaim(kernel, config, &fence).await }
+        })
     })
     .await?;
 
     let due = find(kernel, config, sqlx::query_as("select * from scheduler.due_turns($1, $2)")).await?;
-    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, async |&(project_id, turn_id)| {
-        turn::release(&mut kernel.alone(project_id).await?, turn_id).await?;
-        Ok(true)
+    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, |(project_id, turn_id)| {
+        Box::pin(async move {
+            turn::release(&mut kernel.alone(project_id).await?, turn_id).await?;
+            Ok(true)
+        })
     })
     .await?;
 
     let held = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_calls($1, $2)")).await?;
     swept.calls_reclaimed =
-        each(kernel, config, "abandoned_calls", held, &mut swept, async |&(project_id, call_id, token)| {
-            call::reclaim(&mut kernel.alone(project_id).await?, call_id, token).await
+        each(kernel, config, "abandoned_calls", held, &mut swept, |(project_id, call_id, token)| {
+            Box::pin(async move { call::reclaim(&mut kernel.alone(project_id).await?, call_id, token).await })
         })
         .await?;
 
     // Before the calls that wait for them: what a batch has is not lost to a timeout.
     let batches = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")).await?;
-    swept.batches_closed =
-        each(kernel, config, "overdue_batches", batches, &mut swept, async |&(project_id, batch_id)| {
+    swept.batches_closed = each(kernel, config, "overdue_batches", batches, &mut swept, |(project_id, batch_id)| {
+        Box::pin(async move {
             let mut work = kernel.begin(project_id).await?;
             batch::join(&mut work, batch_id).await?;
             work.commit().await?;
             Ok(true)
         })
-        .await?;
+    })
+    .await?;
 
     let overdue = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_calls($1, $2)")).await?;
-    swept.calls_timed_out =
-        each(kernel, config, "overdue_calls", overdue, &mut swept, async |&(project_id, tool_call_id)| {
+    swept.calls_timed_out = each(kernel, config, "overdue_calls", overdue, &mut swept, |(project_id, tool_call_id)| {
+        Box::pin(async move {
             let report = Report {
                 tool_call_id,
                 claim_token: None,
@@ -189,15 +195,17 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
             let reported = turn::report(&mut kernel.alone(project_id).await?, &report).await?;
             Ok(reported.outcome == "applied")
         })
-        .await?;
+    })
+    .await?;
 
     let stopping = find(kernel, config, sqlx::query_as("select * from scheduler.stopping_batches($1, $2)")).await?;
-    swept.batches_stopped =
-        each(kernel, config, "stopping_batches", stopping, &mut swept, async |&(project_id, batch_id)| {
+    swept.batches_stopped = each(kernel, config, "stopping_batches", stopping, &mut swept, |(project_id, batch_id)| {
+        Box::pin(async move {
             batch::stop_children(kernel, project_id, batch_id).await?;
             Ok(true)
         })
-        .await?;
+    })
+    .await?;
 
     swept.keys_forgotten =
         sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
@@ -240,13 +248,13 @@ async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool
 }
 
 /// Handles rows one by one. One that fails is noted and does not keep the others from their turn. Says how many moved.
-async fn each<R: Subject>(
+async fn each<'a, R: Subject + Copy + Send>(
     kernel: &Kernel,
     config: &Config,
     sweep: &'static str,
     rows: Vec<R>,
     swept: &mut Swept,
-    handle: impl AsyncFn(&R) -> Result<bool, Error>,
+    handle: impl Fn(R) -> BoxFuture<'a, Result<bool, Error>> + Send,
 ) -> Result<u64, Error> {
     let mut moved = 0;
     let mut beat = Instant::now();
@@ -256,7 +264,7 @@ async fn each<R: Subject>(
             swept.leases_lapsed += lapse(kernel, config).await?;
             beat = Instant::now();
         }
-        match handle(&row).await {
+        match handle(row).await {
             Ok(did) => moved += u64::from(did),
             Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
             // An agent's state is to be rebuilt first; or it is nothing about the row.

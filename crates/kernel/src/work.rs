@@ -125,7 +125,7 @@ impl Kernel {
 }
 
 const RESTED: Duration = Duration::from_millis(500);
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_millis(500);
 
 async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
     let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
@@ -242,7 +242,9 @@ impl Drop for UnitOfWork {
         let Some(mut connection) = self.connection.take() else { return };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
-                if sqlx::raw_sql("rollback").execute(&mut *connection).await.is_err() {
+                let rolled_back =
+                    tokio::time::timeout(PING_TIMEOUT, sqlx::raw_sql("rollback").execute(&mut *connection));
+                if !matches!(rolled_back.await, Ok(Ok(_))) {
                     connection.close_on_drop();
                 }
             })),

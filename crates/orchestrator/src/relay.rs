@@ -30,7 +30,7 @@ impl Default for Config {
 
 /// Publishes for ever.
 pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallible {
-    let target: Target = "relay".parse().expect("a target");
+    let target: Target = "waybill-relay".parse().expect("a target");
     let mut worker_id = WorkerId::new();
     let mut held: Option<Instant> = None;
     loop {
@@ -53,11 +53,18 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             sleep(config.pause * 2).await;
             continue;
         }
-        match timeout(config.lease * 2, publish(kernel, feed, worker_id, config.most)).await {
-            Ok(Ok(Portion::Empty)) => sleep(config.pause).await,
-            Ok(Ok(Portion::Published)) => {}
-            trouble => {
-                tracing::warn!(?trouble, "events were not published");
+        match publish(kernel, feed, worker_id, config).await {
+            Ok(Portion::Empty) => sleep(config.pause).await,
+            // Of a trickle it waits for a little more at a time.
+            Ok(Portion::Published(few)) if few < FEW => sleep(config.pause / 10).await,
+            Ok(Portion::Published(_)) => {}
+            Ok(Portion::Nothing) => {
+                tracing::warn!("the stream takes no events");
+                held = None;
+                sleep(config.pause).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "events were not published");
                 // The stream may be gone: look before the next portion.
                 held = None;
                 sleep(config.pause).await;
@@ -66,12 +73,14 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
     }
 }
 
+const FEW: usize = 16;
+
 #[derive(Debug)]
 enum Portion {
     Empty,
-    Published,
-    /// Some did not arrive.
-    Partly,
+    Published(usize),
+    /// None arrived.
+    Nothing,
 }
 
 /// Renews the lease, takes our share of the shards, and makes sure of the stream. False: there is no stream to publish to.
@@ -97,13 +106,20 @@ async fn hold(
     }
 }
 
-async fn publish(kernel: &Kernel, feed: &dyn Feed, worker_id: WorkerId, most: i32) -> Result<Portion, Error> {
-    let portion = outbox::unpublished(kernel, worker_id, most).await?;
+/// Whatever arrived is noted, also where the stream is slow: else the same portion would come again and again.
+async fn publish(kernel: &Kernel, feed: &dyn Feed, worker_id: WorkerId, config: &Config) -> Result<Portion, Error> {
+    let portion = bounded(config, outbox::unpublished(kernel, worker_id, config.most)).await?;
     if portion.is_empty() {
         return Ok(Portion::Empty);
     }
     let events: Vec<Event> = portion.iter().map(|row| row.event.clone()).collect();
-    let arrived = feed.publish(&events).await;
-    outbox::mark(kernel, worker_id, &portion, &arrived).await?;
-    Ok(if arrived.iter().all(|arrived| *arrived) { Portion::Published } else { Portion::Partly })
+    let arrived = feed.publish(&events, config.lease / 2).await;
+    bounded(config, outbox::mark(kernel, worker_id, &portion, &arrived)).await?;
+    Ok(if arrived.contains(&true) { Portion::Published(events.len()) } else { Portion::Nothing })
+}
+
+/// A server that does not answer within a lease is gone.
+async fn bounded<T>(config: &Config, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = || Error::TryAgain(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+    timeout(config.lease, asked).await.unwrap_or_else(|_| Err(late()))
 }

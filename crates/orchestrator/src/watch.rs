@@ -20,7 +20,7 @@ pub struct Config {
 }
 
 /// A tick that takes longer is given up: whoever is at the other end of its connection is gone.
-const MOST_PATIENT: Duration = Duration::from_secs(30);
+const MOST_PATIENT: Duration = Duration::from_secs(15);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Sweeps for ever.

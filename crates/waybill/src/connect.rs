@@ -39,6 +39,10 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
+    pub(crate) fn is_named(&self) -> bool {
+        self.nats_url.is_some()
+    }
+
     pub(crate) async fn connect(&self) -> Result<Option<Nats>> {
         match &self.nats_url {
             Some(url) => Ok(Some(Nats::connect(url.expose_secret()).await?)),

@@ -8,17 +8,18 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use waybill_bus::nats::{Error, Nats};
 use waybill_core::bus::Bus;
+use waybill_lab::services::nats::Private;
 
 use crate::{
     a_bell, own_door,
-    server::{Pretender, Server, free_port, is_knocked_at},
+    server::{Pretender, free_port, is_knocked_at, running, running_with},
     soon, until_down, until_up,
 };
 
 /// L0-16
 #[tokio::test]
 async fn connecting_does_not_need_the_server() {
-    let mut server = Server::away().await;
+    let mut server = Private::new().unwrap();
     let begun = Instant::now();
     let nats = Nats::connect(&server.url()).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
@@ -27,7 +28,7 @@ async fn connecting_does_not_need_the_server() {
     let door = own_door();
     let mut listener = nats.hear(&door);
 
-    server.start().await;
+    server.start().unwrap();
     until_up(&nats).await;
     nats.ring(a_bell(&door));
     assert_eq!(soon(listener.next()).await, Some(()));
@@ -36,7 +37,7 @@ async fn connecting_does_not_need_the_server() {
 /// L0-16
 #[tokio::test]
 async fn a_bell_is_heard_again_after_the_server_was_killed() {
-    let mut server = Server::running().await;
+    let mut server = running();
     let nats = Nats::connect(&server.url()).await.unwrap();
     let door = own_door();
     let mut listener = nats.hear(&door);
@@ -46,7 +47,7 @@ async fn a_bell_is_heard_again_after_the_server_was_killed() {
     for _ in 0..2 {
         server.kill();
         until_down(&nats).await;
-        server.start().await;
+        server.start().unwrap();
         until_up(&nats).await;
         nats.ring(a_bell(&door));
         assert_eq!(soon(listener.next()).await, Some(()));
@@ -55,7 +56,7 @@ async fn a_bell_is_heard_again_after_the_server_was_killed() {
 
 #[tokio::test]
 async fn bells_rung_while_the_server_is_away_are_dropped() {
-    let mut server = Server::running().await;
+    let mut server = running();
     let nats = Nats::connect(&server.url()).await.unwrap();
     let (dropped, later) = (own_door(), own_door());
     let (mut at_dropped, mut at_later) = (nats.hear(&dropped), nats.hear(&later));
@@ -64,7 +65,7 @@ async fn bells_rung_while_the_server_is_away_are_dropped() {
     nats.ring(a_bell(&dropped));
     nats.flush().await;
 
-    server.start().await;
+    server.start().unwrap();
     until_up(&nats).await;
     nats.ring(a_bell(&later));
     assert_eq!(soon(at_later.next()).await, Some(()));
@@ -74,7 +75,7 @@ async fn bells_rung_while_the_server_is_away_are_dropped() {
 /// A bell between processes: who hears and who rings each have a connection of their own.
 #[tokio::test]
 async fn a_stream_outlives_the_bus_it_came_from() {
-    let mut server = Server::running().await;
+    let mut server = running();
     let (here, there) = (Nats::connect(&server.url()).await.unwrap(), Nats::connect(&server.url()).await.unwrap());
     let door = own_door();
     let mut listener = here.hear(&door);
@@ -82,7 +83,7 @@ async fn a_stream_outlives_the_bus_it_came_from() {
 
     server.kill();
     until_down(&there).await;
-    server.start().await;
+    server.start().unwrap();
     until_up(&there).await;
     soon(async {
         // The other connection may come back later than ours, so ring until it has.
@@ -131,7 +132,7 @@ async fn a_server_that_says_nothing_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_login_in_the_address_is_used() {
-    let server = Server::running_with(&["--user", "me", "--pass", "p@ss"]).await;
+    let server = running_with(&["--user", "me", "--pass", "p@ss"]);
     let connect = async |login: &str| Nats::connect(&format!("nats://{login}127.0.0.1:{}", server.port())).await;
     assert!(connect("me:p%40ss@").await.unwrap().is_up());
     for wrong in ["me:wrong@", "token@", ""] {
@@ -141,7 +142,7 @@ async fn a_login_in_the_address_is_used() {
         assert!(why.contains("authorization violation"), "{why}");
     }
 
-    let server = Server::running_with(&["--auth", "secret"]).await;
+    let server = running_with(&["--auth", "secret"]);
     assert!(Nats::connect(&format!("nats://secret@127.0.0.1:{}", server.port())).await.unwrap().is_up());
 }
 
@@ -164,7 +165,7 @@ async fn the_connection_ends_with_the_last_who_holds_it() {
 
 #[tokio::test]
 async fn nobody_knocks_for_a_bus_that_was_dropped() {
-    let mut server = Server::running().await;
+    let mut server = running();
     let nats = Nats::connect(&server.url()).await.unwrap();
     server.kill();
     until_down(&nats).await;

@@ -15,11 +15,14 @@ use waybill_core::{
     bus::{Event, EventKind, Feed},
     id::{AgentId, Channel, EventId, ProjectId, TurnId},
 };
+use waybill_lab::services::nats::Private;
 
-use crate::{server::Server, soon, until_down, until_up};
+use crate::{server::running, soon, until_down, until_up};
+
+const LONG: Duration = Duration::from_secs(60);
 
 struct Bench {
-    server: Server,
+    server: Private,
     nats: Nats,
     feed: NatsFeed,
     project_id: ProjectId,
@@ -27,7 +30,7 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Bench {
-        let server = Server::running().await;
+        let server = running();
         let nats = Nats::connect(&server.url()).await.unwrap();
         let feed = NatsFeed::new(&nats, Config::default());
         Bench { server, nats, feed, project_id: ProjectId::new() }
@@ -78,7 +81,7 @@ async fn events_of_one_agent_are_stored_in_order() {
         .flat_map(|seq| agents.iter().map(move |agent| (*agent, seq)))
         .map(|(agent, seq)| bench.event(agent, seq))
         .collect();
-    assert_eq!(bench.feed.publish(&events).await, vec![true; 1500]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 1500]);
 
     let stored = bench.feed.read_all().await.unwrap();
     assert!(stored.iter().map(|(sequence, _)| *sequence).eq(1..=1500));
@@ -96,8 +99,8 @@ async fn an_event_that_is_published_twice_is_stored_once() {
     let (bench, _) = Bench::with_stream().await;
     assert_eq!(bench.stored().await, []);
     let events = [bench.event(AgentId::new(), 1), bench.event(AgentId::new(), 1)];
-    assert_eq!(bench.feed.publish(&events).await, [true, true]);
-    assert_eq!(bench.feed.publish(&events).await, [true, true], "it has arrived, so much is true");
+    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true], "it has arrived, so much is true");
     assert_eq!(bench.stored().await.len(), 2);
 }
 
@@ -112,7 +115,7 @@ async fn an_event_carries_its_id_and_its_trace() {
         ..bench.event(agent_id, 1)
     };
     let forged = Event { tracestate: Some("a=1\r\nNats-Msg-Id: other".to_owned()), ..bench.event(agent_id, 2) };
-    assert_eq!(bench.feed.publish(&[traced.clone(), forged.clone()]).await, [true, true]);
+    assert_eq!(bench.feed.publish(&[traced.clone(), forged.clone()], LONG).await, [true, true]);
 
     let stream = bench.jetstream().await.get_stream("WAYBILL_EVENTS").await.unwrap();
     let message = stream.get_raw_message(1).await.unwrap();
@@ -137,11 +140,11 @@ async fn the_stream_is_made_once_and_keeps_its_time_through_a_crash() {
     assert_eq!(bench.feed.made_at().await.unwrap(), made_at);
     assert!((Utc::now() - made_at).num_seconds().abs() < 60, "{made_at}");
     let event = bench.event(AgentId::new(), 1);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event)).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
 
     bench.server.kill();
     until_down(&bench.nats).await;
-    bench.server.start().await;
+    bench.server.start().unwrap();
     until_up(&bench.nats).await;
     assert_eq!(bench.feed.made_at().await.unwrap(), made_at);
     assert_eq!(bench.stored().await, [event]);
@@ -152,12 +155,12 @@ async fn the_stream_is_made_once_and_keeps_its_time_through_a_crash() {
 async fn a_stream_that_was_deleted_shows_another_time() {
     let (bench, made_at) = Bench::with_stream().await;
     let event = bench.event(AgentId::new(), 1);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event)).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
     bench.jetstream().await.delete_stream("WAYBILL_EVENTS").await.unwrap();
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event)).await, [false], "nothing is there to take it");
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [false], "nothing is there to take it");
 
     assert!(bench.feed.made_at().await.unwrap() > made_at);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event)).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
     assert_eq!(bench.stored().await, [event]);
 }
 
@@ -187,7 +190,7 @@ async fn after_an_event_that_did_not_arrive_nothing_of_its_agent_is_sent() {
     let (one, other) = (AgentId::new(), AgentId::new());
     let too_long = Event { status: "x".repeat(2 << 20), ..bench.event(one, 2) };
     let events = [bench.event(one, 1), bench.event(other, 1), too_long, bench.event(one, 3), bench.event(other, 2)];
-    assert_eq!(bench.feed.publish(&events).await, [true, true, false, false, true]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true, false, false, true]);
     let mut stored =
         bench.stored().await.into_iter().map(|event| (event.agent_id, event.outbox_seq)).collect::<Vec<_>>();
     stored.sort();
@@ -203,21 +206,21 @@ async fn a_dead_server_costs_a_moment_and_no_event_is_said_to_have_arrived() {
     let events: Vec<Event> = (0..1000).map(|_| bench.event(AgentId::new(), 1)).collect();
     bench.server.kill();
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 
     until_down(&bench.nats).await;
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
     let error = bench.feed.made_at().await.unwrap_err().to_string();
     assert_eq!(error, "the event stream cannot be used: NATS is away");
     assert!(bench.feed.read_all().await.is_err());
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 
-    bench.server.start().await;
+    bench.server.start().unwrap();
     until_up(&bench.nats).await;
     bench.feed.made_at().await.unwrap();
-    assert_eq!(bench.feed.publish(&events).await, vec![true; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 1000]);
     assert_eq!(bench.stored().await.len(), 1000);
 }
 
@@ -228,9 +231,20 @@ async fn a_frozen_server_costs_the_timeout_once() {
     let events: Vec<Event> = (0..1000).map(|_| bench.event(AgentId::new(), 1)).collect();
     bench.server.freeze();
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     let error = soon(bench.feed.made_at()).await.unwrap_err().to_string();
     assert!(error.starts_with("the event stream cannot be used: "), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// What a slow stream did not take in time is told apart from what it took: nothing that arrived is published again.
+#[tokio::test]
+async fn publishing_begins_nothing_after_its_time() {
+    let bench = Bench::new().await;
+    bench.feed.made_at().await.unwrap();
+    let agent_id = AgentId::new();
+    let events: Vec<Event> = (0..50).map(|n| bench.event(agent_id, n)).collect();
+    assert_eq!(bench.feed.publish(&events, Duration::ZERO).await, vec![false; 50]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 50]);
 }

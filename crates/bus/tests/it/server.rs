@@ -1,96 +1,23 @@
-//! Servers of one's own: a real one that can be killed and frozen, and one that only pretends.
+//! A server of one's own, and one that only pretends.
 
-use std::{
-    env, fs,
-    net::TcpListener,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{net::TcpListener, time::Duration};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     sync::mpsc,
 };
-use waybill_lab::services::{Home, Shared, nats};
+use waybill_lab::services::nats::Private;
 
-/// A private `nats-server` with JetStream. It ends with this value.
-pub(crate) struct Server {
-    binary: PathBuf,
-    port: u16,
-    store: PathBuf,
-    options: Vec<&'static str>,
-    child: Option<Child>,
+/// A server of one's own that runs.
+pub(crate) fn running() -> Private {
+    running_with(&[])
 }
 
-impl Server {
-    /// One that is not running yet.
-    pub(crate) async fn away() -> Server {
-        // Fetches the binary where there is none. With NATS_URL set it does not; then one must be installed.
-        Shared::get().await.unwrap();
-        let fetched = Home::find().unwrap().path("nats-server").join("bin/nats-server");
-        let binary = if fetched.exists() { fetched } else { PathBuf::from("nats-server") };
-        let port = free_port();
-        let store = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("nats-{}-{port}", std::process::id()));
-        Server { binary, port, store, options: Vec::new(), child: None }
-    }
-
-    pub(crate) async fn running() -> Server {
-        Server::running_with(&[]).await
-    }
-
-    pub(crate) async fn running_with(options: &[&'static str]) -> Server {
-        let mut server = Server::away().await;
-        server.options = options.to_vec();
-        server.start().await;
-        server
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
-    }
-
-    pub(crate) async fn start(&mut self) {
-        let child = Command::new(&self.binary)
-            .args(["--addr", "127.0.0.1", "--port", &self.port.to_string(), "--jetstream", "--store_dir"])
-            .arg(&self.store)
-            .args(&self.options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("nats-server is needed: unset NATS_URL, and it is fetched");
-        self.child = Some(child);
-        let url = self.url();
-        crate::until(|| nats::info(&url).is_ok()).await;
-    }
-
-    /// Ends it without a warning.
-    pub(crate) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-
-    /// It keeps its connections and does nothing any more.
-    pub(crate) fn freeze(&self) {
-        let child = self.child.as_ref().unwrap();
-        kill_process(Pid::from_child(child), Signal::STOP).unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-        fs::remove_dir_all(&self.store).ok();
-    }
+pub(crate) fn running_with(options: &[&'static str]) -> Private {
+    let mut server = Private::with_options(options).unwrap();
+    server.start().unwrap();
+    server
 }
 
 /// Something that greets like a NATS server of some version, and answers pings.

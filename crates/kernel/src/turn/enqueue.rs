@@ -18,6 +18,8 @@ use crate::{card::bind_cards, work::Work};
 /// A spawn adds one to its parent's depth. Deeper than this is refused.
 pub const MAX_RECURSION_DEPTH: i32 = 20;
 
+const MOST_HEADER: usize = 512;
+
 /// One turn to be. Its id is its idempotency key: the same request again changes nothing and is answered alike.
 #[derive(Clone, Debug, Serialize)]
 pub struct DispatchRequest {
@@ -118,6 +120,13 @@ pub async fn enqueue(
     check_cards(cards)?;
     if let Some(deep) = requests.iter().find(|request| request.recursion_depth > MAX_RECURSION_DEPTH) {
         return Err(Error::RecursionDepthExceeded { depth: deep.recursion_depth, limit: MAX_RECURSION_DEPTH });
+    }
+    // They go with every event, as headers: what a broker refuses would stand in the way of the agent's other events.
+    let headers = requests.iter().flat_map(|request| [&request.traceparent, &request.tracestate]);
+    if headers.flatten().any(|header| header.len() > MOST_HEADER || header.contains(char::is_control)) {
+        return Err(Error::Invalid(
+            "`traceparent` and `tracestate` are headers: at most 512 bytes, no control characters",
+        ));
     }
     // Partitions are cut on the time that ids carry: one from far ahead would stand in the way of a partition to come.
     let horizon = Utc::now() + TimeDelta::days(1);

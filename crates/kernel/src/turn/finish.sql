@@ -1,10 +1,11 @@
 -- What every end of a turn has in common; the caller holds the head's lock and has proved its right. The cards go to the output
 -- box, the last of them is the deliverable.
+--   p_active  the agent was on it; else it ends in the queue, or before its time
 --   p_queued  how many turns wait behind it
 -- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
 -- Answers with the target to ring, and with the batch that is to be joined in this transaction.
 create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_queued integer, p_alone boolean,
+  p_step uuid, p_active boolean, p_queued integer, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out worker_target text, out batch_id uuid)
@@ -80,8 +81,8 @@ begin
        set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
   end if;
-  if v_turn.emit_state_event or v_next is not null then
-    v_told := state.tell(p_project, array[p_turn, v_next], p_agent, null);
+  if v_turn.emit_state_event and p_active or v_next is not null then
+    v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
   end if;
   --! finish.next
   if v_turn.batch_id is not null then
@@ -122,7 +123,7 @@ begin
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, v_queued, p_alone,
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   finish.worker_targets := array_remove(array[v_end.worker_target], null);
   finish.batches := array_remove(array[v_end.batch_id], null);

@@ -47,6 +47,7 @@ begin
   return query
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
     from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
+           coalesce(v_head.active_agent_turn_id = p_turn, false),
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;

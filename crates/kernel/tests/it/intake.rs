@@ -145,3 +145,62 @@ async fn an_idle_process_has_no_lease() {
     house.enqueue(house.agent().await).await;
     soon(waiting).await.unwrap();
 }
+
+/// WK-7: a claim that was given up in the middle is found, not left to lapse.
+#[tokio::test]
+async fn a_claim_given_up_in_the_middle_is_found() {
+    let house = House::new().await;
+    house.t.arm_fail_points().await;
+    house.enqueue(house.agent().await).await;
+    let lease = Duration::from_secs(3);
+    let mut intake: Intake<Claimed> = Intake::open(house.kernel(), target("llm"), Config { lease, ..config(1) });
+    let paused = house.t.pause_at("claim.taken").await;
+    tokio::select! {
+        _ = intake.next() => panic!("it waits at the mark"),
+        () = paused.reached() => {}
+    }
+    paused.resume().await;
+    let found = soon(intake.next()).await;
+    assert_eq!(found.claimed.n_lost_leases, 0, "it was never taken from us");
+    house.finish(found.claimed.fence).await.unwrap();
+}
+
+/// A process that ends in good order keeps its lease until the last of what it held is done, and then gives it up at once.
+#[tokio::test]
+async fn an_intake_that_is_gone_gives_its_lease_up() {
+    let house = House::new().await;
+    house.enqueue(house.agent().await).await;
+    let mut intake = intake(&house, 1);
+    let held = soon(intake.next()).await;
+    drop(intake);
+    let brief = sweep::Config { lease: LEASE, ..Default::default() };
+    let until = Instant::now() + LEASE * 3;
+    while Instant::now() < until {
+        assert_eq!(sweep::tick(house.kernel(), &brief).await.unwrap().turns_reclaimed, 0);
+        tokio::time::sleep(LEASE / 8).await;
+    }
+    house.finish(held.claimed.fence).await.unwrap();
+    drop(held);
+    let ours = "select count(*) from state.worker_leases where expires_at > '-infinity'";
+    let ended = async {
+        while house.count(ours).await > 1 {
+            tokio::time::sleep(LEASE / 16).await;
+        }
+    };
+    timeout(LEASE, ended).await.expect("before it would lapse");
+}
+
+/// L0-17: whoever holds a turn that was taken away hears of it with the next renewals, though the process is alive and well.
+#[tokio::test]
+async fn a_turn_that_was_taken_away_is_called_off() {
+    let house = House::new().await;
+    house.enqueue(house.agent().await).await;
+    let mut intake = intake(&house, 1);
+    let held = soon(intake.next()).await;
+    house.reclaim(&held.claimed.fence, &turn::Loss::Lease).await;
+    assert_eq!(soon(held.called_off()).await, Order::Lost);
+    let again = soon(intake.next()).await;
+    assert!(again.claimed.fence.claim_token() > held.claimed.fence.claim_token());
+    drop(held);
+    assert_eq!(again.order(), Order::Go, "what was lost does not take along what was claimed anew");
+}

@@ -116,6 +116,26 @@ async fn many_turns_are_told_as_one_is() {
     assert_eq!(of(2), ["state dispatched"], "its agent was free when the one before it had ended");
 }
 
+/// A turn that is stopped before it was anybody's does not speak for its agent; and headers that no broker takes are refused.
+#[tokio::test]
+async fn a_turn_that_never_ran_tells_its_end_only() {
+    let house = House::new().await;
+    let agent_id = house.agent().await;
+    house.enqueue(agent_id).await;
+    let card = instruction("behind");
+    let request = DispatchRequest { emit_state_event: true, ..DispatchRequest::instructed(agent_id, card.card_id()) };
+    house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap();
+    house.stop(request.agent_turn_id).await.unwrap();
+    assert_eq!(words(&all(&house).await), ["task canceled"]);
+
+    let large = DispatchRequest { tracestate: Some("a".repeat(513)), ..request.clone() };
+    let forged = DispatchRequest { traceparent: Some("a\r\nb".to_owned()), ..request };
+    for request in [large, forged] {
+        let refused = house.enqueue_all(&[request], std::slice::from_ref(&card)).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+}
+
 /// Relays share the shards; a new one gets its part, and a lost one's part goes to those that are left.
 #[tokio::test]
 async fn relays_share_the_outbox() {

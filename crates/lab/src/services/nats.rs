@@ -12,10 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::{Home, end_process, free_port};
+use super::{Home, end_process, free_port, is_alive};
 
 const PINNED: &str = include_str!("../../nats-server.txt");
 const OLDEST: (u32, u32) = (2, 10);
@@ -47,29 +47,30 @@ pub(super) fn shared(home: &Home) -> Result<String> {
         info(&url)?;
         return Ok(url);
     }
-    if let Some((_, url)) = running(home) {
+    if let Some((_, url)) = running(&home.path("nats")) {
         return Ok(url);
     }
     let folder = home.path("nats");
     let port = free_port()?;
-    let child = launch(home, &folder, port)?;
-    let url = format!("nats://127.0.0.1:{port}");
-    fs::write(folder.join("pid"), format!("{}\n{url}\n", child.id()))?;
-    Ok(url)
+    let child = launch(home, &folder, port, &[])?;
+    drop(child); // it goes on without us
+    Ok(format!("nats://127.0.0.1:{port}"))
 }
 
-fn launch(home: &Home, folder: &Path, port: u16) -> Result<Child> {
+fn launch(home: &Home, folder: &Path, port: u16, options: &[&str]) -> Result<Child> {
     fs::create_dir_all(folder)?;
     let output = File::create(folder.join("log"))?;
     let mut child = Command::new(binary(home)?)
         .args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream", "--store_dir"])
         .arg(folder.join("store"))
+        .args(options)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
         .process_group(0)
         .spawn()
         .context("cannot start nats-server")?;
+    fs::write(folder.join("pid"), format!("{}\nnats://127.0.0.1:{port}\n", child.id()))?;
     let begun = Instant::now();
     while info(&format!("nats://127.0.0.1:{port}")).is_err() {
         let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(20);
@@ -88,15 +89,26 @@ pub struct Private {
     home: Home,
     folder: PathBuf,
     port: u16,
+    options: Vec<&'static str>,
     child: Option<Child>,
 }
 
 impl Private {
     /// A place for one; [`Private::start`] starts it.
     pub fn new() -> Result<Private> {
+        Private::with_options(&[])
+    }
+
+    /// The same, with options of its own.
+    pub fn with_options(options: &[&'static str]) -> Result<Private> {
         let home = Home::find()?;
+        // Of several at once, one fetches the binary.
+        let lock = home.lock()?;
+        sweep(&home)?;
+        binary(&home)?;
+        drop(lock);
         let folder = home.path(&format!("nats-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
-        Ok(Private { home, folder, port: free_port()?, child: None })
+        Ok(Private { home, folder, port: free_port()?, options: options.to_vec(), child: None })
     }
 
     pub fn url(&self) -> String {
@@ -109,9 +121,16 @@ impl Private {
 
     pub fn start(&mut self) -> Result<()> {
         if self.child.is_none() {
-            self.child = Some(launch(&self.home, &self.folder, self.port)?);
+            self.child = Some(launch(&self.home, &self.folder, self.port, &self.options)?);
         }
         Ok(())
+    }
+
+    /// It keeps its connections and does nothing any more.
+    pub fn freeze(&self) {
+        if let Some(child) = &self.child {
+            let _ = rustix::process::kill_process(Pid::from_child(child), Signal::STOP);
+        }
     }
 
     /// Ends it at once, without a warning.
@@ -130,8 +149,25 @@ impl Drop for Private {
     }
 }
 
+/// Ends and removes what owners that were killed have left behind.
+fn sweep(home: &Home) -> Result<()> {
+    for entry in fs::read_dir(home.path("."))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(owner) = name.strip_prefix("nats-").and_then(|rest| rest.split('-').next()?.parse().ok()) else {
+            continue;
+        };
+        if !Pid::from_raw(owner).is_some_and(is_alive) {
+            if let Some((pid, _)) = running(&entry.path()) {
+                end_process(pid, Signal::KILL, Signal::KILL);
+            }
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn end_shared(home: &Home) -> Result<()> {
-    if let Some((pid, _)) = running(home) {
+    if let Some((pid, _)) = running(&home.path("nats")) {
         end_process(pid, Signal::TERM, Signal::KILL);
     }
     let folder = home.path("nats");
@@ -141,8 +177,8 @@ pub(super) fn end_shared(home: &Home) -> Result<()> {
     Ok(())
 }
 
-fn running(home: &Home) -> Option<(i32, String)> {
-    let file = fs::read_to_string(home.path("nats").join("pid")).ok()?;
+fn running(folder: &Path) -> Option<(i32, String)> {
+    let file = fs::read_to_string(folder.join("pid")).ok()?;
     let (pid, url) = file.trim().split_once('\n')?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     (name.trim() == "nats-server" && info(url).is_ok()).then(|| Some((pid.parse().ok()?, url.to_owned())))?

@@ -32,6 +32,9 @@ struct State {
     child: Option<Child>,
     incarnation: usize,
     frozen: bool,
+    partitioned: bool,
+    /// Ended by itself, which nobody should.
+    died: u64,
 }
 
 /// All of them, and what they are told when they start.
@@ -47,7 +50,13 @@ pub(super) struct Crew {
 
 impl Place {
     pub(super) fn new(role: Role, number: usize, database: Proxy, bus: Proxy) -> Place {
-        Place { role, number, database, bus, state: Mutex::new(State { child: None, incarnation: 0, frozen: false }) }
+        Place {
+            role,
+            number,
+            database,
+            bus,
+            state: Mutex::new(State { child: None, incarnation: 0, frozen: false, partitioned: false, died: 0 }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,9 +134,38 @@ impl Crew {
             return None;
         }
         let mut child = state.child.take()?;
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            state.died += 1;
+        }
         let _ = child.kill();
         let _ = child.wait();
         Some(place.name(state.incarnation))
+    }
+
+    /// Marks a place as cut off. False: it is already.
+    pub(super) fn cut_off(&self, role: Role, number: usize) -> bool {
+        !std::mem::replace(&mut self.places[&(role, number)].state().partitioned, true)
+    }
+
+    pub(super) fn reconnect(&self, role: Role, number: usize) {
+        self.places[&(role, number)].state().partitioned = false;
+    }
+
+    /// How many processes ended by themselves, and what their logs say of things that nobody should say.
+    pub(super) fn complaints(&self) -> (u64, u64) {
+        let mut died = 0;
+        for place in self.places.values() {
+            let mut state = place.state();
+            let over = state.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))));
+            died += state.died + u64::from(over);
+        }
+        let logs = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let texts = logs.filter(|file| file.path().extension().is_some_and(|end| end == "log"));
+        let lines = texts.map(|file| {
+            let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+            text.lines().filter(|line| line.contains("given up error=") || line.contains("panicked at")).count() as u64
+        });
+        (died, lines.sum())
     }
 
     /// Freezes what stands at a place. Says which incarnation; none: nobody stands there, or it is frozen already.

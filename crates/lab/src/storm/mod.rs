@@ -8,6 +8,7 @@
 //! ```
 
 use std::{
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sqlx::{Connection, PgConnection};
 use tokio::{task::JoinSet, time::sleep};
 use waybill_bus::{
@@ -103,6 +104,7 @@ struct Storm {
     kernel: Kernel,
     houses: Arc<Vec<Project>>,
     counts: Arc<Counts>,
+    _bells: Proxy,
 }
 
 struct Project {
@@ -129,8 +131,9 @@ impl Storm {
         }
         server.open_service_login().await?;
         let kernel = Kernel::connect_unchecked(&work::Config::new(server.service_url(DATABASE))).await?;
-        // Whoever asks for turns rings too.
-        let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
+        // Whoever asks for turns rings too, and is heard no better than the others.
+        let bells = Proxy::start(nats.port(), plan.bells, plan.seed).await?;
+        let kernel = kernel.on(Arc::new(Nats::connect(&format!("nats://127.0.0.1:{}", bells.port)).await?));
         let mut houses = Vec::new();
         for _ in 0..PROJECTS {
             let project_id = ProjectId::new();
@@ -169,6 +172,7 @@ impl Storm {
             kernel,
             houses: Arc::new(houses),
             counts: Arc::default(),
+            _bells: bells,
         })
     }
 
@@ -196,12 +200,12 @@ impl Storm {
         bar.finish_and_clear();
 
         let settled = self.settle(last_fault.max(Instant::now() - Duration::from_millis(1))).await;
-        let published = if self.plan.without_nats { None } else { Some(self.published().await?) };
+        let published = if self.plan.without_nats { Vec::new() } else { self.published().await? };
         sleep(Duration::from_millis(600)).await; // the ledger writes what it has heard
         let lines = ledger::read(&self.folder.join("ledger"))?;
         let mut admin = PgConnection::connect(&self.postgres.server.admin_url(DATABASE)).await?;
         let mut figures = verdict::of_the_database(&mut admin, self.plan.turns).await?;
-        figures.extend(verdict::of_the_ledger(&mut admin, &lines).await?);
+        figures.extend(verdict::of_the_ledger(&mut admin, &lines, self.plan.turns).await?);
         figures.extend(published);
         self.report(settled, &lines, &mut figures);
         Ok(figures)
@@ -216,7 +220,7 @@ impl Storm {
         };
         count("kills of workers, tools, sweeps and relays", &self.counts.kills, plan.kills * 2 / 3);
         count("processes frozen for longer than their lease", &self.counts.freezes, plan.freezes * 2 / 3);
-        count("partitions for longer than the lease", &self.counts.partitions, plan.partitions);
+        count("partitions for longer than the lease", &self.counts.partitions, plan.partitions * 2 / 3);
         count("kills of NATS", &self.counts.nats_kills, plan.nats_kills);
         count("kills of PostgreSQL", &self.counts.postgres_kills, plan.postgres_kills);
         count("streams deleted", &self.counts.streams_lost, plan.streams_lost);
@@ -242,15 +246,18 @@ impl Storm {
                 Bar::AtLeast(0.25),
             ));
         }
+        let (died, complaints) = self.crew.complaints();
+        figures.push(Figure::new("processes that ended by themselves", died as f64, "processes", Bar::AtMost(0.0)));
+        figures.push(Figure::new("turns and calls given up, panics", complaints as f64, "lines", Bar::AtMost(0.0)));
         figures.push(Figure::new("last fault to last end", settled.as_secs_f64(), "s", Bar::AtMost(30.0)));
         let resumed = verdict::kill_to_resumed(lines);
-        if plan.kills > 0 && !resumed.is_empty() {
+        if plan.kills > 0 {
             let most = plan.lease.as_secs_f64() * 2.0 + 2.0;
             figures.push(Figure::new(
                 "turns held by a process that was killed",
                 resumed.len() as f64,
                 "turns",
-                Bar::None,
+                Bar::AtLeast(1.0),
             ));
             figures.push(Figure::new(
                 "kill to resumed, p50",
@@ -298,11 +305,14 @@ impl Storm {
                     }
                 }
                 Fault::Partition(role, number, mode, for_so_long) => {
-                    let proxy = &crew.places[&(role, number)].database;
-                    proxy.set(mode);
-                    sleep(for_so_long).await;
-                    proxy.set(Mode::Pass);
-                    counts.partitions.fetch_add(1, Relaxed);
+                    if crew.cut_off(role, number) {
+                        let proxy = &crew.places[&(role, number)].database;
+                        proxy.set(mode);
+                        sleep(for_so_long).await;
+                        proxy.set(Mode::Pass);
+                        crew.reconnect(role, number);
+                        counts.partitions.fetch_add(1, Relaxed);
+                    }
                 }
                 Fault::KillNats(pause) => {
                     let lock = || nats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +333,14 @@ impl Storm {
                 Fault::LoseStream => {
                     let url = nats.lock().unwrap_or_else(PoisonError::into_inner).url();
                     let feed = NatsFeed::new(&Nats::connect(&url).await?, FeedConfig::default());
-                    feed.delete().await.context("the stream cannot be deleted")?;
+                    // One that was deleted a moment ago is not there yet.
+                    for attempt in 0.. {
+                        match feed.delete().await {
+                            Ok(()) => break,
+                            Err(error) if attempt > 100 => return Err(error.into()),
+                            Err(_) => sleep(Duration::from_millis(100)).await,
+                        }
+                    }
                     counts.streams_lost.fetch_add(1, Relaxed);
                 }
             }
@@ -348,7 +365,7 @@ impl Storm {
     }
 
     /// Waits until the outbox is empty, and holds the stream against it.
-    async fn published(&self) -> Result<Figure> {
+    async fn published(&self) -> Result<Vec<Figure>> {
         let begun = Instant::now();
         loop {
             let lag = outbox::lag(&self.kernel).await;
@@ -361,14 +378,35 @@ impl Storm {
         let url = self.nats.lock().unwrap_or_else(PoisonError::into_inner).url();
         let feed = NatsFeed::new(&Nats::connect(&url).await?, FeedConfig::default());
         let events = feed.read_all().await?;
-        let told: std::collections::HashSet<String> = events.iter().map(|(_, event)| event.message_id()).collect();
+        let told: HashSet<String> = events.iter().map(|(_, event)| event.message_id()).collect();
         let mut admin = PgConnection::connect(&self.postgres.server.admin_url(DATABASE)).await?;
         let written: Vec<String> =
             sqlx::query_scalar("select agent_turn_id || '.' || event || '.' || event_id from state.outbox")
                 .fetch_all(&mut admin)
                 .await?;
         let missing = written.iter().filter(|id| !told.contains(*id)).count();
-        Ok(Figure::new("events of the outbox that are not in the stream", missing as f64, "events", Bar::AtMost(0.0)))
+        let mut figures = vec![Figure::new(
+            "events of the outbox that are not in the stream",
+            missing as f64,
+            "events",
+            Bar::AtMost(0.0),
+        )];
+        // Around the deletion of a stream, what was on its way may come before what is told again.
+        if self.plan.streams_lost == 0 {
+            let (mut seen, mut last, mut behind) = (HashSet::new(), HashMap::new(), 0);
+            for (_, event) in events.iter().filter(|(_, event)| seen.insert(event.message_id())) {
+                let last = last.entry(event.agent_id).or_insert(0);
+                behind += u64::from(event.outbox_seq < *last);
+                *last = event.outbox_seq.max(*last);
+            }
+            figures.push(Figure::new(
+                "events behind a later one of their agent",
+                behind as f64,
+                "events",
+                Bar::AtMost(0.0),
+            ));
+        }
+        Ok(figures)
     }
 }
 
@@ -386,7 +424,10 @@ async fn ask(plan: Plan, kernel: Kernel, houses: Arc<Vec<Project>>, ledger: Arc<
             let house = &houses[dice.one_of(houses.len())];
             let script = Script::any(&mut dice, &house.children);
             let card = Draft::instruction(&serde_json::to_string(&script)?).seal()?;
-            let request = DispatchRequest::instructed(house.agents[dice.one_of(AGENTS)], card.card_id());
+            let request = DispatchRequest {
+                emit_state_event: dice.chance(0.1),
+                ..DispatchRequest::instructed(house.agents[dice.one_of(AGENTS)], card.card_id())
+            };
             let (kernel, ledger, project_id) = (kernel.clone(), ledger.clone(), house.project_id);
             let failed = failed.clone();
             asking.spawn(async move {

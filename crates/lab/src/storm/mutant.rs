@@ -9,6 +9,8 @@ use waybill_kernel::migrate;
 pub struct Mutant {
     pub name: &'static str,
     pub says: &'static str,
+    /// The figures of which one must fall short.
+    pub shows: &'static [&'static str],
     changes: &'static [(&'static str, &'static str)],
 }
 
@@ -16,6 +18,11 @@ pub const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "no-fence",
         says: "whoever once had the turn may write while it runs",
+        shows: &[
+            "claims that two had under one token",
+            "steps taken twice",
+            "steps written under an older claim than the step before",
+        ],
         changes: &[(
             "and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'",
             "and h.status = 'running'",
@@ -24,6 +31,7 @@ pub const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "result-twice",
         says: "an answer is applied although the call was answered before",
+        shows: &["results applied twice"],
         changes: &[
             ("    return query select 'dropped'::text, v_turn, null::text;\n    return;\n  end if;", "  end if;"),
             (
@@ -35,6 +43,7 @@ pub const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "lost-turn",
         says: "a turn that is taken from a dead worker is not armed again",
+        shows: &["turns that have not ended"],
         changes: &[(
             "     set status = case when v_waits then 'deferred' else 'pending' end,\n         next_retry_at",
             "     set status = 'deferred',\n         next_retry_at",

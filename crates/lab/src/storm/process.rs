@@ -90,19 +90,21 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
         }
         Role::Tool => {
             let desk = Desk::open(&kernel, &post)?;
-            let mut tools = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
-            let mut forks = Intake::<ClaimedCall>::open(&kernel, target("fork"), config(&post, 4));
-            loop {
-                let (holding, forks) = tokio::select! {
-                    holding = tools.next() => (holding, false),
-                    holding = forks.next() => (holding, true),
-                };
-                let desk = desk.clone();
-                tokio::spawn(async move { desk.call(holding, forks).await });
-            }
+            let forks = Intake::<ClaimedCall>::open(&kernel, target("fork"), config(&post, 4));
+            tokio::spawn(serve(desk.clone(), forks, true));
+            let tools = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
+            serve(desk, tools, false).await;
         }
     }
     Ok(())
+}
+
+async fn serve(desk: Desk, mut intake: Intake<ClaimedCall>, forks: bool) {
+    loop {
+        let holding = intake.next().await;
+        let desk = desk.clone();
+        tokio::spawn(async move { desk.call(holding, forks).await });
+    }
 }
 
 pub fn target(name: &str) -> Target {

@@ -15,11 +15,11 @@ pub struct Plan {
     pub lease: Duration,
     /// Of workers, tools, sweeps and relays.
     pub kills: usize,
-    /// Longer than the lease, of workers and tools.
+    /// Longer than the lease.
     pub freezes: usize,
     pub nats_kills: usize,
     pub postgres_kills: usize,
-    /// Between a worker or tool and PostgreSQL, longer than the lease.
+    /// Between one of them and PostgreSQL, longer than the lease.
     pub partitions: usize,
     pub streams_lost: usize,
     /// NATS does not run at all.
@@ -48,6 +48,9 @@ pub const fn strength(role: Role) -> usize {
     }
 }
 
+const MOSTLY_WORKERS: [Role; 7] =
+    [Role::Worker, Role::Worker, Role::Worker, Role::Tool, Role::Tool, Role::Sweep, Role::Relay];
+
 impl Plan {
     /// The faults, in order of time.
     pub fn schedule(&self) -> Vec<(Duration, Fault)> {
@@ -66,17 +69,15 @@ impl Plan {
         let beyond = |dice: &mut Dice| dice.between(self.lease + self.lease / 4, self.lease * 2);
         let pause = |dice: &mut Dice| dice.between(Duration::ZERO, Duration::from_millis(800));
         add(self.kills, &mut |dice| {
-            // Workers are what is killed most.
-            let roles = [Role::Worker, Role::Worker, Role::Worker, Role::Tool, Role::Tool, Role::Sweep, Role::Relay];
-            let (role, number) = place(dice, &roles);
+            let (role, number) = place(dice, &MOSTLY_WORKERS);
             Fault::Kill(role, number)
         });
         add(self.freezes, &mut |dice| {
-            let (role, number) = place(dice, &[Role::Worker, Role::Worker, Role::Tool]);
+            let (role, number) = place(dice, &MOSTLY_WORKERS);
             Fault::Freeze(role, number, beyond(dice))
         });
         add(self.partitions, &mut |dice| {
-            let (role, number) = place(dice, &[Role::Worker, Role::Worker, Role::Tool]);
+            let (role, number) = place(dice, &MOSTLY_WORKERS);
             let mode = if dice.chance(0.5) { Mode::Stall } else { Mode::LoseAnswers };
             Fault::Partition(role, number, mode, beyond(dice))
         });

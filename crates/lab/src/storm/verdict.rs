@@ -13,7 +13,7 @@ use super::ledger::{Entry, Line};
 use crate::figure::{Bar, Figure};
 
 /// What the database says of itself: each must be 0.
-const WRONG: [(&str, &str); 12] = [
+const WRONG: [(&str, &str); 14] = [
     ("turns that have not ended", "select count(*) from state.turns where status = 'open'"),
     ("turns that did not succeed", "select count(*) from state.turns where status not in ('open', 'success')"),
     (
@@ -44,6 +44,24 @@ const WRONG: [(&str, &str); 12] = [
                          and o.card_id = t.deliverable_card_id)",
     ),
     (
+        "steps without their event",
+        "select count(*)
+           from state.agent_steps s
+          where s.outcome <> 'finished'
+            and not exists (select from state.outbox o
+                             where o.project_id = s.project_id and o.agent_turn_id = s.agent_turn_id and o.event = 'step'
+                               and o.event_id = s.step_id)",
+    ),
+    (
+        "turns that asked for state events and got none of their beginning",
+        "select count(*)
+           from state.turns t
+          where t.emit_state_event and t.status = 'success'
+            and (select count(*) filter (where o.status = 'running') = 0 or count(*) filter (where o.status = 'dispatched') = 0
+                   from state.outbox o
+                  where o.project_id = t.project_id and o.agent_turn_id = t.agent_turn_id and o.event = 'state')",
+    ),
+    (
         "steps written under an older claim than the step before",
         "select count(*)
            from (select s.claim_token, lag(s.claim_token) over (partition by s.project_id, s.agent_turn_id order by s.from_seq) as before
@@ -65,14 +83,12 @@ const WRONG: [(&str, &str); 12] = [
         "select count(*)
            from state.turns t
            join cardbox.boxes b on b.project_id = t.project_id and b.box_id = t.output_box_id
-          where b.length
-             <> (select coalesce(sum(s.to_seq - s.from_seq + 1), 0) from state.agent_steps s
-                  where s.project_id = t.project_id and s.agent_turn_id = t.agent_turn_id)
-              + (select count(*) from state.execution_edges e
-                   join state.execution_edges r on r.project_id = e.project_id and r.correlation_id = e.correlation_id
-                    and r.primitive = 'report' and r.edge_phase = 'response'
-                  where e.project_id = t.project_id and e.agent_turn_id = t.agent_turn_id and e.primitive = 'command'
-                    and e.edge_phase = 'request')",
+           left join (select s.agent_turn_id, sum(s.to_seq - s.from_seq + 1) as n from state.agent_steps s group by 1) s
+             on s.agent_turn_id = t.agent_turn_id
+           left join (select e.agent_turn_id, count(*) as n from state.execution_edges e
+                       where e.primitive = 'report' and e.edge_phase = 'response' group by 1) r
+             on r.agent_turn_id = t.agent_turn_id
+          where b.length <> coalesce(s.n, 0) + coalesce(r.n, 0)",
     ),
     (
         "results applied twice",
@@ -118,7 +134,7 @@ pub(super) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> R
 }
 
 /// What was told to the ledger, against the database.
-pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line]) -> Result<Vec<Figure>> {
+pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turns: usize) -> Result<Vec<Figure>> {
     let (mut accepted, mut wrote, mut refused) = (HashSet::new(), HashSet::new(), HashSet::new());
     let (mut asked, mut executed) = (HashMap::new(), HashMap::new());
     let mut found_again = 0;
@@ -148,6 +164,7 @@ pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line]) -> R
     let none = Bar::AtMost(0.0);
     let two = claims.values().filter(|by| by.len() > 1).count();
     Ok(vec![
+        Figure::new("turns that the ledger heard of", accepted.len() as f64, "turns", Bar::AtLeast(turns as f64)),
         Figure::new("accepted turns that are gone", accepted.difference(&known).count() as f64, "turns", none),
         Figure::new("acknowledged writes that are gone", wrote.difference(&held).count() as f64, "cards", none),
         Figure::new("refused writes that are there", refused.intersection(&held).count() as f64, "cards", none),
@@ -178,14 +195,16 @@ pub(super) fn kill_to_resumed(lines: &[Line]) -> Vec<f64> {
     let mut times = Vec::new();
     for line in lines {
         let Entry::Killed { by } = &line.entry else { continue };
-        for (claimed, turn_id) in of_process.get(by.as_str()).into_iter().flatten() {
+        // What it did shortly before may be heard of shortly after.
+        for (claimed, turn_id) in of_process.get(by.as_str()).into_iter().flatten().filter(|(at, _)| *at <= line.at) {
             let between = |at: f64| at > *claimed && at <= line.at;
             let let_go = left.get(turn_id).is_some_and(|ends| ends.iter().any(|at| between(*at)));
             let taken = claims[turn_id].iter().any(|(at, other)| between(*at) && *other != by);
             if let_go || taken {
                 continue;
             }
-            let next = claims[turn_id].iter().map(|(at, _)| *at).filter(|at| *at > line.at).min_by(f64::total_cmp);
+            let by_others = claims[turn_id].iter().filter(|(at, other)| *at > line.at && other != by);
+            let next = by_others.map(|(at, _)| *at).min_by(f64::total_cmp);
             // No next one: its end had been written, it only could not say so.
             times.extend(next.map(|at| at - line.at));
         }

@@ -36,10 +36,20 @@ pub(crate) struct Arguments {
     nats_url: String,
 }
 
+async fn orphaned() {
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     let (role, arguments) = match command {
         Command::Ledger { file } => {
-            tokio::task::block_in_place(|| ledger::keep(&file))?;
+            tokio::select! {
+                kept = tokio::task::spawn_blocking(move || ledger::keep(&file)) => kept??,
+                () = orphaned() => std::process::exit(0), // the keeper does not listen
+            }
             return Ok(ExitCode::SUCCESS);
         }
         Command::Worker(arguments) => (Role::Worker, arguments),
@@ -54,6 +64,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         ledger_port: arguments.ledger,
         lease: Duration::from_millis(arguments.lease),
     };
-    process::run(role, post).await?;
+    tokio::select! {
+        ended = process::run(role, post) => ended?,
+        // A storm that was killed leaves nobody behind.
+        () = orphaned() => {}
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,9 @@
 //! The commands as a person or a script calls them.
 
-use std::process::{Command, Output};
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
 
 use serde_json::Value;
 use waybill_core::{
@@ -8,11 +11,16 @@ use waybill_core::{
     id::{AgentId, CardId, ProjectId},
 };
 use waybill_kernel::{agent, card};
+use waybill_lab::services::nats;
 use waybill_testkit::{TestDb, empty_db, fresh_db};
 
 fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waybill"));
-    command.args(arguments).env_remove("WAYBILL_DATABASE_URL").env_remove("WAYBILL_OWNER_URL");
+    command
+        .args(arguments)
+        .env_remove("WAYBILL_DATABASE_URL")
+        .env_remove("WAYBILL_OWNER_URL")
+        .env_remove("WAYBILL_NATS_URL");
     command.envs(environment.iter().copied()).output().unwrap()
 }
 
@@ -27,7 +35,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 17] = [
+    let commands: [&[&str]; 24] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -41,7 +49,14 @@ fn every_command_explains_itself() {
         &["admin", "quarantine", "retry"],
         &["admin", "rebuild-state"],
         &["admin", "sweep"],
+        &["admin", "outbox"],
         &["admin", "extend-partitions"],
+        &["orchestrator"],
+        &["bench", "bells"],
+        &["chaos", "turns"],
+        &["chaos", "bells"],
+        &["chaos", "partition"],
+        &["chaos", "mutants"],
         &["bench", "box"],
         &["bench", "turns"],
         &["completions"],
@@ -182,4 +197,35 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
     assert_eq!(json(&extended)["made"], 6, "two more weeks of three tables: {extended:?}");
     assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
+}
+
+/// L0-14, L0-9: the process that keeps everything going: it sweeps, holds the outbox, and ends when it is asked to.
+#[tokio::test]
+async fn an_orchestrator_runs_until_it_is_asked_to_end() {
+    let t = fresh_db().await;
+    let mut nats = nats::Private::new().unwrap();
+    nats.start().unwrap();
+    let (service, bus) = (t.server.service_url(&t.name), nats.url());
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str()), ("WAYBILL_NATS_URL", bus.as_str())];
+    let checked = waybill(&["doctor"], &urls);
+    assert!(checked.status.success() && text(&checked.stdout).contains("NATS usable"), "{checked:?}");
+    let mut orchestrator = Command::new(env!("CARGO_BIN_EXE_waybill")).arg("orchestrator").envs(urls).spawn().unwrap();
+    let at_work = "select (select count(*) = 16 from state.relay_shards where worker_id is not null and stream_made_at is not null)
+                      and (select beat_at > steady_since from state.sweep_clock)";
+    let mut admin = t.admin().await;
+    for attempt in 0.. {
+        if sqlx::query_scalar(at_work).fetch_one(&mut admin).await.unwrap() {
+            break;
+        }
+        assert!(attempt < 400 && orchestrator.try_wait().unwrap().is_none(), "it is not at work");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lag = waybill(&["admin", "outbox", "--json"], &urls);
+    assert_eq!(json(&lag)["n_unpublished"], 0, "{lag:?}");
+    let pid = rustix::process::Pid::from_child(&orchestrator);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(orchestrator.wait().unwrap().success());
+
+    let alone = waybill(&["orchestrator", "--only", "relay"], &urls[..1]);
+    assert!(!alone.status.success() && text(&alone.stderr).contains("WAYBILL_NATS_URL"), "{alone:?}");
 }
