@@ -587,7 +587,9 @@ declare
   v_lapsed integer;
 begin
   update state.sweep_clock c
-     set steady_since = case when clock_timestamp() - c.beat_at > p_lease then clock_timestamp() else c.steady_since end,
+     -- While the server was away nobody could sweep: that is not another outage.
+     set steady_since = case when clock_timestamp() - greatest(c.beat_at, pg_postmaster_start_time()) > p_lease then clock_timestamp()
+                             else c.steady_since end,
          beat_at = clock_timestamp()
    where c.one
      and c.beat_at < clock_timestamp() - p_lease / 8

@@ -1,7 +1,7 @@
 //! The storm: real processes on a real database and a real bus, killed, frozen, cut off, and then held to account.
 //!
 //! ```text
-//!   asker ──▶ PostgreSQL ◀── proxy ◀── worker ×4, tool ×2, sweep ×2, relay ×2   each killed and started again
+//!   asker ──▶ PostgreSQL ◀── proxy ◀── worker ×4, tool ×2, sweep ×3, relay ×2   each killed and started again
 //!                 │                        │ what it did
 //!                 ▼                        ▼
 //!              verdict  ◀───────────── ledger (never killed)

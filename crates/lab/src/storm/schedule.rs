@@ -44,7 +44,9 @@ pub enum Fault {
 pub const fn strength(role: Role) -> usize {
     match role {
         Role::Worker => 4,
-        Role::Tool | Role::Sweep | Role::Relay => 2,
+        // Of two, one may be frozen while the other is cut off: an outage of sweeping, in which nothing is taken for lost.
+        Role::Sweep => 3,
+        Role::Tool | Role::Relay => 2,
     }
 }
 
