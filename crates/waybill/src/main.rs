@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use command::{admin, bench, card, chaos, doctor, lab, migrate, orchestrator, project};
+use command::{admin, bench, card, chaos, doctor, lab, lint, migrate, orchestrator, project};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -39,6 +39,11 @@ enum Command {
     Admin(admin::Command),
     /// Keep everything going: the watchdogs, and the relay of events to NATS. Run at least one, better two.
     Orchestrator(orchestrator::Arguments),
+    /// Find what is wrong with model requests and transcripts, whoever made them. Exits with 1 if anything is.
+    ///
+    /// Orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
+    /// alternation, prompt-cache breaks between requests that follow each other.
+    Lint(lint::Arguments),
     /// Measure, against a baseline in the same run. Exits with 1 if a figure falls short.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -69,6 +74,7 @@ async fn main() -> ExitCode {
         Command::Orchestrator(arguments) => orchestrator::run(arguments).await,
         Command::Chaos(command) => chaos::run(command, json).await,
         Command::Lab(command) => lab::run(command).await,
+        Command::Lint(arguments) => lint::run(&arguments, json),
         Command::Bench(command) => bench::run(command, json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());

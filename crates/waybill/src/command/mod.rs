@@ -6,6 +6,7 @@ pub(crate) mod card;
 pub(crate) mod chaos;
 pub(crate) mod doctor;
 pub(crate) mod lab;
+pub(crate) mod lint;
 pub(crate) mod migrate;
 pub(crate) mod orchestrator;
 pub(crate) mod project;

@@ -35,7 +35,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 24] = [
+    let commands: [&[&str]; 25] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -52,6 +52,7 @@ fn every_command_explains_itself() {
         &["admin", "outbox"],
         &["admin", "extend-partitions"],
         &["orchestrator"],
+        &["lint"],
         &["bench", "bells"],
         &["chaos", "turns"],
         &["chaos", "bells"],

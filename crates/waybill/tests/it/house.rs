@@ -16,9 +16,10 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 8] = [
+const ARROWS: [(&str, &[&str], &[&str]); 9] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
+    ("waybill-context", &["waybill-core"], &[]),
     ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
     ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
     ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-orchestrator"], &[]),
@@ -26,7 +27,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 8] = [
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
     (
         "waybill",
-        &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-lab", "waybill-orchestrator"],
+        &["waybill-core", "waybill-context", "waybill-bus", "waybill-kernel", "waybill-lab", "waybill-orchestrator"],
         &["waybill-testkit"],
     ),
 ];
@@ -67,6 +68,25 @@ fn every_arrow_points_the_right_way() {
         }
     }
     assert_eq!(seen, ARROWS.iter().map(|(name, ..)| (*name).to_owned()).collect());
+}
+
+/// CX-2: what composes is pure. Nothing it is built from reaches a database, a network or an async runtime.
+#[test]
+fn the_composer_reaches_nothing() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "-p", "waybill-context", "-e", "normal", "--prefix", "none", "--format", "{p}"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains("waybill-core") && crates.len() > 10, "{crates:?}");
+    for reach in
+        ["tokio", "mio", "socket2", "sqlx", "sqlx-core", "async-nats", "hyper", "reqwest", "rustls", "futures-executor"]
+    {
+        assert!(!crates.contains(reach), "waybill-context must not reach {reach}");
+    }
 }
 
 const LICENCES: [&str; 11] = [

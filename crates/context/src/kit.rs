@@ -1,0 +1,129 @@
+//! Notation for tests: a history in one line.
+//!
+//! `u3` a user says something of three tokens · `a2` an assistant · `c1xy` an assistant calls x and y · `r1x` the result of x · `t1x` a `tool.call`
+//! card of x · `s1` a system card · a `!` behind it: gone.
+
+use std::collections::HashMap;
+
+use chrono::DateTime;
+use waybill_core::{
+    card::{CallContent, Card, CardHash, CardType, Content, Draft, Gone, Metadata, Reading, Role, Tombstone, ToolCall},
+    id::{BoxId, CardId, ToolCallId},
+    tokens::Tokens,
+};
+
+use crate::{
+    layer::{Block, BlockKey, Contexts, Text},
+    unit::{Message, Placed},
+};
+
+pub(crate) fn tokens(n: i32) -> Tokens {
+    Tokens::new(n).unwrap()
+}
+
+/// Remembers what each card is called.
+#[derive(Debug, Default)]
+pub(crate) struct Kit {
+    pub(crate) names: HashMap<CardId, String>,
+    calls: HashMap<char, ToolCallId>,
+}
+
+impl Kit {
+    fn call(&mut self, name: char) -> ToolCallId {
+        *self.calls.entry(name).or_insert_with(ToolCallId::new)
+    }
+
+    pub(crate) fn placed(&mut self, line: &str) -> Vec<Placed> {
+        let box_id = BoxId::new();
+        line.split_whitespace()
+            .zip(1..)
+            .map(|(word, seq)| Placed { box_id, seq, reading: self.reading(word) })
+            .collect()
+    }
+
+    pub(crate) fn cards(&mut self, line: &str) -> Vec<Card> {
+        line.split_whitespace().map(|word| self.card(word)).collect()
+    }
+
+    fn reading(&mut self, word: &str) -> Reading {
+        let card = self.card(word.trim_end_matches('!'));
+        if word.ends_with('!') {
+            let gone_at = DateTime::UNIX_EPOCH;
+            return Reading::Gone(Tombstone { card_id: card.card_id, hash: card.hash, gone_at, why: Gone::Expired });
+        }
+        Reading::Live(Box::new(card))
+    }
+
+    pub(crate) fn card(&mut self, word: &str) -> Card {
+        let kind = word.chars().next().unwrap();
+        let digits: String = word[1..].chars().take_while(char::is_ascii_digit).collect();
+        let names: Vec<char> = word[1 + digits.len()..].chars().collect();
+        let said = Content::Text(word.to_owned());
+        let (card_type, role, content) = match kind {
+            'u' => (CardType::instruction(), Role::User, said),
+            'a' | 'c' => (CardType::thought(), Role::Assistant, said),
+            'e' => (CardType::thought(), Role::Assistant, Content::Text(String::new())),
+            's' => (CardType::parent_pointer(), Role::System, said),
+            'r' => (CardType::tool_result(), Role::Tool, said),
+            't' => {
+                let content =
+                    CallContent { tool_name: "look".into(), arguments: "{}".into(), extra: Default::default() };
+                (CardType::tool_call(), Role::Assistant, Content::ToolCall(content))
+            }
+            other => panic!("{other}"),
+        };
+        let tool_calls = if kind == 'c' {
+            let call = |name: &char| ToolCall {
+                tool_call_id: self.call(*name),
+                tool_name: "look".into(),
+                arguments: "{}".into(),
+                provider_call_id: None,
+            };
+            names.iter().map(call).collect()
+        } else {
+            Vec::new()
+        };
+        let tool_call_id = matches!(kind, 'r' | 't').then(|| self.call(names[0]));
+        let draft = Draft {
+            tool_calls: tool_calls.clone(),
+            tool_call_id,
+            ..Draft::new(card_type.clone(), role, content.clone())
+        };
+        let (card_id, hash) = (draft.card_id, draft.clone().seal().unwrap().hash());
+        self.names.insert(card_id, word.to_owned());
+        Card {
+            card_id,
+            content,
+            tool_calls,
+            tool_call_id,
+            metadata: Metadata::new(card_type, role),
+            ttl_seconds: None,
+            expires_at: None,
+            created_at: DateTime::UNIX_EPOCH,
+            hash,
+            n_tokens: tokens(digits.parse().unwrap()),
+        }
+    }
+
+    /// A message by the cards it came from.
+    pub(crate) fn name(&self, message: &Message) -> String {
+        let name = |card_id: &CardId| self.names.get(card_id).cloned().unwrap_or_else(|| "block".into());
+        message.sources.iter().map(|source| name(&source.card_id)).collect::<Vec<_>>().join("+")
+    }
+
+    pub(crate) fn text(&mut self, name: &str, n: i32) -> Text {
+        let card_id = CardId::new();
+        self.names.insert(card_id, name.to_owned());
+        Text { card_id, hash: CardHash::from_bytes([7; 32]), text: name.to_owned(), n_tokens: tokens(n) }
+    }
+
+    /// `todo framework* zoo`: a star for those of every step.
+    pub(crate) fn contexts(&mut self, line: &str) -> Contexts {
+        let block = |word: &str| {
+            let name = format!("{}__context", word.trim_end_matches('*'));
+            let key: BlockKey = name.parse().unwrap();
+            (key, Block { text: self.text(word, 1), every_step: word.ends_with('*') })
+        };
+        line.split_whitespace().map(block).collect()
+    }
+}

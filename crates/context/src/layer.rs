@@ -1,0 +1,147 @@
+//! Layers: where a message comes from (CX-1). A closed set, with room for blocks that somebody registered.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde::{Serialize, Serializer};
+use waybill_core::{
+    card::CardHash,
+    id::CardId,
+    tokens::{self, Tokens},
+};
+
+/// In the order of the default policy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    SystemPrompt,
+    Block(BlockKey),
+    CheckpointMessages,
+    Query,
+    /// The turn's own steps so far.
+    Steps,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Layer::SystemPrompt => f.write_str("system_prompt"),
+            Layer::Block(key) => key.fmt(f),
+            Layer::CheckpointMessages => f.write_str("checkpoint_messages"),
+            Layer::Query => f.write_str("query"),
+            Layer::Steps => f.write_str("steps"),
+        }
+    }
+}
+
+impl Serialize for Layer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The name of a block. It ends in `__context`, whoever registered it (CX-4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockKey {
+    Framework,
+    Experience,
+    Knowledge,
+    Todo,
+    Compression,
+    /// Registered by somebody: after the known ones, in the order of their names.
+    Extra(String),
+}
+
+impl BlockKey {
+    pub const KNOWN: [BlockKey; 5] =
+        [BlockKey::Framework, BlockKey::Experience, BlockKey::Knowledge, BlockKey::Todo, BlockKey::Compression];
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            BlockKey::Framework => "framework__context",
+            BlockKey::Experience => "experience__context",
+            BlockKey::Knowledge => "knowledge__context",
+            BlockKey::Todo => "todo__context",
+            BlockKey::Compression => "compression__context",
+            BlockKey::Extra(name) => name,
+        }
+    }
+
+    /// Does not change from step to step of a turn, nor from turn to turn of an agent, unless somebody changes it.
+    pub(crate) fn is_stable(&self) -> bool {
+        matches!(self, BlockKey::Framework | BlockKey::Compression)
+    }
+}
+
+impl fmt::Display for BlockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text cannot be the name of a block.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not the name of a block: use a-z, 0-9 and `_`, ending in `__context`, at most 64")]
+pub struct MalformedKey(String);
+
+impl FromStr for BlockKey {
+    type Err = MalformedKey;
+
+    fn from_str(text: &str) -> Result<BlockKey, MalformedKey> {
+        if let Some(known) = BlockKey::KNOWN.into_iter().find(|known| known.as_str() == text) {
+            return Ok(known);
+        }
+        let fits = text.len() <= 64
+            && text.strip_suffix("__context").is_some_and(|name| !name.is_empty())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        if fits { Ok(BlockKey::Extra(text.to_owned())) } else { Err(MalformedKey(text.to_owned())) }
+    }
+}
+
+/// Text that is shown as it is: a system prompt, or a block. Stored as a card that only receipts refer to (CX-5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    pub card_id: CardId,
+    pub hash: CardHash,
+    pub text: String,
+    pub n_tokens: Tokens,
+}
+
+impl Text {
+    /// Counts its tokens.
+    pub fn new(card_id: CardId, hash: CardHash, text: String) -> Text {
+        let n_tokens = tokens::count(&text);
+        Text { card_id, hash, text, n_tokens }
+    }
+}
+
+/// A block, and how long it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub text: Text,
+    /// Collected anew for every step, not once per turn. It then stands last where the cache counts (CX-3).
+    pub every_step: bool,
+}
+
+/// What was collected, by name.
+pub type Contexts = BTreeMap<BlockKey, Block>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CX-1, CX-4
+    #[test]
+    fn blocks_have_a_name_and_an_order() {
+        let key = |text: &str| text.parse::<BlockKey>().unwrap();
+        let names = ["zoo__context", "compression__context", "a1__context", "framework__context", "todo__context"];
+        let mut keys: Vec<BlockKey> = names.into_iter().map(key).collect();
+        keys.sort();
+        let sorted: Vec<&str> = keys.iter().map(BlockKey::as_str).collect();
+        assert_eq!(
+            sorted,
+            ["framework__context", "todo__context", "compression__context", "a1__context", "zoo__context"]
+        );
+        for bad in ["todo", "__context", "To__context", "a b__context", "todo__contexts", ""] {
+            assert!(bad.parse::<BlockKey>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What the model sees: layers, units, a budget, and the one function that puts them together (CX-1 … CX-13).
+//!
+//! * Pure: no I/O, no clock, no chance. Equal input gives equal messages.
+//! * The order of layers is decided in [`compose`], by policy, and nowhere else.
+//! * A call and its results are one unit. A unit is shown whole or not at all, and what is not shown is reported.
+//! * The query is shown once.
+//!
+//! Not here: where cards and blocks come from, how a provider wants its bytes.
+
+pub mod layer;
+pub mod policy;
+
+pub mod unit;
+
+pub mod compose;
+
+pub mod lint;
+
+#[cfg(test)]
+mod kit;

@@ -1,0 +1,169 @@
+//! Policies as values: the order of layers (CX-3), the budget (CX-12), and what a process is shown (CX-7).
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use waybill_core::tokens::Tokens;
+
+use crate::layer::{BlockKey, Contexts};
+
+/// Changes whenever equal input would give other messages. Receipts name it.
+pub const POLICY_VERSION: u32 = 1;
+
+/// In which order, and within what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Policy {
+    pub order: Order,
+    pub family: Family,
+    /// For everything that is shown.
+    pub budget: Tokens,
+    /// What a provider adds to each message.
+    pub per_message: Tokens,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// CX-1: each block is one system message, before the history.
+    Layered,
+    /// CX-3: what changes stands behind what does not. Volatile blocks are tagged text in the query's message; those of every step come
+    /// last.
+    CacheFirst,
+}
+
+/// Whose rules of alternation hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// Any order of user and assistant.
+    Free,
+    /// The user begins.
+    UserFirst,
+}
+
+/// How an agent works, as far as it matters for what it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Process {
+    Sequential,
+    Dynamic,
+    Hierarchical,
+    React,
+    MapreducePlanner,
+    MapreduceWorker,
+    MapreduceReducer,
+}
+
+/// Whether a layer is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Always,
+    /// Where the profile asks for it.
+    OnDemand,
+    Never,
+}
+
+/// One row per process: checkpoint messages, framework, experience, knowledge, todo, compression, extras.
+const RULES: [(Process, [Shown; 7]); 7] = {
+    use Process::*;
+    use Shown::{Always as A, Never as N, OnDemand as D};
+    [
+        (Sequential, [A, A, A, A, A, A, A]),
+        (Dynamic, [A, A, A, A, A, A, A]),
+        (Hierarchical, [A, A, A, A, A, A, A]),
+        (React, [A, A, A, A, A, A, A]),
+        (MapreducePlanner, [N, A, D, D, A, A, A]),
+        (MapreduceWorker, [N, A, N, D, N, N, N]),
+        (MapreduceReducer, [N, A, D, D, A, A, A]),
+    ]
+};
+
+/// Who is shown what (CX-7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audience {
+    pub process: Process,
+    /// The project's one switch: experience, knowledge and todo are shared, or not. Framework and compression stay.
+    pub enable_share_context: bool,
+    /// Blocks that the profile asks for.
+    pub demands: BTreeSet<BlockKey>,
+}
+
+impl Audience {
+    /// Somebody who is shown everything.
+    pub fn of(process: Process) -> Audience {
+        Audience { process, enable_share_context: true, demands: BTreeSet::new() }
+    }
+
+    fn rule(&self, column: usize) -> Shown {
+        RULES.iter().find(|(process, _)| *process == self.process).map_or(Shown::Never, |(_, rules)| rules[column])
+    }
+
+    pub fn sees_checkpoint_messages(&self) -> bool {
+        self.rule(0) == Shown::Always
+    }
+
+    pub fn sees(&self, key: &BlockKey) -> bool {
+        let (column, shared) = match key {
+            BlockKey::Framework => (1, false),
+            BlockKey::Experience => (2, true),
+            BlockKey::Knowledge => (3, true),
+            BlockKey::Todo => (4, true),
+            BlockKey::Compression => (5, false),
+            BlockKey::Extra(_) => (6, false),
+        };
+        let by_process = match self.rule(column) {
+            Shown::Always => true,
+            Shown::OnDemand => self.demands.contains(key),
+            Shown::Never => false,
+        };
+        by_process && (self.enable_share_context || !shared)
+    }
+
+    /// The blocks that are shown.
+    pub fn allow(&self, contexts: Contexts) -> Contexts {
+        contexts.into_iter().filter(|(key, _)| self.sees(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `audience` as "process share demands"; what it sees, as the first letters of layers.
+    #[track_caller]
+    fn check(process: Process, share: bool, demands: &[BlockKey], seen: &str) {
+        let audience = Audience {
+            enable_share_context: share,
+            demands: demands.iter().cloned().collect(),
+            ..Audience::of(process)
+        };
+        let mut letters = String::new();
+        if audience.sees_checkpoint_messages() {
+            letters.push('m');
+        }
+        for key in BlockKey::KNOWN {
+            if audience.sees(&key) {
+                letters.push_str(&key.as_str()[..1]);
+            }
+        }
+        assert_eq!(letters, seen, "{process:?} share {share} demands {demands:?}");
+    }
+
+    /// CX-7
+    #[test]
+    fn a_process_is_shown_what_its_row_says() {
+        use Process::*;
+        for process in [Sequential, Dynamic, Hierarchical, React] {
+            check(process, true, &[], "mfektc");
+            check(process, false, &[], "mfc");
+        }
+        for process in [MapreducePlanner, MapreduceReducer] {
+            check(process, true, &[], "ftc");
+            check(process, true, &[BlockKey::Experience, BlockKey::Knowledge], "fektc");
+            check(process, false, &[BlockKey::Knowledge], "fc");
+        }
+        check(MapreduceWorker, true, &[], "f");
+        check(MapreduceWorker, true, &[BlockKey::Knowledge, BlockKey::Experience], "fk");
+        check(MapreduceWorker, false, &[BlockKey::Knowledge], "f");
+    }
+}

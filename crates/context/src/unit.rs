@@ -1,0 +1,244 @@
+//! From cards to units: what belongs together stays together (CX-12). A call and its results are one unit, whatever came between them.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+use waybill_core::{
+    card::{Card, CardHash, CardType, Content, Field, Reading, Role, ToolCall},
+    id::{BoxId, CardId, ToolCallId},
+    tokens::Tokens,
+};
+
+/// A card at its place in a box, as it reads now.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    pub box_id: BoxId,
+    pub seq: i64,
+    pub reading: Reading,
+}
+
+/// A card that a message came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Source {
+    pub card_id: CardId,
+    pub hash: CardHash,
+}
+
+/// One message, as every provider can be told it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Of a result: the call it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<ToolCallId>,
+    #[serde(skip)]
+    pub sources: Vec<Source>,
+    #[serde(skip)]
+    pub n_tokens: Tokens,
+}
+
+impl Message {
+    pub(crate) fn text(role: Role, content: String, sources: Vec<Source>, n_tokens: Tokens) -> Message {
+        Message { role, content, tool_calls: Vec::new(), tool_call_id: None, sources, n_tokens }
+    }
+
+    fn of(card: &Card) -> Message {
+        Message {
+            tool_calls: card.tool_calls.clone(),
+            tool_call_id: card.tool_call_id.filter(|_| card.metadata.role == Role::Tool),
+            ..Message::text(card.metadata.role, text_of(card), vec![source(card)], card.n_tokens)
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.trim().is_empty() && self.tool_calls.is_empty() && self.tool_call_id.is_none()
+    }
+}
+
+pub(crate) fn source(card: &Card) -> Source {
+    Source { card_id: card.card_id, hash: card.hash }
+}
+
+/// What a card says, as text.
+pub(crate) fn text_of(card: &Card) -> String {
+    let json = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match &card.content {
+        Content::Text(text) => text.clone(),
+        Content::Json(value) => json(value),
+        // The call itself is not text.
+        Content::ToolCall(_) => String::new(),
+        Content::ToolResult(result) if result.status == "success" => json(&result.result),
+        Content::ToolResult(result) => format!("{}: {}", result.status, json(&result.result)),
+        Content::Fields(fields) => fields.iter().map(contract_line).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+/// One field that the deliverable must have.
+fn contract_line(field: &Field) -> String {
+    format!("- {}: {}", field.name, field.description)
+}
+
+/// Why something is not shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// It does not fit the budget.
+    Budget,
+    /// A call of the unit has no result.
+    OpenCall,
+    /// A card of the unit has expired, or was deleted or erased.
+    Gone,
+    /// A result whose call is not there.
+    Orphan,
+    /// A second result of a call, or a card that was shown before.
+    Repeated,
+    /// A summary stands for it.
+    Covered,
+    /// Nothing that a model reads: a pointer, an empty card, system text of somebody else.
+    NotForTheModel,
+    /// The history would begin with an answer.
+    NoBeginning,
+}
+
+/// What is not shown, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Omitted {
+    pub card_ids: Vec<CardId>,
+    pub reason: Reason,
+}
+
+/// What is shown whole or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    pub messages: Vec<Message>,
+    /// Calls that have no result yet, with the place where it belongs.
+    open: Vec<ToolCallId>,
+}
+
+impl Unit {
+    pub(crate) fn card_ids(&self) -> Vec<CardId> {
+        self.messages.iter().flat_map(|message| &message.sources).map(|source| source.card_id).collect()
+    }
+
+    pub(crate) fn n_tokens(&self, per_message: Tokens) -> Tokens {
+        self.messages.iter().map(|message| message.n_tokens + per_message).sum()
+    }
+
+    pub(crate) fn begins_with_user(&self) -> bool {
+        self.messages.first().is_some_and(|message| message.role == Role::User)
+    }
+
+    pub(crate) fn has_open_call(&self) -> bool {
+        !self.open.is_empty()
+    }
+}
+
+/// Units in the order of their first card, and what cannot be part of one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Units {
+    pub(crate) units: Vec<Unit>,
+    pub(crate) omitted: Vec<Omitted>,
+}
+
+/// Groups cards. `shown` are those that stand elsewhere already; each card that is read here is added.
+pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: &mut HashSet<CardId>) -> Units {
+    let mut grouped = Units::default();
+    // Where the assistant message of a call is: unit, message.
+    let mut calls: HashMap<ToolCallId, (usize, usize)> = HashMap::new();
+    for reading in readings {
+        let omit = |reason| Omitted { card_ids: vec![reading.card_id()], reason };
+        if !shown.insert(reading.card_id()) {
+            grouped.omitted.push(omit(Reason::Repeated));
+            continue;
+        }
+        let card = match reading {
+            Reading::Live(card) => card,
+            Reading::Gone(_) => {
+                grouped.omitted.push(omit(Reason::Gone));
+                continue;
+            }
+        };
+        let message = Message::of(card);
+        match card.metadata.role {
+            Role::System => grouped.omitted.push(omit(Reason::NotForTheModel)),
+            Role::Tool => match message.tool_call_id.and_then(|call| Some((call, *calls.get(&call)?))) {
+                None => grouped.omitted.push(omit(Reason::Orphan)),
+                Some((call, (unit, _))) => {
+                    let unit = &mut grouped.units[unit];
+                    if unit.open.contains(&call) {
+                        unit.open.retain(|open| *open != call);
+                        unit.messages.push(message);
+                    } else {
+                        grouped.omitted.push(omit(Reason::Repeated));
+                    }
+                }
+            },
+            Role::Assistant if card.metadata.card_type == CardType::tool_call() => {
+                add_call(&mut grouped, &mut calls, card, message);
+            }
+            _ if message.is_empty() => grouped.omitted.push(omit(Reason::NotForTheModel)),
+            _ => {
+                let at = grouped.units.len();
+                let open: Vec<ToolCallId> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
+                calls.extend(open.iter().map(|call| (*call, (at, 0))));
+                grouped.units.push(Unit { messages: vec![message], open });
+            }
+        }
+    }
+    for unit in &mut grouped.units {
+        in_order_of_calls(unit);
+    }
+    grouped
+}
+
+/// A `tool.call` card: the record of a call that its assistant message names already, or the call itself.
+fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, (usize, usize)>, card: &Card, message: Message) {
+    let (Some(tool_call_id), Content::ToolCall(content)) = (card.tool_call_id, &card.content) else {
+        grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::NotForTheModel });
+        return;
+    };
+    if let Some((unit, at)) = calls.get(&tool_call_id) {
+        let named = &mut grouped.units[*unit].messages[*at];
+        named.sources.push(source(card));
+        return;
+    }
+    let call = ToolCall {
+        tool_call_id,
+        tool_name: content.tool_name.clone(),
+        arguments: content.arguments.clone(),
+        provider_call_id: None,
+    };
+    // Calls that follow each other, or the thought they came with, are one message, as long as none is answered.
+    let at = grouped.units.len();
+    let joins = grouped.units.last_mut().filter(|unit| unit.messages.iter().all(|said| said.role == Role::Assistant));
+    match joins {
+        Some(unit) => {
+            let place = unit.messages.len() - 1;
+            let last = &mut unit.messages[place];
+            last.tool_calls.push(call);
+            last.sources.push(source(card));
+            last.n_tokens = last.n_tokens + card.n_tokens;
+            unit.open.push(tool_call_id);
+            calls.insert(tool_call_id, (at - 1, place));
+        }
+        None => {
+            let message = Message { tool_calls: vec![call], ..message };
+            grouped.units.push(Unit { messages: vec![message], open: vec![tool_call_id] });
+            calls.insert(tool_call_id, (at, 0));
+        }
+    }
+}
+
+/// Results in the order of their calls, however they came in.
+fn in_order_of_calls(unit: &mut Unit) {
+    let Some(first) = unit.messages.first() else { return };
+    let order: HashMap<ToolCallId, usize> =
+        first.tool_calls.iter().enumerate().map(|(place, call)| (call.tool_call_id, place)).collect();
+    unit.messages[1..].sort_by_key(|message| message.tool_call_id.and_then(|call| order.get(&call).copied()));
+}
