@@ -169,8 +169,8 @@ fn query<'a>(input: &Input<'_>, blocks: impl Iterator<Item = (&'a BlockKey, &'a 
 /// The turn's own steps (CX-13). Nothing of them may be missing: the model would be asked to go on from what it did not say.
 fn steps(steps: &[Placed], shown: &mut HashSet<CardId>) -> Result<Units, Error> {
     let grouped = unit::group(steps.iter().map(|placed| &placed.reading), shown);
-    let harmless = |omitted: &&Omitted| !matches!(omitted.reason, Reason::Repeated | Reason::NotForTheModel);
-    if let Some(omitted) = grouped.omitted.iter().find(harmless) {
+    let serious = |omitted: &&Omitted| !matches!(omitted.reason, Reason::Repeated | Reason::NotForTheModel);
+    if let Some(omitted) = grouped.omitted.iter().find(serious) {
         return Err(Error::BrokenStep { card_id: omitted.card_ids[0], reason: omitted.reason });
     }
     if let Some(open) = grouped.units.iter().find(|unit| unit.has_open_call()) {

@@ -117,7 +117,7 @@ pub struct Omitted {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     pub messages: Vec<Message>,
-    /// Calls that have no result yet, with the place where it belongs.
+    /// Calls that have no result yet.
     open: Vec<ToolCallId>,
 }
 
@@ -149,8 +149,8 @@ pub(crate) struct Units {
 /// Groups cards. `shown` are those that stand elsewhere already; each card that is read here is added.
 pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: &mut HashSet<CardId>) -> Units {
     let mut grouped = Units::default();
-    // Where the assistant message of a call is: unit, message.
-    let mut calls: HashMap<ToolCallId, (usize, usize)> = HashMap::new();
+    // The unit of a call. Its first message is the assistant's.
+    let mut calls: HashMap<ToolCallId, usize> = HashMap::new();
     for reading in readings {
         let omit = |reason| Omitted { card_ids: vec![reading.card_id()], reason };
         if !shown.insert(reading.card_id()) {
@@ -169,7 +169,7 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
             Role::System => grouped.omitted.push(omit(Reason::NotForTheModel)),
             Role::Tool => match message.tool_call_id.and_then(|call| Some((call, *calls.get(&call)?))) {
                 None => grouped.omitted.push(omit(Reason::Orphan)),
-                Some((call, (unit, _))) => {
+                Some((call, unit)) => {
                     let unit = &mut grouped.units[unit];
                     if unit.open.contains(&call) {
                         unit.open.retain(|open| *open != call);
@@ -186,7 +186,7 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
             _ => {
                 let at = grouped.units.len();
                 let open: Vec<ToolCallId> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
-                calls.extend(open.iter().map(|call| (*call, (at, 0))));
+                calls.extend(open.iter().map(|call| (*call, at)));
                 grouped.units.push(Unit { messages: vec![message], open });
             }
         }
@@ -198,14 +198,13 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
 }
 
 /// A `tool.call` card: the record of a call that its assistant message names already, or the call itself.
-fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, (usize, usize)>, card: &Card, message: Message) {
+fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, usize>, card: &Card, message: Message) {
     let (Some(tool_call_id), Content::ToolCall(content)) = (card.tool_call_id, &card.content) else {
         grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::NotForTheModel });
         return;
     };
-    if let Some((unit, at)) = calls.get(&tool_call_id) {
-        let named = &mut grouped.units[*unit].messages[*at];
-        named.sources.push(source(card));
+    if let Some(unit) = calls.get(&tool_call_id) {
+        grouped.units[*unit].messages[0].sources.push(source(card));
         return;
     }
     let call = ToolCall {
@@ -216,21 +215,21 @@ fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, (usize, usize)>
     };
     // Calls that follow each other, or the thought they came with, are one message, as long as none is answered.
     let at = grouped.units.len();
-    let joins = grouped.units.last_mut().filter(|unit| unit.messages.iter().all(|said| said.role == Role::Assistant));
+    let joins =
+        grouped.units.last_mut().filter(|unit| matches!(&unit.messages[..], [said] if said.role == Role::Assistant));
     match joins {
         Some(unit) => {
-            let place = unit.messages.len() - 1;
-            let last = &mut unit.messages[place];
-            last.tool_calls.push(call);
-            last.sources.push(source(card));
-            last.n_tokens = last.n_tokens + card.n_tokens;
+            let said = &mut unit.messages[0];
+            said.tool_calls.push(call);
+            said.sources.push(source(card));
+            said.n_tokens = said.n_tokens + card.n_tokens;
             unit.open.push(tool_call_id);
-            calls.insert(tool_call_id, (at - 1, place));
+            calls.insert(tool_call_id, at - 1);
         }
         None => {
             let message = Message { tool_calls: vec![call], ..message };
             grouped.units.push(Unit { messages: vec![message], open: vec![tool_call_id] });
-            calls.insert(tool_call_id, (at, 0));
+            calls.insert(tool_call_id, at);
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::{
 };
 use waybill_core::{
     bus::{Bell, Door},
-    id::{ProjectId, Target, ToolCallId, TurnId, WorkerId},
+    id::{Target, ToolCallId, TurnId, WorkerId},
 };
 
 use crate::{
@@ -66,25 +66,20 @@ impl Default for Config {
 }
 
 /// What can be claimed: turns, and calls.
-pub trait Work: Debug + Send + Sized + 'static {
+pub trait Claimable: Debug + Send + Sized + 'static {
     type Id: Copy + Debug + Eq + Hash + Send + Sync + 'static;
 
     fn id(&self) -> Self::Id;
-    fn project_id(&self) -> ProjectId;
     fn door(target: Target) -> Door;
     fn claim(kernel: &Kernel, claiming: &mut Claiming) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
     fn held(kernel: &Kernel, worker_id: WorkerId) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
 }
 
-impl Work for Claimed {
+impl Claimable for Claimed {
     type Id = TurnId;
 
     fn id(&self) -> TurnId {
         self.fence.agent_turn_id()
-    }
-
-    fn project_id(&self) -> ProjectId {
-        self.fence.project_id()
     }
 
     fn door(target: Target) -> Door {
@@ -100,15 +95,11 @@ impl Work for Claimed {
     }
 }
 
-impl Work for ClaimedCall {
+impl Claimable for ClaimedCall {
     type Id = ToolCallId;
 
     fn id(&self) -> ToolCallId {
         self.tool_call_id
-    }
-
-    fn project_id(&self) -> ProjectId {
-        self.project_id
     }
 
     fn door(target: Target) -> Door {
@@ -136,13 +127,13 @@ pub enum Order {
 
 /// Something claimed, held until this is dropped. Drop it when its end is known to be written, or when it is lost.
 #[derive(Debug)]
-pub struct Holding<T: Work> {
+pub struct Holding<T: Claimable> {
     pub claimed: T,
     order: watch::Receiver<Order>,
     desk: Arc<Desk<T>>,
 }
 
-impl<T: Work> Holding<T> {
+impl<T: Claimable> Holding<T> {
     pub fn order(&self) -> Order {
         *self.order.borrow()
     }
@@ -155,7 +146,7 @@ impl<T: Work> Holding<T> {
     }
 }
 
-impl<T: Work> Drop for Holding<T> {
+impl<T: Claimable> Drop for Holding<T> {
     fn drop(&mut self) {
         let mut state = self.desk.state();
         // What was lost may be held again by now.
@@ -174,7 +165,7 @@ impl<T: Work> Drop for Holding<T> {
 
 /// What one process holds, shared between the intake, its renewals and the holders.
 #[derive(Debug)]
-struct Desk<T: Work> {
+struct Desk<T: Claimable> {
     state: Mutex<State<T>>,
     /// For the renewals: something was taken, or may have been.
     taken: Notify,
@@ -183,7 +174,7 @@ struct Desk<T: Work> {
 }
 
 #[derive(Debug)]
-struct State<T: Work> {
+struct State<T: Claimable> {
     worker_id: WorkerId,
     /// When the lease was last known to hold, as of the asking. None: there is none.
     renewed: Option<Instant>,
@@ -196,7 +187,7 @@ struct State<T: Work> {
     strays: bool,
 }
 
-impl<T: Work> Desk<T> {
+impl<T: Claimable> Desk<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -219,7 +210,7 @@ impl<T: Work> Desk<T> {
 
 /// One process's intake of one kind of work.
 #[derive(Debug)]
-pub struct Intake<T: Work> {
+pub struct Intake<T: Claimable> {
     kernel: Kernel,
     config: Config,
     claiming: Claiming,
@@ -260,7 +251,7 @@ impl Debug for Bells {
 }
 
 /// What is still held stays held, and its lease is kept, until the last of it is dropped.
-impl<T: Work> Drop for Intake<T> {
+impl<T: Claimable> Drop for Intake<T> {
     fn drop(&mut self) {
         self.desk.state().closed = true;
         self.desk.taken.notify_one();
@@ -268,14 +259,14 @@ impl<T: Work> Drop for Intake<T> {
 }
 
 /// A claim is under way. Given up in the middle it may still be written: the renewals find out, so there must be some.
-struct InDoubt<'d, T: Work> {
+struct InDoubt<'d, T: Claimable> {
     desk: &'d Desk<T>,
     worker_id: WorkerId,
     begun: Instant,
     settled: bool,
 }
 
-impl<T: Work> Drop for InDoubt<'_, T> {
+impl<T: Claimable> Drop for InDoubt<'_, T> {
     fn drop(&mut self) {
         let mut state = self.desk.state();
         if !self.settled && state.worker_id == self.worker_id {
@@ -286,7 +277,7 @@ impl<T: Work> Drop for InDoubt<'_, T> {
     }
 }
 
-impl<T: Work> Intake<T>
+impl<T: Claimable> Intake<T>
 where
     (Vec<T::Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
 {
@@ -469,7 +460,7 @@ where
 }
 
 /// Keeps the lease while something is held, and passes on what the database says of it.
-async fn renew<T: Work>(kernel: Kernel, desk: Arc<Desk<T>>, lease: Duration)
+async fn renew<T: Claimable>(kernel: Kernel, desk: Arc<Desk<T>>, lease: Duration)
 where
     (Vec<T::Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
 {

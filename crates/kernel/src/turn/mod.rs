@@ -87,9 +87,10 @@ impl Error {
             _ => return false,
         };
         match error {
-            sqlx::Error::Database(refusal) => {
-                refusal.code().is_some_and(|code| ["08", "53", "57"].iter().any(|class| code.starts_with(class)))
-            }
+            // Connections, resources, the operator; and 25P03: we slept in a transaction, and the server ended it.
+            sqlx::Error::Database(refusal) => refusal
+                .code()
+                .is_some_and(|code| ["08", "53", "57", "25P03"].iter().any(|class| code.starts_with(class))),
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
             _ => false,

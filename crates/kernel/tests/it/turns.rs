@@ -792,3 +792,20 @@ async fn the_sql_allows_what_the_table_allows() {
         assert!(seen.contains(&(from, to)), "nobody went from {from:?} to {to:?}");
     }
 }
+
+/// DESIGN §9.4: whoever sleeps in a transaction loses it. That says nothing about the turn: it is asked again.
+#[tokio::test]
+async fn a_transaction_that_was_slept_through_is_done_again() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    let mut asleep = house.t.begin().await;
+    sqlx::raw_sql("set local idle_in_transaction_session_timeout = '20ms'").execute(&mut *asleep).await.unwrap();
+    let gone =
+        "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'";
+    while house.count(gone).await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let refused = turn::finish(&mut asleep, &[ending(fence)]).await.unwrap_err();
+    assert!(refused.is_of_the_server(), "{refused:?}");
+    house.finish(fence).await.unwrap();
+}

@@ -84,6 +84,16 @@ impl Shared {
 /// A PostgreSQL of one's own, with durability on, that ends with this value.
 pub type Private = postgres::Private;
 
+/// Folders `{kind}-{pid}-…` whose owner was killed and left them behind.
+fn abandoned(home: &Home, kind: &str) -> Result<Vec<PathBuf>> {
+    let is_abandoned = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let owner = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('-')?.split('-').next()?.parse().ok());
+        owner.is_some_and(|pid| !rustix::process::Pid::from_raw(pid).is_some_and(is_alive))
+    };
+    Ok(fs::read_dir(home.path("."))?.flatten().map(|entry| entry.path()).filter(is_abandoned).collect())
+}
+
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free loopback port")?;
     Ok(listener.local_addr()?.port())

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::{Home, end_process, free_port, is_alive};
+use super::{Home, abandoned, end_process, free_port};
 
 const PINNED: &str = include_str!("../../nats-server.txt");
 const OLDEST: (u32, u32) = (2, 10);
@@ -151,17 +151,11 @@ impl Drop for Private {
 
 /// Ends and removes what owners that were killed have left behind.
 fn sweep(home: &Home) -> Result<()> {
-    for entry in fs::read_dir(home.path("."))?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(owner) = name.strip_prefix("nats-").and_then(|rest| rest.split('-').next()?.parse().ok()) else {
-            continue;
-        };
-        if !Pid::from_raw(owner).is_some_and(is_alive) {
-            if let Some((pid, _)) = running(&entry.path()) {
-                end_process(pid, Signal::KILL, Signal::KILL);
-            }
-            let _ = fs::remove_dir_all(entry.path());
+    for folder in abandoned(home, "nats")? {
+        if let Some((pid, _)) = running(&folder) {
+            end_process(pid, Signal::KILL, Signal::KILL);
         }
+        let _ = fs::remove_dir_all(folder);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
 use url::Url;
 
-use super::{Home, end_process, free_port, is_alive};
+use super::{Home, abandoned, end_process, free_port, is_alive};
 
 /// A password that is no secret: for servers that demand one and are thrown away.
 const LAB_PASSWORD: &str = "waybill-lab";
@@ -249,15 +249,9 @@ impl Drop for Private {
 
 /// Ends and removes what owners that were killed have left behind.
 fn sweep(home: &Home) -> Result<()> {
-    for entry in fs::read_dir(home.path("."))?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(owner) = name.strip_prefix("private-").and_then(|rest| rest.split('-').next()?.parse().ok()) else {
-            continue;
-        };
-        if !rustix::process::Pid::from_raw(owner).is_some_and(is_alive) {
-            end(&entry.path());
-            let _ = fs::remove_dir_all(entry.path());
-        }
+    for folder in abandoned(home, "private")? {
+        end(&folder);
+        let _ = fs::remove_dir_all(folder);
     }
     Ok(())
 }

@@ -195,11 +195,11 @@ impl Storm {
         while let Some(ended) = faults.join_next().await {
             ended??;
         }
-        let last_fault = Instant::now();
         asking.await??;
         bar.finish_and_clear();
 
-        let settled = self.settle(last_fault.max(Instant::now() - Duration::from_millis(1))).await;
+        // Turns were asked for until now: from here on nothing more comes, neither work nor faults.
+        let settled = self.settle(Instant::now()).await;
         let published = if self.plan.without_nats { Vec::new() } else { self.published().await? };
         sleep(Duration::from_millis(600)).await; // the ledger writes what it has heard
         let lines = ledger::read(&self.folder.join("ledger"))?;

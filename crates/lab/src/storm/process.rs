@@ -141,7 +141,7 @@ macro_rules! known {
 }
 
 /// Waits until it is somebody else's.
-async fn lost<T: intake::Work>(holding: &Holding<T>) {
+async fn lost<T: intake::Claimable>(holding: &Holding<T>) {
     while holding.called_off().await != Order::Lost {
         sleep(Duration::from_millis(20)).await;
     }
