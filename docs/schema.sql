@@ -91,15 +91,15 @@ begin
   raise exception 'card % never changes', old.card_id
     using errcode = 'WB010', hint = 'Write a new card. To destroy content for good, use cardbox.erase.';
 end $$;
-CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, card_id uuid)
+CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
     LANGUAGE sql STABLE
     AS $$
-  select e.seq, e.card_id
+  select e.seq, e.card_id, e.box_id, e.seq
     from cardbox.box_entries e
    where e.project_id = project and e.box_id = box and e.card_id is not null
      and e.seq between lo and hi
   union all
-  select e.seq + s.seq - e.from_seq, s.card_id
+  select e.seq + s.seq - e.from_seq, s.card_id, e.source_box_id, s.seq
     from cardbox.box_entries e
    cross join lateral (
          select s.seq, s.card_id
@@ -811,6 +811,31 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
+CREATE FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_n integer;
+begin
+  with fresh as materialized (
+    select c.card_id, row_number() over (order by min(c.n)) as n
+      from unnest(p_cards) with ordinality as c (card_id, n)
+     where not exists (select from cardbox.box_entries e
+                        where e.project_id = p_project and e.card_id = c.card_id and e.box_id = p_box)
+     group by c.card_id
+  ), grown as (
+    update cardbox.boxes b
+       set length = b.length + f.n
+      from (select count(*) as n from fresh) f
+     where b.project_id = p_project and b.box_id = p_box and f.n > 0
+ returning b.length - f.n as before
+  )
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+  select p_project, p_box, g.before + f.n, f.card_id
+    from grown g cross join fresh f;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
 CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -929,7 +954,7 @@ begin
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
@@ -987,6 +1012,11 @@ begin
     v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
   end if;
   --! finish.next
+  if v_turn.session_id is not null then
+    -- The question and the answer join the session's memory; by reference, and once.
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+  end if;
+  --! finish.remembered
   if v_turn.batch_id is not null then
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
@@ -1034,6 +1064,10 @@ begin
      where e.project_id = p_project and e.correlation_id = p_turn
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
+  end if;
+  if p_session is not null and not exists (
+       select from state.blackboards b where b.project_id = p_project and b.session_id = p_session) then
+    raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
   end if;
   if p_batch is not null then
     -- Its task is still to be done, and by this turn? The task's lock orders this with the end of the batch.
@@ -1103,6 +1137,7 @@ declare
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
+  v_unknown uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -1154,6 +1189,13 @@ begin
           where b.project_id = p_project and b.status = 'open' and b.batch_id = any (v_batches)) then
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
+  end if;
+  select array_agg(t.session_id) into v_unknown
+    from jsonb_to_recordset(p_turns) as t (session_id uuid)
+   where t.session_id is not null
+     and not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = t.session_id);
+  if v_unknown is not null then
+    raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
   end if;
   --! enqueue_many.turn
   if v_new is not null then
@@ -1261,7 +1303,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'receipts', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -1281,7 +1323,7 @@ begin
   end loop;
   return made;
 end $$;
-CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1312,12 +1354,15 @@ begin
   --! finish.locked
   v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  if p_receipt is not null then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
+  end if;
   finish.worker_targets := array_remove(array[v_end.worker_target], null);
   finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
 CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_targets text[], batches uuid[], duplicate boolean)
     LANGUAGE plpgsql
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
   v_entered text;
@@ -1331,6 +1376,8 @@ declare
   v_forks    integer;
   v_emits    integer;
   v_told     integer;
+  v_sessions integer;
+  v_talk     record;
   v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
@@ -1380,7 +1427,7 @@ begin
            claim_token = e.claim_token
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
            e.deliverable_card_id, e.card_ids, e.step_id
   ), box as (
     update cardbox.boxes b
@@ -1416,9 +1463,9 @@ begin
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
       from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event),
+  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id),
          (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_emits, v_calls
+    into v_ended, v_children, v_emits, v_sessions, v_calls
     from turn t;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
@@ -1460,11 +1507,30 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
+  if v_sessions > 0 then
+    -- In one order for everybody: two that end turns of the same sessions do not wait for each other.
+    for v_talk in
+      select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+        from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+        join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+       where t.session_id is not null
+       order by t.session_id, e.n
+    loop
+      v_told := state.remember(p_project, v_talk.session_id, v_talk.card_ids);
+    end loop;
+  end if;
+  if jsonb_path_exists(p_ends, '$[*].receipt') then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
+    select p_project, e.agent_turn_id, e.step_id, e.receipt::json
+      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
+     where e.receipt is not null;
+  end if;
+  --! finish_many.remembered
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
-end $$;
+end $_$;
 CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1553,6 +1619,94 @@ begin
   values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
   --! fork.edge
   return query select v_batch, false;
+end $$;
+CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_written integer;
+  v_board   record;
+  v_append  uuid[] := array(select jsonb_array_elements_text(p_patch -> 'append')::uuid);
+  v_results uuid[] := array(select jsonb_array_elements_text(p_patch -> 'results')::uuid);
+  v_whole   uuid[] := array(select jsonb_array_elements_text(p_patch -> 'replace' -> 'card_ids')::uuid);
+  v_new_box uuid := p_patch -> 'replace' ->> 'messages_box_id';
+  v_reset   uuid := p_patch ->> 'reset';
+  v_length  bigint;
+  v_replay  boolean;
+  v_changed text;
+  v_unknown uuid[];
+begin
+  v_entered := state.enter(p_project);
+  select b.* into v_board
+    from state.blackboards b
+   where b.project_id = p_project and b.session_id = p_session
+     for no key update;
+  if not found then
+    raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
+  end if;
+  --! patch.locked
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_replay := cardinality(c_ids) > 0 and v_written = 0
+    or exists (select from cardbox.boxes x where x.project_id = p_project and x.box_id in (v_new_box, v_reset));
+  select x.length into v_length from cardbox.boxes x where x.project_id = p_project and x.box_id = v_board.messages_box_id;
+  v_changed := case
+    when v_new_box is not null
+     and (v_board.messages_box_id, v_length)
+         is distinct from ((p_patch -> 'replace' ->> 'instead_of')::uuid, (p_patch -> 'replace' ->> 'upto')::bigint)
+      then 'messages ' || v_board.messages_box_id
+    when p_patch ? 'todo' and v_board.todo_card_id is distinct from (p_patch -> 'todo' ->> 'instead_of')::uuid
+      then 'todo ' || coalesce(v_board.todo_card_id::text, '')
+    when p_patch ? 'compression' and v_board.compression_card_id is distinct from (p_patch -> 'compression' ->> 'instead_of')::uuid
+      then 'compression ' || coalesce(v_board.compression_card_id::text, '')
+  end;
+  patch.duplicate := v_replay and (v_changed is not null or v_reset is not null);
+  if patch.duplicate then
+    return;
+  end if;
+  if v_changed is not null then
+    raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
+  end if;
+  select array_agg(a.card_id) into v_unknown
+    from unnest(v_append || v_results || v_whole) as a (card_id)
+   where not exists (select from cardbox.cards c
+                      where c.project_id = p_project and c.card_id = a.card_id and c.type not like 'sys.%');
+  if v_unknown is not null then
+    raise exception 'no such cards, or none that a session may remember' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
+  end if;
+  --! patch.cards
+  if v_new_box is not null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_new_box, 0);
+    v_written := state.append_new(p_project, v_new_box, v_whole);
+    --! patch.replaced
+    v_board.messages_box_id := v_new_box;
+  end if;
+  if v_append <> '{}' then
+    v_written := state.append_new(p_project, v_board.messages_box_id, v_append);
+  end if;
+  --! patch.appended
+  if v_reset is not null then
+    insert into cardbox.boxes (project_id, box_id, length) values (p_project, v_reset, 0);
+    v_board.mapreduce_results_box_id := v_reset;
+  end if;
+  if v_results <> '{}' then
+    v_written := state.append_new(p_project, v_board.mapreduce_results_box_id, v_results);
+  end if;
+  --! patch.results
+  if p_patch ? 'todo' then
+    v_board.todo_card_id := p_patch -> 'todo' ->> 'card_id';
+  end if;
+  if p_patch ? 'compression' then
+    v_board.compression_card_id := p_patch -> 'compression' ->> 'card_id';
+  end if;
+  if v_new_box is not null or v_reset is not null or p_patch ?| array['todo', 'compression'] then
+    update state.blackboards b
+       set messages_box_id = v_board.messages_box_id, todo_card_id = v_board.todo_card_id,
+           compression_card_id = v_board.compression_card_id, mapreduce_results_box_id = v_board.mapreduce_results_box_id
+     where b.project_id = p_project and b.session_id = p_session;
+  end if;
+  --! patch.pointers
 end $$;
 CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) RETURNS TABLE(status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer)
     LANGUAGE plpgsql
@@ -1758,6 +1912,20 @@ begin
   --! release.armed
   return query select array[v_inbox.worker_target::text];
 end $$;
+CREATE FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_box uuid;
+begin
+  select b.messages_box_id into v_box
+    from state.blackboards b
+   where b.project_id = p_project and b.session_id = p_session
+     for no key update;
+  --! remember.locked
+  -- A later statement than the lock: what the one before us appended is seen.
+  return state.append_new(p_project, v_box, p_cards);
+end $$;
 CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
     LANGUAGE plpgsql
     AS $$
@@ -1931,6 +2099,9 @@ begin
   end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);
+  if p_step ? 'receipt' then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, v_step, (p_step ->> 'receipt')::json);
+  end if;
   --! step.row
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
@@ -2161,6 +2332,15 @@ CREATE TABLE state.outbox (
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.outbox FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.receipts (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    step_id uuid NOT NULL,
+    receipt json NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+PARTITION BY RANGE (agent_turn_id);
+ALTER TABLE ONLY state.receipts FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.project_agents (
     project_id uuid NOT NULL,
     agent_id uuid NOT NULL,
@@ -2226,6 +2406,17 @@ CREATE TABLE state.agent_state_head (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02');
 ALTER TABLE ONLY state.agent_state_head FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.blackboards (
+    project_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    messages_box_id uuid NOT NULL,
+    todo_card_id uuid,
+    compression_card_id uuid,
+    mapreduce_results_box_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY state.blackboards FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.idempotency (
     project_id uuid NOT NULL,
     key text NOT NULL,
@@ -2409,6 +2600,8 @@ ALTER TABLE ONLY state.agent_state_head
     ADD CONSTRAINT agent_state_head_pkey PRIMARY KEY (project_id, agent_id);
 ALTER TABLE ONLY state.agent_steps
     ADD CONSTRAINT agent_steps_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.blackboards
+    ADD CONSTRAINT blackboards_pkey PRIMARY KEY (project_id, session_id);
 ALTER TABLE ONLY state.execution_edges
     ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
 ALTER TABLE ONLY state.idempotency
@@ -2425,6 +2618,8 @@ ALTER TABLE ONLY state.pmo_batches
     ADD CONSTRAINT pmo_batches_pkey PRIMARY KEY (project_id, batch_id);
 ALTER TABLE ONLY state.quarantine
     ADD CONSTRAINT quarantine_pkey PRIMARY KEY (project_id, sweep, subject_id);
+ALTER TABLE ONLY state.receipts
+    ADD CONSTRAINT receipts_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
 ALTER TABLE ONLY state.relay_shards
     ADD CONSTRAINT relay_shards_pkey PRIMARY KEY (shard);
 ALTER TABLE ONLY state.sweep_clock
@@ -2471,6 +2666,7 @@ CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_t
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.boxes ENABLE ROW LEVEL SECURITY;
@@ -2488,6 +2684,7 @@ CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USI
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.blackboards ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.identity_edges ENABLE ROW LEVEL SECURITY;
@@ -2498,6 +2695,7 @@ ALTER TABLE state.pmo_batches ENABLE ROW LEVEL SECURITY;
 CREATE POLICY project ON state.agent_inbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.agent_state_head USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.agent_steps USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.blackboards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.identity_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -2506,9 +2704,11 @@ CREATE POLICY project ON state.pmo_batch_slots USING ((project_id = (current_set
 CREATE POLICY project ON state.pmo_batch_tasks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
@@ -2599,6 +2799,8 @@ REVOKE ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) FROM
 GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2615,8 +2817,8 @@ REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
-REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
@@ -2625,6 +2827,8 @@ REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLI
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2633,6 +2837,8 @@ REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token b
 GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
@@ -2684,6 +2890,7 @@ GRANT SELECT,USAGE ON SEQUENCE state.outbox_seq TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
 GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_service;
@@ -2713,6 +2920,11 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_ser
 GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(claim_token) ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.idempotency TO waybill_service;
 GRANT DELETE ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use serde::{Serialize, Serializer};
-use waybill_core::{
-    card::CardHash,
-    id::CardId,
-    tokens::{self, Tokens},
-};
+use serde::{Deserialize, Serialize, Serializer};
+use waybill_core::{card::Card, tokens::Tokens};
+
+use crate::unit::{self, Source};
 
 /// In the order of the default policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +37,8 @@ impl Serialize for Layer {
 }
 
 /// The name of a block. It ends in `__context`, whoever registered it (CX-4).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum BlockKey {
     Framework,
     Experience,
@@ -96,20 +95,33 @@ impl FromStr for BlockKey {
     }
 }
 
-/// Text that is shown as it is: a system prompt, or a block. Stored as a card that only receipts refer to (CX-5).
+impl TryFrom<String> for BlockKey {
+    type Error = MalformedKey;
+
+    fn try_from(text: String) -> Result<BlockKey, MalformedKey> {
+        text.parse()
+    }
+}
+
+impl From<BlockKey> for String {
+    fn from(key: BlockKey) -> String {
+        key.as_str().to_owned()
+    }
+}
+
+/// Text that is shown as it is: a system prompt, or a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    pub card_id: CardId,
-    pub hash: CardHash,
     pub text: String,
     pub n_tokens: Tokens,
+    /// The cards that say it. A block that was rendered is a card that only receipts refer to (CX-5).
+    pub sources: Vec<Source>,
 }
 
 impl Text {
-    /// Counts its tokens.
-    pub fn new(card_id: CardId, hash: CardHash, text: String) -> Text {
-        let n_tokens = tokens::count(&text);
-        Text { card_id, hash, text, n_tokens }
+    /// What a card says.
+    pub fn of(card: &Card) -> Text {
+        Text { text: unit::text_of(card), n_tokens: card.n_tokens, sources: vec![unit::source(card)] }
     }
 }
 

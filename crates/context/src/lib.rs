@@ -10,11 +10,26 @@
 pub mod layer;
 pub mod policy;
 
+pub mod framework;
+pub mod todo;
+
 pub mod unit;
 
 pub mod compose;
+
+pub mod compact;
+
+pub mod wire;
+
+pub mod call;
+pub mod receipt;
+
+pub mod diff;
 
 pub mod lint;
 
 #[cfg(test)]
 mod kit;
+
+#[cfg(test)]
+mod golden;

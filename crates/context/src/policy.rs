@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use waybill_core::tokens::Tokens;
 
 use crate::layer::{BlockKey, Contexts};
@@ -11,17 +11,16 @@ use crate::layer::{BlockKey, Contexts};
 pub const POLICY_VERSION: u32 = 1;
 
 /// In which order, and within what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     pub order: Order,
-    pub family: Family,
-    /// For everything that is shown.
+    /// For everything that the model reads.
     pub budget: Tokens,
     /// What a provider adds to each message.
     pub per_message: Tokens,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// CX-1: each block is one system message, before the history.
@@ -31,18 +30,8 @@ pub enum Order {
     CacheFirst,
 }
 
-/// Whose rules of alternation hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Family {
-    /// Any order of user and assistant.
-    Free,
-    /// The user begins.
-    UserFirst,
-}
-
 /// How an agent works, as far as it matters for what it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Process {
     Sequential,
@@ -52,6 +41,20 @@ pub enum Process {
     MapreducePlanner,
     MapreduceWorker,
     MapreduceReducer,
+}
+
+impl Process {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Process::Sequential => "sequential",
+            Process::Dynamic => "dynamic",
+            Process::Hierarchical => "hierarchical",
+            Process::React => "react",
+            Process::MapreducePlanner => "mapreduce_planner",
+            Process::MapreduceWorker => "mapreduce_worker",
+            Process::MapreduceReducer => "mapreduce_reducer",
+        }
+    }
 }
 
 /// Whether a layer is shown.

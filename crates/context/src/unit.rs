@@ -4,29 +4,26 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 use waybill_core::{
-    card::{Card, CardHash, CardType, Content, Field, Reading, Role, ToolCall},
-    id::{BoxId, CardId, ToolCallId},
+    card::{Card, CardHash, CardType, Content, Reading, Role, ToolCall},
+    card_box::Placed,
+    id::{CardId, ToolCallId},
     tokens::Tokens,
 };
 
-/// A card at its place in a box, as it reads now.
-#[derive(Clone, Debug)]
-pub struct Placed {
-    pub box_id: BoxId,
-    pub seq: i64,
-    pub reading: Reading,
-}
+use crate::layer::Layer;
 
 /// A card that a message came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Source {
     pub card_id: CardId,
     pub hash: CardHash,
 }
 
-/// One message, as every provider can be told it.
+/// One message, as every provider can be told it, and where it came from (CX-11).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Message {
+    #[serde(skip)]
+    pub layer: Layer,
     pub role: Role,
     pub content: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -41,15 +38,15 @@ pub struct Message {
 }
 
 impl Message {
-    pub(crate) fn text(role: Role, content: String, sources: Vec<Source>, n_tokens: Tokens) -> Message {
-        Message { role, content, tool_calls: Vec::new(), tool_call_id: None, sources, n_tokens }
+    pub(crate) fn text(layer: Layer, role: Role, content: String, sources: Vec<Source>, n_tokens: Tokens) -> Message {
+        Message { layer, role, content, tool_calls: Vec::new(), tool_call_id: None, sources, n_tokens }
     }
 
-    fn of(card: &Card) -> Message {
+    fn of(layer: &Layer, card: &Card) -> Message {
         Message {
             tool_calls: card.tool_calls.clone(),
             tool_call_id: card.tool_call_id.filter(|_| card.metadata.role == Role::Tool),
-            ..Message::text(card.metadata.role, text_of(card), vec![source(card)], card.n_tokens)
+            ..Message::text(layer.clone(), card.metadata.role, text_of(card), vec![source(card)], card.n_tokens)
         }
     }
 
@@ -75,13 +72,9 @@ pub(crate) fn text_of(card: &Card) -> String {
         Content::ToolCall(_) => String::new(),
         Content::ToolResult(result) if result.status == "success" => json(&result.result),
         Content::ToolResult(result) => format!("{}: {}", result.status, json(&result.result)),
-        Content::Fields(fields) => fields.iter().map(contract_line).collect::<Vec<_>>().join("\n"),
+        // Said by the framework.
+        Content::Fields(_) => String::new(),
     }
-}
-
-/// One field that the deliverable must have.
-fn contract_line(field: &Field) -> String {
-    format!("- {}: {}", field.name, field.description)
 }
 
 /// Why something is not shown.
@@ -102,8 +95,6 @@ pub enum Reason {
     Covered,
     /// Nothing that a model reads: a pointer, an empty card, system text of somebody else.
     NotForTheModel,
-    /// The history would begin with an answer.
-    NoBeginning,
 }
 
 /// What is not shown, and why.
@@ -119,19 +110,25 @@ pub struct Unit {
     pub messages: Vec<Message>,
     /// Calls that have no result yet.
     open: Vec<ToolCallId>,
+    /// Shown whatever the budget.
+    pub(crate) pinned: bool,
+    /// A summary stands for it.
+    pub(crate) covered: bool,
+    /// Where its last card stands.
+    last: i64,
 }
 
 impl Unit {
-    pub(crate) fn card_ids(&self) -> Vec<CardId> {
-        self.messages.iter().flat_map(|message| &message.sources).map(|source| source.card_id).collect()
+    pub(crate) fn card_ids(&self) -> impl Iterator<Item = CardId> + '_ {
+        self.messages.iter().flat_map(|message| &message.sources).map(|source| source.card_id)
+    }
+
+    pub(crate) fn omitted(&self, reason: Reason) -> Omitted {
+        Omitted { card_ids: self.card_ids().collect(), reason }
     }
 
     pub(crate) fn n_tokens(&self, per_message: Tokens) -> Tokens {
         self.messages.iter().map(|message| message.n_tokens + per_message).sum()
-    }
-
-    pub(crate) fn begins_with_user(&self) -> bool {
-        self.messages.first().is_some_and(|message| message.role == Role::User)
     }
 
     pub(crate) fn has_open_call(&self) -> bool {
@@ -146,12 +143,18 @@ pub(crate) struct Units {
     pub(crate) omitted: Vec<Omitted>,
 }
 
-/// Groups cards. `shown` are those that stand elsewhere already; each card that is read here is added.
-pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: &mut HashSet<CardId>) -> Units {
+/// Groups cards into messages of a layer. `shown` are those that stand elsewhere already; each card that is read here is added.
+/// What is `covered` is grouped too, and only then let go: what a summary stands for must not change what belongs together.
+pub(crate) fn group<'a>(
+    layer: &Layer,
+    cards: impl IntoIterator<Item = &'a Placed>,
+    covered: &HashSet<CardId>,
+    shown: &mut HashSet<CardId>,
+) -> Units {
     let mut grouped = Units::default();
     // The unit of a call. Its first message is the assistant's.
     let mut calls: HashMap<ToolCallId, usize> = HashMap::new();
-    for reading in readings {
+    for Placed { reading, place, .. } in cards {
         let omit = |reason| Omitted { card_ids: vec![reading.card_id()], reason };
         if !shown.insert(reading.card_id()) {
             grouped.omitted.push(omit(Reason::Repeated));
@@ -164,7 +167,7 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
                 continue;
             }
         };
-        let message = Message::of(card);
+        let message = Message::of(layer, card);
         match card.metadata.role {
             Role::System => grouped.omitted.push(omit(Reason::NotForTheModel)),
             Role::Tool => match message.tool_call_id.and_then(|call| Some((call, *calls.get(&call)?))) {
@@ -180,17 +183,25 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
                 }
             },
             Role::Assistant if card.metadata.card_type == CardType::tool_call() => {
-                add_call(&mut grouped, &mut calls, card, message);
+                add_call(&mut grouped, &mut calls, card, *place, covered.contains(&card.card_id), message);
             }
             _ if message.is_empty() => grouped.omitted.push(omit(Reason::NotForTheModel)),
             _ => {
                 let at = grouped.units.len();
                 let open: Vec<ToolCallId> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
                 calls.extend(open.iter().map(|call| (*call, at)));
-                grouped.units.push(Unit { messages: vec![message], open });
+                grouped.units.push(Unit {
+                    messages: vec![message],
+                    open,
+                    pinned: false,
+                    covered: covered.contains(&card.card_id),
+                    last: *place,
+                });
             }
         }
     }
+    grouped.units.retain(|unit| !unit.covered);
+    grouped.omitted.retain(|omitted| !omitted.card_ids.iter().any(|card_id| covered.contains(card_id)));
     for unit in &mut grouped.units {
         in_order_of_calls(unit);
     }
@@ -198,13 +209,25 @@ pub(crate) fn group<'a>(readings: impl IntoIterator<Item = &'a Reading>, shown: 
 }
 
 /// A `tool.call` card: the record of a call that its assistant message names already, or the call itself.
-fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, usize>, card: &Card, message: Message) {
+fn add_call(
+    grouped: &mut Units,
+    calls: &mut HashMap<ToolCallId, usize>,
+    card: &Card,
+    place: i64,
+    covered: bool,
+    message: Message,
+) {
     let (Some(tool_call_id), Content::ToolCall(content)) = (card.tool_call_id, &card.content) else {
         grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::NotForTheModel });
         return;
     };
     if let Some(unit) = calls.get(&tool_call_id) {
-        grouped.units[*unit].messages[0].sources.push(source(card));
+        let unit = &mut grouped.units[*unit];
+        if unit.covered == covered {
+            unit.messages[0].sources.push(source(card));
+        } else {
+            grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::Repeated });
+        }
         return;
     }
     let call = ToolCall {
@@ -213,12 +236,16 @@ fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, usize>, card: &
         arguments: content.arguments.clone(),
         provider_call_id: None,
     };
-    // Calls that follow each other, or the thought they came with, are one message, as long as none is answered.
+    // Calls that follow each other, or the thought they came with, are one message, as long as none is answered. What stands between
+    // them parts them, also where it was not read; so does a summary that stands for the one and not for the other.
     let at = grouped.units.len();
-    let joins =
-        grouped.units.last_mut().filter(|unit| matches!(&unit.messages[..], [said] if said.role == Role::Assistant));
-    match joins {
+    let joins = |unit: &&mut Unit| {
+        let is_next = unit.last + 1 == place && unit.covered == covered;
+        is_next && matches!(&unit.messages[..], [said] if said.role == Role::Assistant)
+    };
+    match grouped.units.last_mut().filter(joins) {
         Some(unit) => {
+            unit.last = place;
             let said = &mut unit.messages[0];
             said.tool_calls.push(call);
             said.sources.push(source(card));
@@ -228,7 +255,13 @@ fn add_call(grouped: &mut Units, calls: &mut HashMap<ToolCallId, usize>, card: &
         }
         None => {
             let message = Message { tool_calls: vec![call], ..message };
-            grouped.units.push(Unit { messages: vec![message], open: vec![tool_call_id] });
+            grouped.units.push(Unit {
+                messages: vec![message],
+                open: vec![tool_call_id],
+                pinned: false,
+                covered,
+                last: place,
+            });
             calls.insert(tool_call_id, at);
         }
     }

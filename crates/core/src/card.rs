@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -393,6 +393,25 @@ impl NewCard {
     pub fn n_tokens(&self) -> Tokens {
         self.n_tokens
     }
+
+    /// The card as it reads once it is written, for whoever wrote it and goes on.
+    pub fn into_card(self, created_at: DateTime<Utc>) -> Card {
+        let Draft { card_id, metadata, content, tool_calls, tool_call_id, ttl_seconds } = self.draft;
+        let expires_at = ttl_seconds.map(|seconds| created_at + TimeDelta::seconds(seconds.into()));
+        let (hash, n_tokens) = (self.hash, self.n_tokens);
+        Card {
+            card_id,
+            content,
+            tool_calls,
+            tool_call_id,
+            metadata,
+            ttl_seconds,
+            expires_at,
+            created_at,
+            hash,
+            n_tokens,
+        }
+    }
 }
 
 /// A card as it was stored.
@@ -455,6 +474,13 @@ impl Reading {
         match self {
             Reading::Live(card) => card.card_id,
             Reading::Gone(tombstone) => tombstone.card_id,
+        }
+    }
+
+    pub fn hash(&self) -> CardHash {
+        match self {
+            Reading::Live(card) => card.hash,
+            Reading::Gone(tombstone) => tombstone.hash,
         }
     }
 }

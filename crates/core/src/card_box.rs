@@ -1,8 +1,10 @@
 //! Places in a box. A box only grows, so a prefix or a span of one is a snapshot for ever (CB-8).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::id::BoxId;
+use crate::{card::Reading, id::BoxId};
 
 /// Positions `from ..= upto` of a box, counted from 1. Empty when `upto < from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,5 +23,114 @@ impl Span {
     /// Everything the box holds at the moment it is looked at.
     pub const fn whole(box_id: BoxId) -> Span {
         Span::prefix(box_id, i64::MAX)
+    }
+}
+
+/// Where a card itself stands: the box it was put into, not one that holds it by range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Origin {
+    pub box_id: BoxId,
+    pub seq: i64,
+}
+
+/// A card as it was read from a box.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Placed {
+    /// Its position in the box that was read.
+    pub place: i64,
+    pub origin: Origin,
+    pub reading: Reading,
+}
+
+/// A set of places, kept as spans: neighbours are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Span>", into = "Vec<Span>")]
+pub struct Places(BTreeMap<(BoxId, i64), i64>);
+
+impl Places {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn contains(&self, box_id: BoxId, place: i64) -> bool {
+        let before = self.0.range(..=(box_id, place)).next_back();
+        before.is_some_and(|((held, _), upto)| *held == box_id && place <= *upto)
+    }
+
+    pub fn insert(&mut self, span: Span) {
+        let Span { box_id, mut from, mut upto } = span;
+        if upto < from {
+            return;
+        }
+        // Whatever it touches becomes part of it.
+        while let Some((&(held, first), &last)) = self.0.range(..=(box_id, upto.saturating_add(1))).next_back() {
+            if held != box_id || last.saturating_add(1) < from {
+                break;
+            }
+            (from, upto) = (from.min(first), upto.max(last));
+            self.0.remove(&(held, first));
+        }
+        self.0.insert((box_id, from), upto);
+    }
+
+    /// By box and position.
+    pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.0.iter().map(|(&(box_id, from), &upto)| Span { box_id, from, upto })
+    }
+}
+
+impl Extend<Span> for Places {
+    fn extend<I: IntoIterator<Item = Span>>(&mut self, spans: I) {
+        spans.into_iter().for_each(|span| self.insert(span));
+    }
+}
+
+impl FromIterator<Span> for Places {
+    fn from_iter<I: IntoIterator<Item = Span>>(spans: I) -> Places {
+        let mut places = Places::default();
+        places.extend(spans);
+        places
+    }
+}
+
+impl From<Vec<Span>> for Places {
+    fn from(spans: Vec<Span>) -> Places {
+        spans.into_iter().collect()
+    }
+}
+
+impl From<Places> for Vec<Span> {
+    fn from(places: Places) -> Vec<Span> {
+        places.spans().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a plain set; and no two spans touch.
+        #[test]
+        fn a_set_of_places_is_a_set(spans in prop::collection::vec((0..2usize, 1..20i64, -1..6i64), 0..12)) {
+            let boxes = [BoxId::new(), BoxId::new()];
+            let spans: Vec<Span> =
+                spans.into_iter().map(|(n, from, more)| Span { box_id: boxes[n], from, upto: from + more }).collect();
+            let plain: HashSet<(BoxId, i64)> =
+                spans.iter().flat_map(|span| (span.from..=span.upto).map(|seq| (span.box_id, seq))).collect();
+            let places: Places = spans.into_iter().collect();
+            for box_id in boxes {
+                for place in 0..30 {
+                    prop_assert_eq!(places.contains(box_id, place), plain.contains(&(box_id, place)));
+                }
+            }
+            let kept: Vec<Span> = places.spans().collect();
+            prop_assert!(kept.windows(2).all(|pair| pair[0].box_id != pair[1].box_id || pair[0].upto + 1 < pair[1].from));
+            prop_assert!(kept.iter().all(|span| span.from <= span.upto));
+        }
     }
 }

@@ -7,6 +7,9 @@ use std::{iter::Sum, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
+/// What counts. Receipts name it.
+pub const TOKENIZER: &str = "o200k_base";
+
 /// A number of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]

@@ -209,15 +209,16 @@ alter function cardbox.erase owner to waybill_eraser;
 -- Three definitions that every read and every inheritance is made of. Plain SQL, so that the planner writes them into the caller, under the
 -- caller's row policy; `offset 0` keeps the nested loops that read nothing beyond what was asked for.
 
--- The cards at positions lo … hi of a box, repeats included.
-create function cardbox.places(project uuid, box uuid, lo bigint, hi bigint) returns table (place bigint, card_id uuid)
+-- The cards at positions lo … hi of a box, repeats included, and where each stands itself.
+create function cardbox.places(project uuid, box uuid, lo bigint, hi bigint)
+returns table (place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
 language sql stable as $$
-  select e.seq, e.card_id
+  select e.seq, e.card_id, e.box_id, e.seq
     from cardbox.box_entries e
    where e.project_id = project and e.box_id = box and e.card_id is not null
      and e.seq between lo and hi
   union all
-  select e.seq + s.seq - e.from_seq, s.card_id
+  select e.seq + s.seq - e.from_seq, s.card_id, e.source_box_id, s.seq
     from cardbox.box_entries e
    cross join lateral (
          select s.seq, s.card_id

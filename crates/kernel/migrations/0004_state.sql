@@ -2,7 +2,8 @@
 -- The transitions are functions beside the Rust that calls them: crates/kernel/src/**/*.sql.
 --   live rows     agent_state_head, agent_inbox, waiting_calls, worker_leases: small, updated, gone when done
 --   records       turns, pmo_batches and what belongs to them: inserted, ended once, kept
---   history       agent_steps, execution_edges, outbox: inserted, dropped by partition
+--   memory        blackboards: one row of pointers per session
+--   history       agent_steps, execution_edges, receipts, outbox: inserted, dropped by partition
 
 create schema state;
 create schema parts; -- the partitions of history
@@ -217,6 +218,20 @@ create table state.pmo_batch_tasks (
   primary key (project_id, batch_id, task_index)
 ) with (fillfactor = 70);
 
+-- ── sessions: what is remembered, as pointers (CX-9, CX-10) ─────────────────────────────────────────────────────
+-- Cards and boxes are written once; what changes is where these point. Each is compared before it is set.
+
+create table state.blackboards (
+  project_id               uuid        not null,
+  session_id               uuid        not null,
+  messages_box_id          uuid        not null,
+  todo_card_id             uuid,
+  compression_card_id      uuid,
+  mapreduce_results_box_id uuid        not null,
+  created_at               timestamptz not null default now(),
+  primary key (project_id, session_id)
+) with (fillfactor = 70);
+
 -- ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 -- Belongs to no project, so nobody but the scheduler's functions can reach it.
 
@@ -309,6 +324,16 @@ create table state.execution_edges (
   primary key (project_id, correlation_id, primitive, edge_phase)
 ) partition by range (correlation_id);
 
+-- What each model call saw, as pointers and hashes (CX-11). json: the text is kept as it was written.
+create table state.receipts (
+  project_id    uuid        not null,
+  agent_turn_id uuid        not null,
+  step_id       uuid        not null,
+  receipt       json        not null,
+  created_at    timestamptz not null default now(),
+  primary key (project_id, agent_turn_id, step_id)
+) partition by range (agent_turn_id);
+
 create sequence state.outbox_seq;
 -- Taken while the head is locked: the order of an agent's events. Never the order of commits across agents.
 create table state.outbox (
@@ -335,6 +360,7 @@ create index outbox_order on state.outbox (shard, outbox_seq);
 
 create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
+create table parts.receipts_rest partition of state.receipts default;
 create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
 
 -- Makes the partitions of the weeks to come; says how many it made. What is older or later than all of them goes to the rest.
@@ -348,7 +374,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'receipts', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -379,7 +405,7 @@ begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
                            'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
-                           'state.execution_edges', 'state.outbox'] loop
+                           'state.execution_edges', 'state.receipts', 'state.blackboards', 'state.outbox'] loop
     execute format('alter table %s enable row level security', t);
     execute format('alter table %s force row level security', t);
     execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
@@ -394,7 +420,9 @@ end $$;
 grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls to waybill_service;
 grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
-grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.identity_edges to waybill_service;
+grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.identity_edges to waybill_service;
+grant select, insert on state.blackboards to waybill_service;
+grant update (messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id) on state.blackboards to waybill_service;
 grant update (status, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
 grant select, insert on state.outbox to waybill_service;
 grant usage on sequence state.outbox_seq to waybill_service;
@@ -432,6 +460,7 @@ create policy scheduler on state.relay_shards to waybill_scheduler using (true);
 -- History is not rewritten, whoever asks. Whole partitions are dropped.
 create trigger keep before update or delete on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before update or delete on state.receipts for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
 create trigger once before update on state.turns for each row when (old.status <> 'open')
   execute function cardbox.refuse('a turn ends once');

@@ -16,8 +16,8 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row, postgres::PgRow};
 use waybill_core::{
     card::Reading,
-    card_box::Span,
-    id::{BoxId, CardId},
+    card_box::{Origin, Placed, Span},
+    id::{BoxId, CardId, SessionId},
     tokens::Tokens,
 };
 
@@ -52,13 +52,6 @@ pub struct CardBox {
     pub created_at: DateTime<Utc>,
 }
 
-/// A reading and the position where it stands.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Placed {
-    pub place: i64,
-    pub reading: Reading,
-}
-
 /// What a turn gets to see of a box: its head, its newest tail, and what was left out in between.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Hydrated {
@@ -81,6 +74,27 @@ pub struct Window {
     pub budget: Tokens,
     /// Cards that had ended by then are gone. None: now, by the database's clock.
     pub as_of: Option<DateTime<Utc>>,
+}
+
+/// What else is read in the same statement.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// All of it.
+    pub output_box_id: Option<BoxId>,
+    pub card_ids: &'a [CardId],
+    pub session_id: Option<SessionId>,
+}
+
+/// What was found of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Besides {
+    pub output: Vec<Placed>,
+    /// In any order.
+    pub cards: Vec<Reading>,
+    /// Of the session, if there is one.
+    pub messages_box_id: Option<BoxId>,
+    pub todo: Option<Reading>,
+    pub compression: Option<Reading>,
 }
 
 /// A place where a card stands.
@@ -314,7 +328,7 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
     let project_id = work.project_id();
     // The references are sorted, not the cards: wide rows would spill to disk.
     let rows: Vec<PlacedRow> = sqlx::query_as(
-        "select p.place, r.*
+        "select p.place, p.origin_box_id, p.origin_seq, r.*
            from cardbox.boxes b
            left join (
                 lateral (select * from cardbox.places($1, $2, $3, least($4, b.length)) order by place offset 0) p
@@ -336,13 +350,23 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
 }
 
 /// Reads what a turn may see of a prefix of a box: the pinned head and the newest tail that the budget can hold.
-/// One statement, whose cost follows the budget and not the length of the box.
 pub async fn hydrate(
     work: &mut UnitOfWork,
     box_id: BoxId,
     upto: Option<i64>,
     window: Window,
 ) -> Result<Hydrated, Error> {
+    Ok(hydrate_beside(work, box_id, upto, window, &Beside::default()).await?.0)
+}
+
+/// The same, and what else a model call is made of. One statement, whose cost follows the budget and not the length of the box.
+pub async fn hydrate_beside(
+    work: &mut UnitOfWork,
+    box_id: BoxId,
+    upto: Option<i64>,
+    window: Window,
+    beside: &Beside<'_>,
+) -> Result<(Hydrated, Besides), Error> {
     let project_id = work.project_id();
     // `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget, or
     // until 4,096 positions in a row held nothing live. `kept` cuts at the exact card. A repeat costs nothing: in the
@@ -381,14 +405,14 @@ pub async fn hydrate(
            select min(lo) as lo from walk
          ),
          kept as (
-           select p.place, p.card_id
+           select p.*
              from b
             cross join lateral cardbox.places($1, $2, 1, b.pinned) p
             union all
-           select cut.place, cut.card_id
-             from (select costs.place, costs.card_id,
+           select cut.place, cut.card_id, cut.origin_box_id, cut.origin_seq
+             from (select costs.place, costs.card_id, costs.origin_box_id, costs.origin_seq,
                           costs.head_tokens + sum(costs.n_tokens) over (order by costs.place desc) as spent
-                     from (select p.place, p.card_id, head.n_tokens as head_tokens,
+                     from (select p.*, head.n_tokens as head_tokens,
                                   case when r.gone_at is null
                                         and row_number() over (partition by p.card_id order by p.place desc) = 1
                                         and p.card_id <> all (coalesce(head.card_ids, '{}'))
@@ -400,12 +424,30 @@ pub async fn hydrate(
                             cross join lateral cardbox.reading($1, p.card_id, b.as_of) r) costs) cut
             where cut.spent <= $5
          )
-         select b.length, b.pinned, b.as_of, k.place, r.*
+         select 'context' as part, b.length, b.pinned, b.as_of, k.place, k.origin_box_id, k.origin_seq, r.*
            from b
            left join (
-                (select * from kept order by place offset 0) k
+                kept k
                 cross join lateral cardbox.reading($1, k.card_id, b.as_of) r) on true
-          order by k.place",
+          union all
+         select 'output', b.length, b.pinned, b.as_of, p.place, p.origin_box_id, p.origin_seq, r.*
+           from b
+          cross join lateral (select o.length from cardbox.boxes o where o.project_id = $1 and o.box_id = $7) o
+          cross join lateral cardbox.places($1, $7, 1, o.length) p
+          cross join lateral cardbox.reading($1, p.card_id, b.as_of) r
+          union all
+         select 'card', b.length, b.pinned, b.as_of, asked.n, null, null, r.*
+           from b
+          cross join unnest($8::uuid[]) with ordinality as asked (card_id, n)
+          cross join lateral cardbox.reading($1, asked.card_id, b.as_of) r
+          union all
+         select said.part, b.length, b.pinned, b.as_of, null, s.messages_box_id, null, r.*
+           from b
+           join state.blackboards s on s.project_id = $1 and s.session_id = $9
+          cross join lateral (values ('session', null), ('todo', s.todo_card_id), ('compression', s.compression_card_id))
+                as said (part, card_id)
+           left join lateral cardbox.reading($1, said.card_id, b.as_of) r on true
+          where said.part = 'session' or r.card_id is not null",
     )
     .bind(project_id)
     .bind(box_id)
@@ -413,21 +455,43 @@ pub async fn hydrate(
     .bind(window.pinned.max(0))
     .bind(window.budget)
     .bind(window.as_of)
+    .bind(beside.output_box_id)
+    .bind(beside.card_ids)
+    .bind(beside.session_id)
     .fetch_all(&mut **work)
     .await?;
     let Some(&HydratedRow { length, pinned, as_of, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
-    let (head, tail): (Vec<Placed>, Vec<Placed>) =
-        rows.into_iter().filter_map(|row| row.placed).partition(|placed| placed.place <= pinned);
+    let mut besides = Besides::default();
+    let mut context: Vec<Placed> = Vec::with_capacity(rows.len());
+    for HydratedRow { part, place, origin, reading, .. } in rows {
+        match (part.as_str(), place, origin, reading) {
+            ("context", Some(place), Some(origin), Some(reading)) => context.push(Placed { place, origin, reading }),
+            ("output", Some(place), Some(origin), Some(reading)) => {
+                besides.output.push(Placed { place, origin, reading })
+            }
+            ("card", _, _, Some(reading)) => besides.cards.push(reading),
+            ("todo", _, _, reading) => besides.todo = reading,
+            ("compression", _, _, reading) => besides.compression = reading,
+            ("session", _, Some(origin), _) => besides.messages_box_id = Some(origin.box_id),
+            _ => {}
+        }
+    }
+    // Sorted here: there, whole cards would be sorted, and spill to disk.
+    context.sort_unstable_by_key(|placed| placed.place);
+    besides.output.sort_unstable_by_key(|placed| placed.place);
+    besides.output = without_repeats(besides.output.into_iter());
+    let (head, tail): (Vec<Placed>, Vec<Placed>) = context.into_iter().partition(|placed| placed.place <= pinned);
     // What has ended before the first live card of the tail is of no use to anybody.
     let tail: Vec<Placed> = tail.into_iter().skip_while(|placed| matches!(placed.reading, Reading::Gone(_))).collect();
     let tail_from = tail.first().map_or(length + 1, |placed| placed.place);
     let omitted = Span { box_id, from: pinned + 1, upto: tail_from - 1 };
-    Ok(Hydrated {
+    let hydrated = Hydrated {
         length,
         as_of,
         cards: without_repeats(head.into_iter().chain(tail)),
         omitted: (omitted.from <= omitted.upto).then_some(omitted),
-    })
+    };
+    Ok((hydrated, besides))
 }
 
 /// Every place where a card stands, directly or by range, in the order of box and place.
@@ -482,25 +546,34 @@ struct PlacedRow(Option<Placed>);
 impl FromRow<'_, PgRow> for PlacedRow {
     fn from_row(row: &PgRow) -> sqlx::Result<PlacedRow> {
         let Some(place) = row.try_get("place")? else { return Ok(PlacedRow(None)) };
-        Ok(PlacedRow(Some(Placed { place, reading: ReadingRow::from_row(row)?.0 })))
+        let origin = Origin { box_id: row.try_get("origin_box_id")?, seq: row.try_get("origin_seq")? };
+        Ok(PlacedRow(Some(Placed { place, origin, reading: ReadingRow::from_row(row)?.0 })))
     }
 }
 
 struct HydratedRow {
+    part: String,
     length: i64,
     pinned: i64,
     as_of: DateTime<Utc>,
-    placed: Option<Placed>,
+    place: Option<i64>,
+    origin: Option<Origin>,
+    reading: Option<Reading>,
 }
 
 impl FromRow<'_, PgRow> for HydratedRow {
     fn from_row(row: &PgRow) -> sqlx::Result<HydratedRow> {
-        let placed = PlacedRow::from_row(row)?.0;
+        let box_id: Option<BoxId> = row.try_get("origin_box_id")?;
+        let seq: Option<i64> = row.try_get("origin_seq")?;
+        let card_id: Option<CardId> = row.try_get("card_id")?;
         Ok(HydratedRow {
+            part: row.try_get("part")?,
             length: row.try_get("length")?,
             pinned: row.try_get("pinned")?,
             as_of: row.try_get("as_of")?,
-            placed,
+            place: row.try_get("place")?,
+            origin: box_id.map(|box_id| Origin { box_id, seq: seq.unwrap_or(0) }),
+            reading: card_id.is_some().then(|| ReadingRow::from_row(row)).transpose()?.map(|row| row.0),
         })
     }
 }

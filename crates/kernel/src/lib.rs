@@ -14,6 +14,9 @@ pub mod work;
 pub mod card;
 pub mod card_box;
 
+pub mod blackboard;
+pub mod receipt;
+
 pub mod agent;
 pub mod batch;
 pub mod call;

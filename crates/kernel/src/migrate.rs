@@ -18,10 +18,11 @@ const MIGRATIONS: [(i64, &str, &str); 4] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 15] = [
+pub const FUNCTIONS: [&str; 16] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
     include_str!("outbox.sql"),
+    include_str!("blackboard.sql"),
     include_str!("batch.sql"),
     include_str!("turn/enqueue.sql"),
     include_str!("turn/claim.sql"),

@@ -105,6 +105,11 @@ impl TestDb {
         panic!("{n} were to wait for a lock");
     }
 
+    /// A number that the administrator can see.
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&mut self.admin().await).await.expect("it can be counted")
+    }
+
     /// A unit of work in the test's own project.
     pub async fn begin(&self) -> UnitOfWork {
         self.kernel.begin(self.project_id).await.expect("the service can begin")

@@ -49,6 +49,10 @@ begin
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
   end if;
+  if p_session is not null and not exists (
+       select from state.blackboards b where b.project_id = p_project and b.session_id = p_session) then
+    raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
+  end if;
   if p_batch is not null then
     -- Its task is still to be done, and by this turn? The task's lock orders this with the end of the batch.
     perform from state.pmo_batch_tasks k
@@ -124,6 +128,7 @@ declare
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
+  v_unknown uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -176,6 +181,13 @@ begin
           where b.project_id = p_project and b.status = 'open' and b.batch_id = any (v_batches)) then
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
+  end if;
+  select array_agg(t.session_id) into v_unknown
+    from jsonb_to_recordset(p_turns) as t (session_id uuid)
+   where t.session_id is not null
+     and not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = t.session_id);
+  if v_unknown is not null then
+    raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
   end if;
   --! enqueue_many.turn
 

@@ -19,6 +19,8 @@ pub struct Ending {
     pub status: End,
     /// The last step, if the ending is one.
     pub step_id: Option<StepId>,
+    /// What the model saw in it, as JSON, where it was asked.
+    pub receipt: Option<String>,
     /// What the last step wrote; the deliverable is the last of them.
     pub cards: Vec<NewCard>,
 }
@@ -61,6 +63,9 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
         if ending.fence.project_id() != work.project_id() {
             return Err(Error::OtherProject);
         }
+        if ending.receipt.is_some() && ending.step_id.is_none() {
+            return Err(Error::Invalid("a receipt belongs to a step: name it"));
+        }
         match ending.cards.split_last() {
             Some((last, others)) if is_deliverable(last) => check_cards(others)?,
             _ => return Err(Error::Invalid("the last card of an ending is its `task.deliverable`")),
@@ -77,8 +82,8 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
 async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, Error> {
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate
-           from state.finish($1, $2, $3, $4, $5, $6, $7, $8,
-                             $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)",
+           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9,
+                             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
     )
     .bind(ending.fence.project_id())
     .bind(ending.fence.agent_id())
@@ -87,27 +92,31 @@ async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, 
     .bind(ending.fence.claim_token())
     .bind(ending.status)
     .bind(ending.step_id)
+    .bind(ending.receipt.as_deref())
     .bind(W::ALONE);
     Ok(bind_cards!(query, &ending.cards).fetch_one(work.connection()).await?)
 }
 
 async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedRow, Error> {
     #[derive(Serialize)]
-    struct Wire {
+    struct Wire<'a> {
         #[serde(flatten)]
         fence: Fence,
         status: End,
         deliverable_card_id: Option<CardId>,
         card_ids: Vec<CardId>,
         step_id: Option<StepId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        receipt: Option<&'a str>,
     }
-    let wire = |ending: &Ending| Wire {
+    let wire = endings.iter().map(|ending| Wire {
         fence: ending.fence,
         status: ending.status,
         deliverable_card_id: ending.cards.last().map(NewCard::card_id),
         card_ids: ids(&ending.cards),
         step_id: ending.step_id,
-    };
+        receipt: ending.receipt.as_deref(),
+    });
     let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate
@@ -117,7 +126,7 @@ async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedR
     .bind(work.project_id())
     .bind(endings.iter().map(|ending| ending.fence.agent_id()).collect::<Vec<_>>())
     .bind(endings.iter().map(|ending| ending.fence.agent_turn_id()).collect::<Vec<_>>())
-    .bind(Json(endings.iter().map(wire).collect::<Vec<_>>()))
+    .bind(Json(wire.collect::<Vec<_>>()))
     .bind(W::ALONE);
     Ok(bind_cards!(query, &cards).fetch_one(work.connection()).await?)
 }

@@ -27,7 +27,7 @@ begin
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
@@ -85,6 +85,11 @@ begin
     v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
   end if;
   --! finish.next
+  if v_turn.session_id is not null then
+    -- The question and the answer join the session's memory; by reference, and once.
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+  end if;
+  --! finish.remembered
   if v_turn.batch_id is not null then
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
@@ -92,7 +97,7 @@ end $$;
 
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
 create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_alone boolean,
+  p_step uuid, p_receipt text, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out worker_targets text[], out batches uuid[], out duplicate boolean)
@@ -125,12 +130,15 @@ begin
   --! finish.locked
   v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  if p_receipt is not null then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
+  end if;
   finish.worker_targets := array_remove(array[v_end.worker_target], null);
   finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
 
 -- The same for many turns at once, set by set.
---   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?}]
+--   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?, receipt?}]
 create or replace function state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
@@ -149,6 +157,8 @@ declare
   v_forks    integer;
   v_emits    integer;
   v_told     integer;
+  v_sessions integer;
+  v_talk     record;
   v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
@@ -198,7 +208,7 @@ begin
            claim_token = e.claim_token
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, e.agent_id, e.turn_epoch, e.claim_token, e.status,
+ returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
            e.deliverable_card_id, e.card_ids, e.step_id
   ), box as (
     update cardbox.boxes b
@@ -234,9 +244,9 @@ begin
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
       from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event),
+  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id),
          (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_emits, v_calls
+    into v_ended, v_children, v_emits, v_sessions, v_calls
     from turn t;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
@@ -279,6 +289,25 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
+  if v_sessions > 0 then
+    -- In one order for everybody: two that end turns of the same sessions do not wait for each other.
+    for v_talk in
+      select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+        from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+        join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+       where t.session_id is not null
+       order by t.session_id, e.n
+    loop
+      v_told := state.remember(p_project, v_talk.session_id, v_talk.card_ids);
+    end loop;
+  end if;
+  if jsonb_path_exists(p_ends, '$[*].receipt') then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
+    select p_project, e.agent_turn_id, e.step_id, e.receipt::json
+      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
+     where e.receipt is not null;
+  end if;
+  --! finish_many.remembered
 
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);

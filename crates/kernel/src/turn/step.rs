@@ -37,6 +37,8 @@ pub struct Step {
     pub calls: Vec<Call>,
     /// Wait for the calls, these and earlier ones. With none left to wait for the turn goes on.
     pub suspend: bool,
+    /// What the model saw, as JSON, where it was asked.
+    pub receipt: Option<String>,
 }
 
 /// What a step came to.
@@ -57,9 +59,12 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
         card_ids: Vec<CardId>,
         calls: &'a [Call],
         suspend: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        receipt: Option<&'a str>,
     }
     check_cards(&step.cards)?;
-    let wire = Wire { step_id: step.step_id, card_ids: ids(&step.cards), calls: &step.calls, suspend: step.suspend };
+    let Step { step_id, cards, calls, suspend, receipt } = step;
+    let wire = Wire { step_id: *step_id, card_ids: ids(cards), calls, suspend: *suspend, receipt: receipt.as_deref() };
     let query = sqlx::query_as(
         "select outcome = 'suspended' as suspended, stop_reason, duplicate
            from state.step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",

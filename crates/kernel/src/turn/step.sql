@@ -1,5 +1,5 @@
 -- Transaction 3: what one step wrote, and the calls that leave with it; then go on, or suspend until they are answered.
---   p_step  {step_id, card_ids, calls: [{tool_call_id, target, tool_call_card_id, timeout_seconds}], suspend}
+--   p_step  {step_id, card_ids, calls: [{tool_call_id, target, tool_call_card_id, timeout_seconds}], suspend, receipt?}
 -- outcome 'running': go on, nothing is left to wait for. Finishing is a transaction of its own shape: state.finish.
 create or replace function state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
@@ -63,6 +63,9 @@ begin
   end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);
+  if p_step ? 'receipt' then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, v_step, (p_step ->> 'receipt')::json);
+  end if;
   --! step.row
 
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);

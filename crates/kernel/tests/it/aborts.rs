@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use waybill_core::{
-    card::NewCard,
-    id::{AgentId, ProjectId, ToolCallId, TurnId},
-    turn::ClaimToken,
+    card::{CardType, Content, Draft, NewCard, Role},
+    card_box::Span,
+    id::{AgentId, BoxId, ProjectId, SessionId, ToolCallId, TurnId},
+    turn::{ClaimToken, Fence},
 };
 use waybill_kernel::{
-    agent, batch, call, lease, sweep, turn,
-    turn::{Attempts, Claimed, Claiming, DispatchRequest, Error, Loss, Report},
+    agent, batch,
+    blackboard::{self, Patch},
+    call, lease, sweep, turn,
+    turn::{Attempts, Claimed, Claiming, DispatchRequest, Error, Loss, Report, Step, Stepped},
     work::Kernel,
 };
 use waybill_testkit::TestDb;
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// What must hold when all is over, as questions with the answer 0.
-const INVARIANTS: [(&str, &str); 11] = [
+const INVARIANTS: [(&str, &str); 13] = [
     ("turns without an end", "select count(*) from state.turns where status = 'open'"),
     ("inbox rows left", "select count(*) from state.agent_inbox"),
     ("agents not idle", "select count(*) from state.agent_state_head where status <> 'idle' or n_queued <> 0"),
@@ -58,11 +61,51 @@ const INVARIANTS: [(&str, &str); 11] = [
                                                         and t.status <> 'success')",
     ),
     (
+        "turns whose question or answer is not once in the session's memory",
+        "select count(*) from state.turns t
+           join state.blackboards b on b.project_id = t.project_id and b.session_id = t.session_id
+          where 2 <> (select count(*) from cardbox.box_entries e
+                       where e.project_id = t.project_id and e.box_id = b.messages_box_id
+                         and e.card_id = any (t.query_card_ids || t.deliverable_card_id))",
+    ),
+    (
+        "sessions that do not remember the parent's step",
+        "select count(*) from state.blackboards b
+           join cardbox.boxes r on r.project_id = b.project_id and r.box_id = b.mapreduce_results_box_id
+          where b.todo_card_id is null or b.compression_card_id is null
+             or not exists (select from state.receipts c where c.project_id = b.project_id)
+             or r.length = 0
+             or r.length <> (select count(*) from cardbox.box_entries e
+                               join cardbox.box_entries m on m.project_id = e.project_id and m.card_id = e.card_id
+                                                         and m.box_id = b.messages_box_id
+                              where e.project_id = b.project_id and e.box_id = r.box_id)",
+    ),
+    (
         "boxes whose length is not what they hold",
         "select count(*) from cardbox.boxes b
           where b.length <> (select count(*) from cardbox.box_entries e where e.project_id = b.project_id and e.box_id = b.box_id)",
     ),
 ];
+
+/// A patch with every verb that a step may use.
+fn remembering(step: &Step) -> Patch {
+    let card_ids: Vec<_> = step.cards.iter().map(NewCard::card_id).collect();
+    let card = |card_type| Draft::new(card_type, Role::System, Content::Json(serde_json::json!({}))).seal().unwrap();
+    Patch::default()
+        .append(&card_ids)
+        .reset(BoxId::new())
+        .results(&card_ids)
+        .todo(card(CardType::todo()), None)
+        .compression(card(CardType::compression()), None)
+}
+
+/// Of a patch that nobody else stands in the way of.
+fn lost(error: blackboard::Error) -> Error {
+    match error {
+        blackboard::Error::Db(error) => Error::from(error),
+        other => panic!("{other:?}"),
+    }
+}
 
 /// Does something until it is known to be done, as every caller must: what ended in an error may have happened.
 async fn surely<T>(mut attempt: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
@@ -79,10 +122,13 @@ async fn surely<T>(mut attempt: impl AsyncFnMut() -> Result<T, Error>) -> Result
 
 /// One small world in a project of its own: a parent that calls a tool and forks two children, a turn queued behind it, one for
 /// later, one to be stopped, two plain ones, one that fails for good; workers and tools that are lost, and a head that is.
+/// All of them in one session, whose blackboard is patched beside a step.
 struct World<'h> {
     house: &'h House,
     turns: Vec<DispatchRequest>,
     card: NewCard,
+    session_id: SessionId,
+    messages_box_id: BoxId,
 }
 
 impl<'h> World<'h> {
@@ -93,11 +139,15 @@ impl<'h> World<'h> {
         let mut turns: Vec<DispatchRequest> = [0, 0, 1, 2, 3, 4, 5, 6].iter().map(of).collect();
         turns[2].not_before = Some(chrono::Utc::now() + LONG);
         let forker = AgentId::new();
+        let session_id = SessionId::new();
         let mut work = house.t.begin().await;
         agent::create(&mut work, &[forker], &target("forks")).await.unwrap();
+        blackboard::open(&mut work, &[session_id]).await.unwrap();
+        let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
         work.commit().await.unwrap();
         turns.push(DispatchRequest::instructed(forker, card.card_id()));
-        World { house, turns, card }
+        turns.iter_mut().for_each(|turn| turn.session_id = Some(session_id));
+        World { house, turns, card, session_id, messages_box_id: board.messages_box_id }
     }
 
     fn project_id(&self) -> ProjectId {
@@ -114,6 +164,14 @@ impl<'h> World<'h> {
         for turn in &self.turns[..5] {
             surely(async || self.house.enqueue_all(std::slice::from_ref(turn), card).await).await.unwrap();
         }
+        let anew =
+            Patch::default().replace(BoxId::new(), &[self.card.card_id()], Span::prefix(self.messages_box_id, 0));
+        surely(async || {
+            let mut alone = self.kernel().alone(self.project_id()).await?;
+            blackboard::patch(&mut alone, self.session_id, &anew).await.map_err(lost)
+        })
+        .await
+        .unwrap();
         surely(async || self.house.enqueue_all(&self.turns[5..8], card).await).await.unwrap();
         surely(async || self.house.stop_once(self.turns[3].agent_turn_id).await).await.unwrap();
         self.lose_a_head().await;
@@ -215,7 +273,9 @@ impl<'h> World<'h> {
                     step.cards.extend(forks.cards);
                     step.calls.extend(forks.calls);
                 }
-                if surely(async || self.house.step(fence, &step).await).await?.suspended {
+                step.receipt = Some("{}".into());
+                let patch = (written == 0).then(|| remembering(&step));
+                if surely(async || self.step(fence, &step, patch.as_ref()).await).await?.suspended {
                     continue;
                 }
             }
@@ -227,6 +287,18 @@ impl<'h> World<'h> {
             Ok(work.commit().await?)
         })
         .await
+    }
+
+    /// A step, and what the session remembers of it, in one.
+    async fn step(&self, fence: &Fence, step: &Step, patch: Option<&Patch>) -> Result<Stepped, Error> {
+        let mut work = self.kernel().begin(self.project_id()).await?;
+        let stepped = turn::step(&mut work, fence, step).await?;
+        if let Some(patch) = patch {
+            let patched = blackboard::patch(&mut work, self.session_id, patch).await.map_err(lost)?;
+            assert_eq!(patched.duplicate, stepped.duplicate, "a step and its patch are written together");
+        }
+        work.commit().await?;
+        Ok(stepped)
     }
 
     /// A fork whose parent is stopped: what was never dispatched is settled.

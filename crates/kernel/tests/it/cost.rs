@@ -84,7 +84,12 @@ async fn hydrating_touches_the_same_pages_at_any_length() {
 }
 
 async fn pages_of_hydration(t: &TestDb, box_id: BoxId) -> f64 {
-    pages_of(t, "with recursive", &format!("'{}', '{box_id}', 1000000, 2, 2000, null", t.project_id)).await
+    pages_of(
+        t,
+        "with recursive",
+        &format!("'{}', '{box_id}', 1000000, 2, 2000, null, null, '{{}}', null", t.project_id),
+    )
+    .await
 }
 
 /// Pages that the statement of `card_box.rs` with this part touches. What it writes is rolled back.
@@ -151,8 +156,12 @@ async fn a_long_tail_of_ended_cards_is_not_walked_to_its_beginning() {
     let hydrated = card_box::hydrate(&mut t.begin().await, box_id, None, window).await.unwrap();
     assert!(hydrated.cards.is_empty(), "nothing live, nothing shown: {}", hydrated.cards.len());
     assert_eq!(hydrated.omitted, Some(Span::prefix(box_id, 100_000)));
-    let pages =
-        pages_of(&t, "with recursive", &format!("'{}', '{box_id}', 1000000, 0, 100000000, null", t.project_id)).await;
+    let pages = pages_of(
+        &t,
+        "with recursive",
+        &format!("'{}', '{box_id}', 1000000, 0, 100000000, null, null, '{{}}', null", t.project_id),
+    )
+    .await;
     assert!(pages < 100_000.0, "pages: {pages}"); // all 100,000 positions would be over a million
 }
 

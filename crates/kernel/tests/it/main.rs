@@ -9,6 +9,7 @@ mod cards;
 mod cost;
 mod erasure;
 mod intake;
+mod memory;
 mod outbox;
 mod programs;
 mod races;
@@ -21,14 +22,10 @@ mod walls;
 
 use waybill_core::{
     card::{Draft, NewCard, Reading},
-    card_box::Span,
+    card_box::{Placed, Span},
     id::{BoxId, CardId},
 };
-use waybill_kernel::{
-    card,
-    card_box::{self, Placed},
-    work::UnitOfWork,
-};
+use waybill_kernel::{card, card_box, work::UnitOfWork};
 
 /// `n` sealed instructions that say different things.
 fn instructions(n: usize) -> Vec<NewCard> {

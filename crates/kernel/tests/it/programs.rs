@@ -7,13 +7,13 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use sqlx::PgConnection;
 use waybill_core::{
     card::{Draft, NewCard, Reading},
-    card_box::Span,
+    card_box::{Placed, Span},
     id::{BoxId, CardId, ProjectId},
     tokens::Tokens,
 };
 use waybill_kernel::{
     card,
-    card_box::{self, Placed, Window},
+    card_box::{self, Window},
 };
 use waybill_testkit::{TestDb, fresh_db};
 

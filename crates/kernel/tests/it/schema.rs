@@ -65,7 +65,10 @@ async fn the_plans_read_nothing_beyond_the_box() {
 
     let child = children[7];
     let plans = [
-        (statement_with("walk as"), format!("'{}', '{child}', 1000, 2, 40, null", t.project_id)),
+        (
+            statement_with("walk as"),
+            format!("'{}', '{child}', 1000, 2, 40, null, '{source}', '{{{}}}', '{child}'", t.project_id, cards[0]),
+        ),
         (statement_with("left join (\n                lateral"), format!("'{}', '{child}', 5, 9, null", t.project_id)),
         (
             statement_with("select distinct card_id from unnest($2"),

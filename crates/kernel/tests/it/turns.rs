@@ -53,6 +53,7 @@ pub(crate) fn ending(fence: Fence) -> Ending {
         fence,
         status: End::Success,
         step_id: Some(StepId::new()),
+        receipt: None,
         cards: vec![thought("so"), deliverable("done")],
     }
 }
@@ -63,7 +64,7 @@ pub(crate) fn result(tool_call_id: ToolCallId, text: &str) -> NewCard {
 
 /// A step that calls `n` tools of the target and waits for them, or not.
 pub(crate) fn calling(n: usize, target_name: &str, timeout: Duration, suspend: bool) -> Step {
-    let mut step = Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend };
+    let mut step = Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend, receipt: None };
     for _ in 0..n {
         let content = CallContent { tool_name: "look".into(), arguments: "{}".into(), extra: Default::default() };
         let card = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content)).seal().unwrap();
@@ -208,7 +209,7 @@ impl House {
 
     /// A number that the owner of the database can see.
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(&mut self.t.admin().await).await.unwrap()
+        self.t.count(sql).await
     }
 
     /// Changes what is there behind the kernel's back.

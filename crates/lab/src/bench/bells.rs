@@ -104,7 +104,8 @@ impl House {
 
 async fn finish(kernel: &Kernel, fence: waybill_core::turn::Fence) -> Result<()> {
     let deliverable = turn::ending_card(End::Success, "opened")?;
-    let ending = Ending { fence, status: End::Success, step_id: Some(StepId::new()), cards: vec![deliverable] };
+    let ending =
+        Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, cards: vec![deliverable] };
     turn::finish(&mut kernel.alone(fence.project_id()).await?, &[ending]).await?;
     Ok(())
 }

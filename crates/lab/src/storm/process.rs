@@ -233,7 +233,7 @@ impl Desk {
         let content = Content::Json(serde_json::json!({ "answers": answers }));
         let deliverable = Draft::new(CardType::deliverable(), Speaker::Assistant, content).seal()?;
         let (step_id, card_id) = (StepId::new(), deliverable.card_id());
-        let ending = [Ending { fence, status, step_id: Some(step_id), cards: vec![deliverable] }];
+        let ending = [Ending { fence, status, step_id: Some(step_id), receipt: None, cards: vec![deliverable] }];
         let ended = known!({
             // A task of a batch may have to join it.
             if claimed.batch_id.is_some() {
@@ -388,5 +388,5 @@ fn step(place: usize, op: &Op) -> Result<Step> {
         Op::Fork(agents) => cards.push(call("fork", serde_json::to_string(agents)?, LONG)?),
     }
     let suspend = !calls.is_empty();
-    Ok(Step { step_id: StepId::new(), cards, calls, suspend })
+    Ok(Step { step_id: StepId::new(), cards, calls, suspend, receipt: None })
 }

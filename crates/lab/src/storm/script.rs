@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use waybill_core::{
     card::{Card, CardType, Content, Reading},
+    card_box::Placed,
     id::AgentId,
 };
-use waybill_kernel::card_box::Placed;
 
 use super::dice::Dice;
 

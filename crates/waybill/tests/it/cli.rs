@@ -196,7 +196,7 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let swept = waybill(&["admin", "sweep", "--json"], &urls);
     assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
     let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
-    assert_eq!(json(&extended)["made"], 6, "two more weeks of three tables: {extended:?}");
+    assert_eq!(json(&extended)["made"], 8, "two more weeks of four tables: {extended:?}");
     assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
 }
 

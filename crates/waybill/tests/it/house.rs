@@ -16,12 +16,13 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 9] = [
+const ARROWS: [(&str, &[&str], &[&str]); 10] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
     ("waybill-context", &["waybill-core"], &[]),
     ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
     ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
+    ("waybill-worker", &["waybill-core", "waybill-context", "waybill-kernel"], &["waybill-testkit"]),
     ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-orchestrator"], &[]),
     ("waybill-model", &["waybill-lab"], &[]),
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
@@ -36,7 +37,18 @@ const ARROWS: [(&str, &[&str], &[&str]); 9] = [
 const ENGINES: [(&str, &[&str]); 3] = [
     ("async-nats", &["waybill-bus"]),
     ("sqlx", &["waybill-core", "waybill-kernel", "waybill-lab", "waybill-testkit"]),
-    ("tokio", &["waybill-bus", "waybill-kernel", "waybill-orchestrator", "waybill-lab", "waybill-testkit", "waybill"]),
+    (
+        "tokio",
+        &[
+            "waybill-bus",
+            "waybill-kernel",
+            "waybill-orchestrator",
+            "waybill-worker",
+            "waybill-lab",
+            "waybill-testkit",
+            "waybill",
+        ],
+    ),
 ];
 
 /// STYLE.md, section 1: an arrow points down, never sideways or up.

@@ -1,0 +1,170 @@
+//! One model call: what it is made of, its bytes, and its receipt.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use waybill_core::{
+    card::{Card, CardType, Content, Field, Reading},
+    card_box::{Placed, Span},
+    id::{BoxId, CardId},
+    tokens::Tokens,
+};
+
+use crate::{
+    compact::{self, Compaction, InForce, Plan},
+    compose::{self, Composed, Input},
+    layer::{Block, BlockKey, Contexts, Text},
+    policy::{Audience, Policy},
+    receipt::Receipt,
+    wire::{Adapter, Params, Tool},
+};
+
+/// Everything that a call is made of, as it was read.
+#[derive(Clone, Debug)]
+pub struct Materials {
+    /// The agent's own, and nobody else's (CX-6).
+    pub system_prompt: Option<Card>,
+    /// `sys.tools`: a list of tools.
+    pub tools: Option<Card>,
+    /// What was collected, without what the audience is not shown. Summaries are not among them.
+    pub blocks: Vec<Collected>,
+    /// The summary that the session's blackboard points to.
+    pub session_summary: Option<Card>,
+    /// The context box, as far as it was read.
+    pub history: Vec<Placed>,
+    /// The positions of the context box that were read.
+    pub read: Vec<Span>,
+    pub n_pinned: usize,
+    pub query: Vec<Card>,
+    /// The output box, as far as it was read.
+    pub steps: Vec<Placed>,
+    pub output: Span,
+    /// Of the framework's template.
+    pub framework_version: String,
+    /// Blocks that should be there and are not.
+    pub left_out: Vec<LeftOut>,
+    /// When it was read, by the database's clock.
+    pub read_at: DateTime<Utc>,
+}
+
+/// A block whose source failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub key: BlockKey,
+    pub why: String,
+}
+
+/// A block as the card that it was stored as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collected {
+    pub key: BlockKey,
+    pub card: Card,
+    /// Collected anew for every step.
+    pub every_step: bool,
+}
+
+/// How a call is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manner {
+    pub adapter: Adapter,
+    pub policy: Policy,
+    pub params: Params,
+}
+
+/// A call, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub composed: Composed,
+    /// Byte for byte.
+    pub request: Vec<u8>,
+    pub receipt: Receipt,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Compose(#[from] compose::Error),
+    #[error(transparent)]
+    Summary(#[from] compact::Unreadable),
+    #[error("card {card_id} is no list of tools")]
+    Tools { card_id: CardId, source: serde_json::Error },
+}
+
+impl Materials {
+    /// Only what the audience is shown (CX-7).
+    pub fn allow(&mut self, audience: &Audience) {
+        self.blocks.retain(|block| audience.sees(&block.key));
+        if !audience.sees(&BlockKey::Compression) {
+            self.session_summary = None;
+        }
+    }
+
+    fn with_input<T>(&self, f: impl FnOnce(&Input<'_>) -> T) -> Result<T, Error> {
+        let in_force = self.in_force()?;
+        let prompt = self.system_prompt.as_ref().map(Text::of);
+        let block = |block: &Collected| {
+            (block.key.clone(), Block { text: Text::of(&block.card), every_step: block.every_step })
+        };
+        let mut contexts: Contexts = self.blocks.iter().map(block).collect();
+        contexts.extend(in_force.block().map(|block| (BlockKey::Compression, block)));
+        Ok(f(&Input {
+            system_prompt: prompt.as_ref(),
+            contexts: &contexts,
+            history: &self.history,
+            n_pinned: self.n_pinned,
+            covered: &in_force.covered(),
+            query: &self.query,
+            steps: &self.steps,
+            besides: self.tools.as_ref().map_or(Tokens::ZERO, |tools| tools.n_tokens),
+        }))
+    }
+
+    /// Those that are named one by one.
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &Card> {
+        let named = self.system_prompt.iter().chain(&self.tools).chain(&self.session_summary);
+        named.chain(self.blocks.iter().map(|block| &block.card)).chain(&self.query)
+    }
+
+    pub fn in_force(&self) -> Result<InForce, Error> {
+        Ok(InForce::of(self.session_summary.as_ref(), &self.steps)?)
+    }
+
+    pub fn compose(&self, policy: &Policy) -> Result<Composed, Error> {
+        Ok(self.with_input(|input| compose::compose(input, policy))??)
+    }
+
+    /// What to compact before the call, if anything.
+    pub fn plan_compaction(
+        &self,
+        policy: &Policy,
+        compaction: Compaction,
+        messages_box_id: Option<BoxId>,
+    ) -> Result<Option<Plan>, Error> {
+        Ok(self.with_input(|input| compact::plan(input, policy, compaction, messages_box_id))??)
+    }
+
+    /// Composes, and writes the request.
+    pub fn call(&self, manner: &Manner) -> Result<Call, Error> {
+        let composed = self.compose(&manner.policy)?;
+        let request = manner.adapter.request(&composed, &manner.policy, &self.list_tools()?, &manner.params);
+        let receipt = Receipt::new(self, manner, &composed, &request);
+        Ok(Call { composed, request, receipt })
+    }
+
+    fn list_tools(&self) -> Result<Vec<Tool>, Error> {
+        let Some(card) = &self.tools else { return Ok(Vec::new()) };
+        let unreadable = |source| Error::Tools { card_id: card.card_id, source };
+        serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+    }
+
+    /// What `task.result_fields` among the cards of the context box asks for.
+    pub fn result_fields(&self) -> &[Field] {
+        let fields = self.history.iter().rev().find_map(|placed| match &placed.reading {
+            Reading::Live(card) if card.metadata.card_type == CardType::result_fields() => match &card.content {
+                Content::Fields(fields) => Some(&fields[..]),
+                _ => None,
+            },
+            _ => None,
+        });
+        fields.unwrap_or_default()
+    }
+}

@@ -1,0 +1,412 @@
+//! Compaction (CX-10): a summary that stands for exact places. No box is rewritten: the composer skips what is covered.
+//!
+//! ```text
+//!   pinned head │ what the last summary stands for │ what the next one will │ recent tail │ query │ own steps … recent tail
+//! ```
+//! * Of a session: a card that its blackboard points to. It stands for places of the session's messages and for nothing else, since
+//!   everybody in the session is shown it.
+//! * Of a turn: a card in the turn's own output box, the newest one counts. It may stand for anything that the turn sees.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use waybill_core::{
+    card::{Card, CardType, Content, Draft, Reading, Role},
+    card_box::{Origin, Placed, Places, Span},
+    id::{BoxId, CardId},
+    tokens::Tokens,
+};
+
+use crate::{
+    compose::{self, Input},
+    layer::{Block, Text},
+    policy::Policy,
+    unit::{self, Message, Unit},
+};
+
+/// What a `context.compression` card says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    pub text: String,
+    /// What it stands for, everything that the one before it did included.
+    pub covers: Places,
+    /// The one that it goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_card_id: Option<CardId>,
+}
+
+impl Summary {
+    pub fn draft(&self) -> Draft {
+        let content = serde_json::to_value(self).expect("a summary has string keys only");
+        Draft::new(CardType::compression(), Role::System, Content::Json(content))
+    }
+
+    pub fn read(card: &Card) -> Result<Summary, Unreadable> {
+        let unreadable = |source| Unreadable { card_id: card.card_id, source };
+        serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+    }
+}
+
+/// A card that should be a summary is none. Nothing is composed: what it covers would be shown again.
+#[derive(Debug, thiserror::Error)]
+#[error("card {card_id} is no summary")]
+pub struct Unreadable {
+    pub card_id: CardId,
+    source: serde_json::Error,
+}
+
+/// A summary, and the card that says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    pub card_id: CardId,
+    pub summary: Summary,
+    text: Text,
+}
+
+/// The summaries that hold for a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InForce {
+    pub session: Option<Standing>,
+    pub turn: Option<Standing>,
+}
+
+impl InForce {
+    /// The session's, and the newest of the turn's own.
+    pub fn of(session: Option<&Card>, steps: &[Placed]) -> Result<InForce, Unreadable> {
+        let own = steps.iter().rev().find_map(|placed| match &placed.reading {
+            Reading::Live(card) if card.metadata.card_type == CardType::compression() => Some(&**card),
+            _ => None,
+        });
+        let standing = |card: &Card| {
+            let summary = Summary::read(card)?;
+            let text = Text { text: summary.text.clone(), n_tokens: card.n_tokens, sources: vec![unit::source(card)] };
+            Ok(Standing { card_id: card.card_id, summary, text })
+        };
+        Ok(InForce { session: session.map(standing).transpose()?, turn: own.map(standing).transpose()? })
+    }
+
+    fn standing(&self) -> impl Iterator<Item = &Standing> {
+        self.session.iter().chain(&self.turn)
+    }
+
+    pub fn covered(&self) -> Places {
+        self.standing().flat_map(|standing| standing.summary.covers.spans()).collect()
+    }
+
+    /// `compression__context`.
+    pub fn block(&self) -> Option<Block> {
+        let texts: Vec<&str> = self.standing().map(|standing| standing.summary.text.as_str()).collect();
+        if texts.is_empty() {
+            return None;
+        }
+        let text = Text {
+            text: texts.join("\n\n"),
+            n_tokens: self.standing().map(|standing| standing.text.n_tokens).sum(),
+            sources: self.standing().flat_map(|standing| standing.text.sources.clone()).collect(),
+        };
+        Some(Block { text, every_step: false })
+    }
+
+    pub fn previous(&self, scope: Scope) -> Option<&Standing> {
+        match scope {
+            Scope::Session => self.session.as_ref(),
+            Scope::Turn => self.turn.as_ref(),
+        }
+    }
+}
+
+/// When to compact, and how much to leave as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compaction {
+    /// Once this share of the budget is needed.
+    pub at_percent: u8,
+    /// The recent tail.
+    pub keep: Tokens,
+}
+
+/// Whom a summary is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    Session,
+    Turn,
+}
+
+/// What is to be summarised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub scope: Scope,
+    /// In order, in whole units.
+    pub messages: Vec<Message>,
+    pub covers: Places,
+    pub n_tokens: Tokens,
+}
+
+impl Plan {
+    /// What the card will say. It goes on from the summary that is in force, and stands for all that it did.
+    pub fn summary(&self, text: String, in_force: &InForce) -> Summary {
+        let previous = in_force.previous(self.scope);
+        let mut covers = self.covers.clone();
+        covers.extend(previous.into_iter().flat_map(|previous| previous.summary.covers.spans()));
+        Summary { text, covers, previous_card_id: previous.map(|previous| previous.card_id) }
+    }
+}
+
+/// What to compact, if it is time: everything between the pinned head and the recent tail, in whole units.
+/// `messages_box_id` is the session's.
+pub fn plan(
+    input: &Input<'_>,
+    policy: &Policy,
+    compaction: Compaction,
+    messages_box_id: Option<BoxId>,
+) -> Result<Option<Plan>, compose::Error> {
+    let sorted = compose::sort(input, policy)?;
+    let cost = |unit: &Unit| unit.n_tokens(policy.per_message);
+    let needed = sorted.fixed(policy) + sorted.history.iter().map(cost).sum();
+    if i64::from(needed.get()) * 100 <= i64::from(policy.budget.get()) * i64::from(compaction.at_percent) {
+        return Ok(None);
+    }
+    let mut units: Vec<&Unit> = sorted.history.iter().filter(|unit| !unit.pinned).chain(&sorted.steps).collect();
+    let mut kept = Tokens::ZERO;
+    // What the turn did last stays, however large: the model goes on from there.
+    let mut is_last_step = !sorted.steps.is_empty();
+    while let Some(unit) = units.last() {
+        kept = kept + cost(unit);
+        if kept > compaction.keep && !is_last_step {
+            break;
+        }
+        is_last_step = false;
+        units.pop();
+    }
+
+    let mut origins: HashMap<CardId, Vec<Origin>> = HashMap::new();
+    for placed in input.history.iter().chain(input.steps) {
+        origins.entry(placed.reading.card_id()).or_default().push(placed.origin);
+    }
+    let in_session = |origin: &&Origin| messages_box_id == Some(origin.box_id);
+    let of_session = |unit: &&Unit| unit.card_ids().all(|card_id| origins[&card_id].iter().any(|o| in_session(&o)));
+    let (session, turn): (Vec<&Unit>, Vec<&Unit>) = units.into_iter().partition(of_session);
+    let sum = |units: &[&Unit]| -> Tokens { units.iter().map(|unit| cost(unit)).sum() };
+    let (scope, units) = if sum(&session) >= sum(&turn) { (Scope::Session, session) } else { (Scope::Turn, turn) };
+    if units.is_empty() {
+        return Ok(None);
+    }
+    let places = units.iter().flat_map(|unit| unit.card_ids()).flat_map(|card_id| &origins[&card_id]);
+    let covers = places.filter(|origin| scope == Scope::Turn || in_session(origin));
+    Ok(Some(Plan {
+        scope,
+        n_tokens: sum(&units),
+        covers: covers.map(|origin| Span { box_id: origin.box_id, from: origin.seq, upto: origin.seq }).collect(),
+        messages: units.into_iter().flat_map(|unit| unit.messages.clone()).collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        kit::{self, Kit, any_line, cases, tokens},
+        layer::{BlockKey, Contexts, Layer},
+        policy::Order,
+    };
+
+    const COMPACTION: Compaction = Compaction { at_percent: 50, keep: Tokens::ZERO };
+
+    fn policy(budget: i32) -> Policy {
+        Policy { order: Order::Layered, budget: tokens(budget), per_message: Tokens::ZERO }
+    }
+
+    /// What there is of a session and a turn in it, and its summary.
+    struct Case {
+        kit: Kit,
+        history: Vec<Placed>,
+        query: Vec<Card>,
+        steps: Vec<Placed>,
+        session: Option<Card>,
+        n_pinned: usize,
+    }
+
+    fn case(history: &str, steps: &str) -> Case {
+        let mut kit = Kit::default();
+        let (history, query, steps) = (kit.placed(history), kit.cards("u1"), kit.placed(steps));
+        Case { kit, history, query, steps, session: None, n_pinned: 0 }
+    }
+
+    impl Case {
+        fn in_force(&self) -> InForce {
+            InForce::of(self.session.as_ref(), &self.steps).unwrap()
+        }
+
+        fn with_input<T>(&self, f: impl FnOnce(&Input<'_>) -> T) -> T {
+            let in_force = self.in_force();
+            let contexts: Contexts = in_force.block().map(|block| (BlockKey::Compression, block)).into_iter().collect();
+            f(&Input {
+                system_prompt: None,
+                contexts: &contexts,
+                history: &self.history,
+                n_pinned: self.n_pinned,
+                covered: &in_force.covered(),
+                query: &self.query,
+                steps: &self.steps,
+                besides: Tokens::ZERO,
+            })
+        }
+
+        fn plan(&self, budget: i32, keep: i32, in_session: bool) -> Option<Plan> {
+            let compaction = Compaction { keep: tokens(keep), ..COMPACTION };
+            let messages_box_id = self.history.first().map(|placed| placed.origin.box_id).filter(|_| in_session);
+            self.with_input(|input| plan(input, &policy(budget), compaction, messages_box_id)).unwrap()
+        }
+
+        fn names(&self, messages: &[Message]) -> String {
+            messages.iter().map(|message| self.kit.name(message)).collect::<Vec<_>>().join(" ")
+        }
+
+        /// Writes the summary to where it belongs.
+        fn apply(&mut self, plan: &Plan, text: &str) {
+            let summary = plan.summary(text.into(), &self.in_force());
+            let card = kit::stored(summary.draft());
+            self.kit.names.insert(card.card_id, text.into());
+            match plan.scope {
+                Scope::Session => self.session = Some(card),
+                Scope::Turn => {
+                    let (box_id, seq) = match self.steps.last() {
+                        Some(last) => (last.origin.box_id, last.origin.seq + 1),
+                        None => (BoxId::new(), 1),
+                    };
+                    let reading = Reading::Live(Box::new(card));
+                    self.steps.push(Placed { place: seq, origin: Origin { box_id, seq }, reading });
+                }
+            }
+        }
+
+        /// The history and the steps that are shown, with everything fitting.
+        fn shown(&self) -> String {
+            let composed = self.with_input(|input| compose::compose(input, &policy(1_000_000))).unwrap();
+            self.names(&composed.messages)
+        }
+    }
+
+    #[test]
+    fn what_lies_between_head_and_tail_is_compacted_in_whole_units() {
+        let plans = |budget: i32, keep: i32, n_pinned: usize, messages: Option<&str>| {
+            let mut case = case("u1 c1x r3x u2 a2", "");
+            case.n_pinned = n_pinned;
+            let plan = case.plan(budget, keep, true);
+            assert_eq!(plan.map(|plan| case.names(&plan.messages)).as_deref(), messages);
+        };
+        plans(20, 4, 0, None); // half of it is used: not yet
+        plans(19, 4, 0, Some("u1 c1x r3x"));
+        plans(19, 4, 1, Some("c1x r3x"));
+        plans(19, 2, 1, Some("c1x r3x u2"));
+        plans(19, 6, 0, Some("u1 c1x r3x")); // the call does not fit into the tail with half of its unit
+        plans(19, 8, 0, Some("u1"));
+        plans(19, 9, 0, None);
+    }
+
+    /// The session's messages are summarised for the session, the rest for the turn alone.
+    #[test]
+    fn a_summary_goes_to_those_who_see_what_it_covers() {
+        let mut case = case("u3 a3", "c1x r3x a5 a2");
+        let plan = case.plan(20, 7, true).unwrap();
+        assert_eq!((plan.scope, case.names(&plan.messages).as_str()), (Scope::Session, "u3 a3"));
+        case.apply(&plan, "s1");
+        assert_eq!(case.shown(), "s1 u1 c1x r3x a5 a2");
+        let plan = case.plan(20, 2, true).unwrap();
+        assert_eq!((plan.scope, case.names(&plan.messages).as_str()), (Scope::Turn, "c1x r3x a5"));
+        case.apply(&plan, "t1");
+        assert_eq!(case.shown(), "s1+t1 u1 a2");
+        assert_eq!(case.in_force().block().unwrap().text.text, "s1\n\nt1");
+        // Seen by a turn outside of the session, the same history is its own.
+        let other = self::case("u3 a3", "");
+        assert_eq!(other.plan(10, 0, false).unwrap().scope, Scope::Turn);
+    }
+
+    /// What the turn did last is never summarised, however large.
+    #[test]
+    fn the_last_step_stays() {
+        assert_eq!(case("", "a9").plan(10, 0, false), None);
+        let case = case("", "a1 c1x r9x");
+        assert_eq!(case.names(&case.plan(10, 0, false).unwrap().messages), "a1");
+    }
+
+    /// CX-10: the previous summary is an input of the next, which stands for all that it did.
+    #[test]
+    fn a_summary_goes_on_from_the_one_before() {
+        let mut case = case("u3 a3 u4 a4 u5 a5", "");
+        case.apply(&case.plan(10, 18, true).unwrap(), "s1");
+        let first = case.in_force().session.unwrap();
+        assert_eq!(case.shown(), "s1 u4 a4 u5 a5 u1");
+        case.apply(&case.plan(10, 10, true).unwrap(), "s2");
+        let second = case.in_force().session.unwrap();
+        assert_eq!(case.shown(), "s2 u5 a5 u1");
+        assert_eq!(second.summary.previous_card_id, Some(first.card_id));
+        assert_eq!(second.summary.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 4)]);
+    }
+
+    #[test]
+    fn a_card_at_two_places_is_covered_at_both() {
+        let mut case = case("u3 a3 u4", "");
+        let again = Placed { place: 4, origin: Origin { box_id: BoxId::new(), seq: 1 }, ..case.history[0].clone() };
+        case.history.push(again);
+        case.apply(&case.plan(10, 4, true).unwrap(), "s1");
+        assert_eq!(case.shown(), "s1 u4 u1");
+    }
+
+    #[test]
+    fn a_card_that_is_no_summary_stops_everything() {
+        let card = Kit::default().card("u1");
+        assert!(InForce::of(Some(&card), &[]).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(cases(1_000)))]
+
+        /// CX-10: compacted again and again while it grows, nothing is shown twice and nothing is lost that no summary stands for.
+        #[test]
+        fn compaction_neither_doubles_nor_loses(
+            lines in prop::collection::vec(any_line(), 1..4), keep in 0..12i32, n_pinned in 0..3usize, in_session in any::<bool>(),
+        ) {
+            let mut case = case("", "");
+            case.n_pinned = n_pinned;
+            let box_id = BoxId::new();
+            let mut stood_for: Vec<String> = Vec::new();
+            let names = |case: &Case| -> Vec<String> {
+                let composed = case.with_input(|input| compose::compose(input, &policy(1_000_000))).unwrap();
+                let history = composed.messages.iter().filter(|message| message.layer == Layer::CheckpointMessages);
+                history.flat_map(|message| &message.sources).map(|source| source.card_id.to_string()).collect()
+            };
+            for (n, line) in lines.iter().enumerate() {
+                for word in line.split_whitespace() {
+                    let seq = i64::try_from(case.history.len()).unwrap() + 1;
+                    let placed = case.kit.placed(word).remove(0);
+                    case.history.push(Placed { place: seq, origin: Origin { box_id, seq }, ..placed });
+                }
+                let before = names(&case);
+                let Some(plan) = case.plan(4, keep, in_session) else { continue };
+                let planned: Vec<String> =
+                    plan.messages.iter().flat_map(|m| &m.sources).map(|source| source.card_id.to_string()).collect();
+                case.apply(&plan, &format!("s{n}"));
+                let after = names(&case);
+                // Exactly what was planned is gone, the rest stands as it stood.
+                let rest: Vec<&String> = before.iter().filter(|name| !planned.contains(name)).collect();
+                prop_assert_eq!(rest, after.iter().collect::<Vec<_>>());
+                prop_assert!(planned.iter().all(|name| !stood_for.contains(name)), "summarised twice");
+                stood_for.extend(planned);
+                prop_assert!(after.iter().all(|name| !stood_for.contains(name)), "shown, and stood for");
+            }
+            // What would be shown if nothing had ever been summarised is shown, or stood for, or says what was said before.
+            let mut after = names(&case);
+            let composed = case.with_input(|input| compose::compose(input, &policy(1_000_000))).unwrap();
+            let repeated = composed.omitted.iter().filter(|omitted| omitted.reason == unit::Reason::Repeated);
+            after.extend(repeated.flat_map(|omitted| &omitted.card_ids).map(CardId::to_string));
+            case.session = None;
+            case.steps.clear();
+            let lost: Vec<String> =
+                names(&case).into_iter().filter(|name| !after.contains(name) && !stood_for.contains(name)).collect();
+            prop_assert!(lost.is_empty(), "{:?}", lost);
+        }
+    }
+}

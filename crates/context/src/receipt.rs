@@ -1,0 +1,392 @@
+//! Receipts (CX-11): what a model call saw, as pointers and hashes, from which anybody can render the same bytes again.
+//!
+//! A receipt names spans of the context box and of the output box, never a list of cards: what it weighs does not grow with the turn.
+//! Reading again reads every card as it was before it ended, takes away what was gone at the time, and composes. So expiry does not
+//! matter, nor does the moment at which an end was committed.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use waybill_core::{
+    card::{Card, CardHash, Gone, Reading, Tombstone},
+    card_box::{Placed, Places, Span},
+    id::CardId,
+    tokens::{TOKENIZER, Tokens},
+};
+
+use crate::{
+    call::{Call, Collected, Error as CallError, LeftOut, Manner, Materials},
+    compose::Composed,
+    layer::BlockKey,
+    policy::{POLICY_VERSION, Policy},
+    wire::{Adapter, Params},
+};
+
+/// BLAKE3.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let hash = blake3::Hash::from_hex(text).map_err(serde::de::Error::custom)?;
+        Ok(Digest(*hash.as_bytes()))
+    }
+}
+
+/// A block, by the card that says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRef {
+    pub key: BlockKey,
+    pub card_id: CardId,
+    pub every_step: bool,
+}
+
+/// What one model call saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt_card_id: Option<CardId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools_card_id: Option<CardId>,
+    pub blocks: Vec<BlockRef>,
+    /// Blocks whose source failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_summary_card_id: Option<CardId>,
+    /// Of the context box.
+    pub history: Vec<Span>,
+    pub n_pinned: usize,
+    /// Positions of the context box whose cards had ended.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub gone: Places,
+    pub query_card_ids: Vec<CardId>,
+    /// Of the output box.
+    pub output: Span,
+    pub read_at: DateTime<Utc>,
+
+    /// How it was put together and written down.
+    pub policy: Policy,
+    pub policy_version: u32,
+    pub tokenizer: String,
+    pub framework_version: String,
+    pub adapter: String,
+    pub adapter_version: u32,
+    pub params: Params,
+
+    pub n_messages: usize,
+    pub n_tokens: Tokens,
+    /// Of the request, byte for byte.
+    pub request_hash: Digest,
+    /// Of the hashes of all cards that were read. Holds even where one was erased since.
+    pub cards_hash: Digest,
+}
+
+/// Everything that a receipt points to, read again as it was before it ended.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Those that it names one by one.
+    pub cards: Vec<Reading>,
+    pub history: Vec<Placed>,
+    pub steps: Vec<Placed>,
+}
+
+/// Why the same bytes cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} cards that the call saw were erased: {card_ids:?}; the hashes of all cards {}", card_ids.len(), if *.cards_verified { "still agree" } else { "do not agree" })]
+    Erased { card_ids: Vec<CardId>, cards_verified: bool },
+    #[error("it was written by {0}, which this version of Waybill does not have")]
+    RendererGone(String),
+    #[error("cards that the call saw are not there: {0:?}")]
+    Missing(Vec<CardId>),
+    #[error("rendered again it has the hash {rendered}, not {receipt}")]
+    Mismatch { rendered: Digest, receipt: Digest },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl Receipt {
+    pub(crate) fn new(materials: &Materials, manner: &Manner, composed: &Composed, request: &[u8]) -> Receipt {
+        let card_id = |card: &Option<Card>| card.as_ref().map(|card| card.card_id);
+        let block = |block: &Collected| BlockRef {
+            key: block.key.clone(),
+            card_id: block.card.card_id,
+            every_step: block.every_step,
+        };
+        let gone = |placed: &&Placed| matches!(placed.reading, Reading::Gone(_));
+        let context_box_id = materials.read.first().map(|span| span.box_id);
+        let place = |placed: &Placed| Some(Span { box_id: context_box_id?, from: placed.place, upto: placed.place });
+        let mut receipt = Receipt {
+            system_prompt_card_id: card_id(&materials.system_prompt),
+            tools_card_id: card_id(&materials.tools),
+            blocks: materials.blocks.iter().map(block).collect(),
+            left_out: materials.left_out.clone(),
+            session_summary_card_id: card_id(&materials.session_summary),
+            history: materials.read.clone(),
+            n_pinned: materials.n_pinned,
+            gone: materials.history.iter().filter(gone).filter_map(place).collect(),
+            query_card_ids: materials.query.iter().map(|card| card.card_id).collect(),
+            output: materials.output,
+            read_at: materials.read_at,
+            policy: manner.policy,
+            policy_version: POLICY_VERSION,
+            tokenizer: TOKENIZER.to_owned(),
+            framework_version: materials.framework_version.clone(),
+            adapter: manner.adapter.as_str().to_owned(),
+            adapter_version: manner.adapter.version(),
+            params: manner.params.clone(),
+            n_messages: composed.messages.len(),
+            n_tokens: composed.n_tokens,
+            request_hash: Digest::of(request),
+            cards_hash: Digest::of(&[]),
+        };
+        let cards = materials.cards().map(|card| (card.card_id, card.hash)).collect();
+        receipt.cards_hash = receipt.hash_cards(&cards, &materials.history, &materials.steps);
+        receipt
+    }
+
+    /// Over everything that was read, in its order, by hash: those that are named, then history and steps.
+    fn hash_cards(&self, cards: &HashMap<CardId, CardHash>, history: &[Placed], steps: &[Placed]) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        for card_id in self.card_ids() {
+            hasher.update(cards[&card_id].as_bytes());
+        }
+        for list in [history, steps] {
+            hasher.update(&list.len().to_le_bytes());
+            list.iter().for_each(|placed| {
+                hasher.update(placed.reading.hash().as_bytes());
+            });
+        }
+        Digest(*hasher.finalize().as_bytes())
+    }
+
+    /// The cards that are named one by one.
+    pub fn card_ids(&self) -> Vec<CardId> {
+        let prompt = self.system_prompt_card_id.iter().chain(&self.tools_card_id).chain(&self.session_summary_card_id);
+        prompt.chain(self.blocks.iter().map(|block| &block.card_id)).chain(&self.query_card_ids).copied().collect()
+    }
+
+    fn adapter(&self) -> Result<Adapter, Error> {
+        let gone = |what: String| Err(Error::RendererGone(what));
+        if self.policy_version != POLICY_VERSION {
+            return gone(format!("policy version {}", self.policy_version));
+        }
+        if self.tokenizer != TOKENIZER {
+            return gone(format!("tokenizer {}", self.tokenizer));
+        }
+        let known = Adapter::ALL.into_iter().find(|adapter| adapter.as_str() == self.adapter);
+        match known.filter(|adapter| adapter.version() == self.adapter_version) {
+            Some(adapter) => Ok(adapter),
+            None => gone(format!("adapter {} version {}", self.adapter, self.adapter_version)),
+        }
+    }
+
+    /// The same call again, bytes and all, or why it cannot be had.
+    pub fn render(&self, found: Found) -> Result<Call, Error> {
+        let adapter = self.adapter()?;
+        let cards: HashMap<CardId, Reading> =
+            found.cards.into_iter().map(|reading| (reading.card_id(), reading)).collect();
+        let missing: Vec<CardId> = self.card_ids().into_iter().filter(|id| !cards.contains_key(id)).collect();
+        if !missing.is_empty() {
+            return Err(Error::Missing(missing));
+        }
+        let context_box_id = self.history.first().map(|span| span.box_id);
+        let was_gone = |placed: &Placed| context_box_id.is_some_and(|box_id| self.gone.contains(box_id, placed.place));
+        let shown = found.history.iter().filter(|placed| !was_gone(placed)).chain(&found.steps);
+        let readings = cards.values().chain(shown.map(|placed| &placed.reading));
+        let erased: BTreeSet<CardId> =
+            readings.filter(|reading| matches!(reading, Reading::Gone(_))).map(Reading::card_id).collect();
+        if !erased.is_empty() {
+            let hashes = cards.iter().map(|(card_id, reading)| (*card_id, reading.hash())).collect();
+            let cards_verified = self.hash_cards(&hashes, &found.history, &found.steps) == self.cards_hash;
+            return Err(Error::Erased { card_ids: erased.into_iter().collect(), cards_verified });
+        }
+        let end = |placed: Placed| match &placed.reading {
+            Reading::Live(card) if was_gone(&placed) => {
+                let why = Gone::Expired;
+                let tombstone = Tombstone { card_id: card.card_id, hash: card.hash, gone_at: self.read_at, why };
+                Placed { reading: Reading::Gone(tombstone), ..placed }
+            }
+            _ => placed,
+        };
+        let card = |card_id: &CardId| match &cards[card_id] {
+            Reading::Live(card) => (**card).clone(),
+            Reading::Gone(_) => unreachable!("what was erased has been said"),
+        };
+        let block = |block: &BlockRef| Collected {
+            key: block.key.clone(),
+            card: card(&block.card_id),
+            every_step: block.every_step,
+        };
+        let materials = Materials {
+            system_prompt: self.system_prompt_card_id.as_ref().map(card),
+            tools: self.tools_card_id.as_ref().map(card),
+            blocks: self.blocks.iter().map(block).collect(),
+            session_summary: self.session_summary_card_id.as_ref().map(card),
+            history: found.history.into_iter().map(end).collect(),
+            read: self.history.clone(),
+            n_pinned: self.n_pinned,
+            query: self.query_card_ids.iter().map(card).collect(),
+            steps: found.steps,
+            output: self.output,
+            framework_version: self.framework_version.clone(),
+            left_out: self.left_out.clone(),
+            read_at: self.read_at,
+        };
+        let call = materials.call(&Manner { adapter, policy: self.policy, params: self.params.clone() })?;
+        let rendered = call.receipt.request_hash;
+        if rendered != self.request_hash {
+            return Err(Error::Mismatch { rendered, receipt: self.request_hash });
+        }
+        Ok(call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    /// An answer as somebody reads it later.
+    fn stored(receipt: &Receipt) -> Receipt {
+        serde_json::from_str(&serde_json::to_string(receipt).unwrap()).unwrap()
+    }
+
+    fn end(reading: &mut Reading, why: Gone) {
+        let (card_id, hash) = (reading.card_id(), reading.hash());
+        *reading = Reading::Gone(Tombstone { card_id, hash, gone_at: DateTime::UNIX_EPOCH, why });
+    }
+
+    const SCRIPT: &str = "react cache_first 900
+prompt: p
+history
+  user: a
+  assistant: b
+  user: c
+query: d
+steps
+  assistant: -> a=search({})
+  tool a: e";
+
+    /// CX-11: the same bytes, for whatever was ever sent.
+    #[test]
+    fn rendered_again_it_is_the_same_byte_for_byte() {
+        for (name, script) in golden::scripts() {
+            let scene = golden::read(&script);
+            for adapter in Adapter::ALL {
+                let call = scene.call(adapter);
+                let again = stored(&call.receipt).render(scene.found()).unwrap();
+                assert!(again.request == call.request, "{name}");
+                assert_eq!(again.composed, call.composed);
+                assert_eq!(again.receipt, call.receipt);
+            }
+        }
+    }
+
+    /// CX-11: what was gone at the time stays gone, though the reader sees all cards as they were before they ended.
+    #[test]
+    fn what_was_gone_stays_gone() {
+        let mut scene = golden::read(SCRIPT);
+        let found = scene.found();
+        end(&mut scene.materials.history[1].reading, Gone::Expired);
+        let call = scene.call(Adapter::OpenaiChat);
+        assert!(!String::from_utf8(call.request.clone()).unwrap().contains("\"b\""));
+        let again = stored(&call.receipt).render(found).unwrap();
+        assert!(again.request == call.request);
+        assert_eq!(call.receipt.gone.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(2, 2)]);
+    }
+
+    /// CX-11: an erased card is named, wherever it stood, and the hashes still hold; unless a card was exchanged.
+    #[test]
+    fn what_was_erased_is_named() {
+        let scene = golden::read(SCRIPT);
+        let call = scene.call(Adapter::OpenaiChat);
+        let erased = |change: &dyn Fn(&mut Found)| {
+            let mut found = scene.found();
+            change(&mut found);
+            match call.receipt.render(found) {
+                Err(Error::Erased { card_ids, cards_verified }) => (card_ids, cards_verified),
+                other => panic!("{other:?}"),
+            }
+        };
+        let gone = || Gone::Erased("asked".into());
+        let id = |placed: &Placed| vec![placed.reading.card_id()];
+        let history = erased(&|found| end(&mut found.history[0].reading, gone()));
+        assert_eq!(history, (id(&scene.materials.history[0]), true));
+        let step = erased(&|found| end(&mut found.steps[1].reading, gone()));
+        assert_eq!(step, (id(&scene.materials.steps[1]), true));
+        let prompt = scene.materials.system_prompt.as_ref().unwrap().card_id;
+        let named = erased(&|found| {
+            found.cards.iter_mut().filter(|reading| reading.card_id() == prompt).for_each(|r| end(r, gone()));
+        });
+        assert_eq!(named, (vec![prompt], true));
+        let exchanged = erased(&|found| {
+            end(&mut found.history[0].reading, gone());
+            found.history.swap(1, 2);
+        });
+        assert!(!exchanged.1);
+    }
+
+    /// CX-11: a renderer that is not there any more is not a mismatch.
+    #[test]
+    fn what_cannot_be_rendered_says_why() {
+        let scene = golden::read(SCRIPT);
+        let receipt = scene.call(Adapter::OpenaiChat).receipt;
+        let gone = |change: &dyn Fn(&mut Receipt)| {
+            let mut receipt = receipt.clone();
+            change(&mut receipt);
+            matches!(receipt.render(scene.found()), Err(Error::RendererGone(_)))
+        };
+        assert!(gone(&|receipt| receipt.adapter = "morse".into()));
+        assert!(gone(&|receipt| receipt.adapter_version += 1));
+        assert!(gone(&|receipt| receipt.policy_version += 1));
+        assert!(gone(&|receipt| receipt.tokenizer = "words".into()));
+        let mut found = scene.found();
+        let lost = found.cards.pop().unwrap().card_id();
+        assert!(matches!(receipt.render(found), Err(Error::Missing(ids)) if ids == [lost]));
+        let mut found = scene.found();
+        found.history.swap(0, 1);
+        assert!(matches!(receipt.render(found), Err(Error::Mismatch { .. })));
+    }
+
+    /// DESIGN: what a receipt weighs does not grow with the turn.
+    #[test]
+    fn a_receipt_names_spans() {
+        let long = |n: usize| {
+            let lines: Vec<String> = (0..n).map(|n| format!("  user: {n}")).collect();
+            let script = format!("react layered 900000\nhistory\n{}\nquery: q", lines.join("\n"));
+            serde_json::to_string(&golden::read(&script).call(Adapter::OpenaiChat).receipt).unwrap().len()
+        };
+        assert!(long(2_000) < long(2) + 20, "{} {}", long(2_000), long(2));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a session remembers: one row of pointers to cards and boxes, changed by one patch at a time (CX-9, CX-10).
+//!
+//! ```text
+//!   memory       append      never conflicts; a card is there once
+//!                replace     only instead of what was read, to its last message
+//!   todo         put         only instead of the card that it was made from
+//!   compression  put         only instead of the summary that it goes on from
+//!   mapreduce    append, reset
+//! ```
+//! What a turn did belongs to its steps, edges and output box and is not repeated here: routing, timeline and deliverables are read from
+//! there. A patch is written beside the step that made it, in one unit of work, after it: its fence is the patch's.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::{FromRow, postgres::PgDatabaseError, types::Json};
+use waybill_core::{
+    card::{CardType, NewCard},
+    card_box::Span,
+    id::{BoxId, CardId, SessionId},
+};
+
+use crate::{
+    card::bind_cards,
+    work::{UnitOfWork, Work},
+};
+
+/// What it points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
+pub struct Blackboard {
+    pub session_id: SessionId,
+    pub messages_box_id: BoxId,
+    pub todo_card_id: Option<CardId>,
+    pub compression_card_id: Option<CardId>,
+    pub mapreduce_results_box_id: BoxId,
+    pub created_at: DateTime<Utc>,
+}
+
+/// The parts that have a writer each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Module {
+    Messages,
+    Todo,
+    Compression,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else was faster. Read again, and make the change anew.
+    #[error("the {module:?} of session {session_id} were changed by somebody else: now {found:?}; read again")]
+    Conflict { session_id: SessionId, module: Module, found: Option<String> },
+    #[error("there is no such session or card: {0}")]
+    NotFound(String),
+    #[error("a card of type `{found}` where `{wanted}` belongs")]
+    WrongType { wanted: CardType, found: CardType },
+    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    CardConflict(String),
+    #[error("database")]
+    Db(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Error {
+        Error::Db(error)
+    }
+}
+
+/// One change of a blackboard. Written twice it changes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Patch {
+    wire: Wire,
+    cards: Vec<NewCard>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+struct Wire {
+    append: Vec<CardId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replace: Option<Replace>,
+    results: Vec<CardId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset: Option<BoxId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    todo: Option<Put>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<Put>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Replace {
+    messages_box_id: BoxId,
+    card_ids: Vec<CardId>,
+    instead_of: BoxId,
+    upto: i64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Put {
+    card_id: CardId,
+    instead_of: Option<CardId>,
+}
+
+impl Patch {
+    /// Messages at the end of the memory.
+    pub fn append(mut self, card_ids: &[CardId]) -> Patch {
+        self.wire.append.extend(card_ids);
+        self
+    }
+
+    /// Another memory, in a new box, instead of what was read of the one that is there. What was appended since is a conflict.
+    pub fn replace(mut self, messages_box_id: BoxId, card_ids: &[CardId], read: Span) -> Patch {
+        let (instead_of, upto) = (read.box_id, read.upto);
+        self.wire.replace = Some(Replace { messages_box_id, card_ids: card_ids.to_vec(), instead_of, upto });
+        self
+    }
+
+    /// Another todo list.
+    pub fn todo(mut self, card: NewCard, instead_of: Option<CardId>) -> Patch {
+        self.wire.todo = Some(Put { card_id: card.card_id(), instead_of });
+        self.cards.push(card);
+        self
+    }
+
+    /// Another summary, with what it stands for.
+    pub fn compression(mut self, card: NewCard, instead_of: Option<CardId>) -> Patch {
+        self.wire.compression = Some(Put { card_id: card.card_id(), instead_of });
+        self.cards.push(card);
+        self
+    }
+
+    /// Results at the end of those that are there.
+    pub fn results(mut self, card_ids: &[CardId]) -> Patch {
+        self.wire.results.extend(card_ids);
+        self
+    }
+
+    /// No results, in a new box; those of the same patch come after.
+    pub fn reset(mut self, mapreduce_results_box_id: BoxId) -> Patch {
+        self.wire.reset = Some(mapreduce_results_box_id);
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        for (put, wanted) in [(self.wire.todo, CardType::todo()), (self.wire.compression, CardType::compression())] {
+            let card = self.cards.iter().find(|card| Some(card.card_id()) == put.map(|put| put.card_id));
+            if let Some(found) = card.map(|card| &card.metadata().card_type).filter(|found| **found != wanted) {
+                return Err(Error::WrongType { wanted, found: found.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the blackboards of sessions that have none.
+pub async fn open(work: &mut UnitOfWork, session_ids: &[SessionId]) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let boxes = || -> Vec<BoxId> { session_ids.iter().map(|_| BoxId::new()).collect() };
+    sqlx::query(
+        "with made as (
+           insert into state.blackboards (project_id, session_id, messages_box_id, mapreduce_results_box_id)
+           select $1, asked.session_id, asked.messages_box_id, asked.results_box_id
+             from unnest($2::uuid[], $3::uuid[], $4::uuid[]) as asked (session_id, messages_box_id, results_box_id)
+            order by asked.session_id
+               on conflict do nothing
+        returning messages_box_id, mapreduce_results_box_id
+         )
+         insert into cardbox.boxes (project_id, box_id, length)
+         select $1, box.box_id, 0
+           from made
+          cross join lateral unnest(array[made.messages_box_id, made.mapreduce_results_box_id]) as box (box_id)",
+    )
+    .bind(project_id)
+    .bind(session_ids)
+    .bind(boxes())
+    .bind(boxes())
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// Looks a blackboard up.
+pub async fn find(work: &mut UnitOfWork, session_id: SessionId) -> Result<Option<Blackboard>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select session_id, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, created_at
+           from state.blackboards
+          where project_id = $1 and session_id = $2",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// That a patch is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
+pub struct Patched {
+    /// It was before.
+    pub duplicate: bool,
+}
+
+/// Writes a patch, all of it or nothing.
+pub async fn patch(work: &mut impl Work, session_id: SessionId, patch: &Patch) -> Result<Patched, Error> {
+    patch.check()?;
+    let query = sqlx::query_as(
+        "select duplicate
+           from state.patch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+    )
+    .bind(work.project_id())
+    .bind(session_id)
+    .bind(Json(&patch.wire));
+    let patched = bind_cards!(query, &patch.cards).fetch_one(work.connection()).await;
+    patched.map_err(|error| refusal(session_id, error))
+}
+
+fn refusal(session_id: SessionId, error: sqlx::Error) -> Error {
+    let Some(refusal) = error.as_database_error().and_then(|e| e.try_downcast_ref::<PgDatabaseError>()) else {
+        return Error::Db(error);
+    };
+    let detail = refusal.detail().unwrap_or_else(|| refusal.message());
+    match refusal.code() {
+        "WB002" => Error::CardConflict(detail.to_owned()),
+        "WB404" => Error::NotFound(detail.to_owned()),
+        "WB015" => {
+            let (module, found) = detail.split_once(' ').unwrap_or((detail, ""));
+            let module = match module {
+                "todo" => Module::Todo,
+                "compression" => Module::Compression,
+                _ => Module::Messages,
+            };
+            Error::Conflict { session_id, module, found: (!found.is_empty()).then(|| found.to_owned()) }
+        }
+        _ => Error::Db(error),
+    }
+}

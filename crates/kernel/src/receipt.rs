@@ -1,0 +1,49 @@
+//! Receipts: what each model call saw, written with its step (CX-11). What is in one is not the kernel's business.
+
+use chrono::{DateTime, Utc};
+use serde_json::value::RawValue;
+use sqlx::{FromRow, types::Json};
+use waybill_core::id::{StepId, TurnId};
+
+use crate::work::{self, UnitOfWork};
+
+/// One receipt, as it was written.
+#[derive(Debug, FromRow, serde::Serialize)]
+pub struct Stored {
+    pub agent_turn_id: TurnId,
+    pub step_id: StepId,
+    pub created_at: DateTime<Utc>,
+    pub receipt: Json<Box<RawValue>>,
+}
+
+/// The receipts of a turn, in the order of its steps.
+pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Stored>, work::Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select r.agent_turn_id, r.step_id, r.created_at, r.receipt
+           from state.receipts r
+          where r.project_id = $1 and r.agent_turn_id = $2
+          order by r.created_at, r.step_id",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// The receipt of a step.
+pub async fn find(work: &mut UnitOfWork, turn_id: TurnId, step_id: StepId) -> Result<Option<Stored>, work::Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select r.agent_turn_id, r.step_id, r.created_at, r.receipt
+           from state.receipts r
+          where r.project_id = $1 and r.agent_turn_id = $2 and r.step_id = $3",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .bind(step_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}

@@ -1,0 +1,170 @@
+//! The collector: asks whoever knows something for the blocks of a call (CX-4). It renders no messages and writes nothing.
+
+use std::{collections::BTreeMap, error, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{
+    FutureExt,
+    future::{BoxFuture, join_all},
+};
+use waybill_context::{
+    call::LeftOut,
+    framework::{Facts, Template},
+    layer::{BlockKey, MalformedKey},
+    policy::Audience,
+    todo::Todo,
+};
+use waybill_core::{
+    card::{Card, Field},
+    id::{AgentId, ProjectId, SessionId},
+};
+
+/// What a source may know of the turn that it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub project_id: ProjectId,
+    pub agent_id: AgentId,
+    pub session_id: Option<SessionId>,
+    pub parent_agent_id: Option<AgentId>,
+    pub audience: &'a Audience,
+    pub query: &'a [Card],
+    /// What the deliverable must have.
+    pub result_fields: &'a [Field],
+    /// The session's todo list.
+    pub todo: Option<&'a Card>,
+}
+
+/// Why a source has no answer.
+pub type Failure = Box<dyn error::Error + Send + Sync>;
+
+/// Somebody who knows something: a todo list, a knowledge base, what was learned before.
+pub trait Source: Send + Sync {
+    /// The text of the block; none where there is nothing to say.
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>>;
+
+    /// Whether it must be asked before every step, and not once per turn.
+    fn every_step(&self) -> bool {
+        false
+    }
+
+    /// How long it may take. A turn does not wait longer for anybody.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+}
+
+/// A source cannot be registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    #[error(transparent)]
+    Key(#[from] MalformedKey),
+    #[error("`{0}` is written by compaction alone")]
+    Compression(BlockKey),
+}
+
+/// A block as it was collected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub key: BlockKey,
+    pub text: String,
+    pub every_step: bool,
+}
+
+/// When in a turn it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Begin,
+    /// Only those that want to be asked every time.
+    EveryStep,
+}
+
+/// Everybody who is asked.
+#[derive(Clone)]
+pub struct Collector {
+    sources: BTreeMap<BlockKey, Arc<dyn Source>>,
+    framework_version: String,
+}
+
+impl Collector {
+    /// With the framework's text and the session's todo list.
+    pub fn new(template: Template) -> Collector {
+        let framework_version = template.version().to_owned();
+        let framework: Arc<dyn Source> = Arc::new(Framework(template));
+        let todo: Arc<dyn Source> = Arc::new(TodoList);
+        let sources = BTreeMap::from([(BlockKey::Framework, framework), (BlockKey::Todo, todo)]);
+        Collector { sources, framework_version }
+    }
+
+    /// What receipts name the framework's text by.
+    pub fn framework_version(&self) -> &str {
+        &self.framework_version
+    }
+
+    /// Asks this source for the block of this name, instead of whoever was asked before.
+    pub fn register(&mut self, name: &str, source: Arc<dyn Source>) -> Result<(), RegisterError> {
+        let key: BlockKey = name.parse()?;
+        if key == BlockKey::Compression {
+            return Err(RegisterError::Compression(key));
+        }
+        self.sources.insert(key, source);
+        Ok(())
+    }
+
+    /// Asks all at once those whose block is shown. One that fails, or takes too long, is left out.
+    pub async fn collect(&self, asked: &Asked<'_>, when: When) -> (Vec<Answer>, Vec<LeftOut>) {
+        let wanted = |(key, source): &(&BlockKey, &Arc<dyn Source>)| {
+            asked.audience.sees(key) && (when == When::Begin || source.every_step())
+        };
+        let ask = async |(key, source): (&BlockKey, &Arc<dyn Source>)| {
+            let answer = AssertUnwindSafe(source.collect(asked)).catch_unwind();
+            let answer = match tokio::time::timeout(source.timeout(), answer).await {
+                Err(_) => Err(format!("no answer within {:?}", source.timeout())),
+                Ok(Err(_)) => Err("it panicked".to_owned()),
+                Ok(Ok(Err(failure))) => Err(failure.to_string()),
+                Ok(Ok(Ok(text))) => Ok(text.filter(|text| !text.trim().is_empty())),
+            };
+            (key.clone(), source.every_step(), answer)
+        };
+        let (mut answers, mut left_out) = (Vec::new(), Vec::new());
+        for (key, every_step, answer) in join_all(self.sources.iter().filter(wanted).map(ask)).await {
+            match answer {
+                Ok(Some(text)) => answers.push(Answer { key, text, every_step }),
+                Ok(None) => {}
+                Err(why) => {
+                    tracing::warn!(%key, why, agent_id = %asked.agent_id, "a block is left out");
+                    left_out.push(LeftOut { key, why });
+                }
+            }
+        }
+        (answers, left_out)
+    }
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.sources.keys()).finish()
+    }
+}
+
+struct Framework(Template);
+
+impl Source for Framework {
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+        let facts = Facts {
+            agent_id: asked.agent_id,
+            parent_agent_id: asked.parent_agent_id,
+            process: asked.audience.process,
+            result_fields: asked.result_fields,
+        };
+        let text = self.0.render(&facts);
+        Box::pin(async { Ok(Some(text)) })
+    }
+}
+
+struct TodoList;
+
+impl Source for TodoList {
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+        let list = asked.todo.map(Todo::read).transpose();
+        Box::pin(async { Ok(list?.map(|list| list.render())) })
+    }
+}

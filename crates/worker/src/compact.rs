@@ -1,0 +1,203 @@
+//! Compaction between two steps of a running turn (CX-10): no tool is called again, nobody is kept from appending.
+//!
+//! ```text
+//!   plan (pure) ──▶ summarise (no transaction) ──▶ one write, fenced:   of the session   the blackboard's summary, if it is still the one
+//!                                                                                        that was gone on from
+//!                                                                       of the turn      a card in its output box
+//! ```
+//! A crash before the write leaves everything as it was, one after it leaves the summary; whoever resumes composes from what is there.
+
+use std::{error, time::Duration};
+
+use futures::future::BoxFuture;
+use waybill_context::{
+    call,
+    compact::{Compaction, InForce, Plan, Scope},
+    policy::Policy,
+    unit::Message,
+};
+use waybill_core::{
+    card::{Card, Invalid, NewCard, Reading},
+    card_box::{Origin, Placed},
+    id::{CardId, StepId},
+    json,
+    tokens::Tokens,
+    turn::Fence,
+};
+use waybill_kernel::{
+    blackboard::{self, Patch},
+    card,
+    turn::{self, Claimed, Step},
+    work::{self, Kernel},
+};
+
+use crate::gather::Gathered;
+
+/// Puts messages into fewer words.
+pub trait Summariser: Send + Sync {
+    /// What the messages say, going on from the summary before them. `previous` is part of what the new one must say.
+    fn summarise<'a>(
+        &'a self,
+        previous: Option<&'a str>,
+        messages: &'a [Message],
+    ) -> BoxFuture<'a, Result<String, Box<dyn error::Error + Send + Sync>>>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Call(#[from] call::Error),
+    #[error("the summariser failed")]
+    Summariser(#[source] Box<dyn error::Error + Send + Sync>),
+    #[error("the summary has {summary} tokens, what it stands for {messages}: nothing would be gained", summary = .summary.get(), messages = .messages.get())]
+    NoGain { summary: Tokens, messages: Tokens },
+    #[error("the summary cannot be a card")]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Blackboard(#[from] blackboard::Error),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error(transparent)]
+    Work(#[from] work::Error),
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Summaries that were written.
+    pub n_summaries: usize,
+    /// Sessions whose summary somebody else wrote first; theirs is used.
+    pub n_conflicts: usize,
+    /// What the messages had that are stood for now.
+    pub n_tokens: Tokens,
+}
+
+/// One for the session and one for the turn, and one more where somebody else was faster.
+const MOST_ROUNDS: usize = 3;
+
+/// Compacts as long as it is time to, and leaves in `gathered` what the call is to be made of now.
+pub async fn compact(
+    kernel: &Kernel,
+    claimed: &Claimed,
+    gathered: &mut Gathered,
+    policy: &Policy,
+    compaction: Compaction,
+    summariser: &dyn Summariser,
+) -> Result<Compacted, Error> {
+    let mut done = Compacted::default();
+    for _ in 0..MOST_ROUNDS {
+        let plan = gathered.materials.plan_compaction(policy, compaction, gathered.messages_box_id)?;
+        let Some(plan) = plan else { break };
+        let in_force = gathered.materials.in_force()?;
+        let card = summarise(&plan, &in_force, summariser).await?;
+        let written = match plan.scope {
+            Scope::Turn => write_to_turn(kernel, &claimed.fence, gathered, card).await.map(|()| true)?,
+            Scope::Session => write_to_session(kernel, claimed, gathered, &in_force, card).await?,
+        };
+        if written {
+            tracing::info!(turn = %claimed.fence.agent_turn_id(), scope = ?plan.scope, n_tokens = plan.n_tokens.get(), "compacted");
+            done.n_summaries += 1;
+            done.n_tokens = done.n_tokens + plan.n_tokens;
+        } else {
+            done.n_conflicts += 1;
+        }
+    }
+    Ok(done)
+}
+
+async fn summarise(plan: &Plan, in_force: &InForce, summariser: &dyn Summariser) -> Result<NewCard, Error> {
+    let previous = in_force.previous(plan.scope).map(|previous| previous.summary.text.as_str());
+    let text = summariser.summarise(previous, &plan.messages).await.map_err(Error::Summariser)?;
+    let summary = plan.summary(json::text(&text).into_owned(), in_force);
+    let card = summary.draft().seal()?;
+    if text.trim().is_empty() || card.n_tokens() >= plan.n_tokens {
+        return Err(Error::NoGain { summary: card.n_tokens(), messages: plan.n_tokens });
+    }
+    Ok(card)
+}
+
+fn step(cards: Vec<NewCard>) -> Step {
+    Step { step_id: StepId::new(), cards, calls: Vec::new(), suspend: false, receipt: None }
+}
+
+/// A step of the turn that wrote nothing but the summary.
+async fn write_to_turn(kernel: &Kernel, fence: &Fence, gathered: &mut Gathered, card: NewCard) -> Result<(), Error> {
+    let step = step(vec![card.clone()]);
+    until_known(async || {
+        let mut alone = kernel.alone(fence.project_id()).await?;
+        turn::step(&mut alone, fence, &step).await
+    })
+    .await?;
+    let materials = &mut gathered.materials;
+    let place = materials.output.upto + 1;
+    let origin = Origin { box_id: materials.output.box_id, seq: place };
+    let reading = Reading::Live(Box::new(card.into_card(materials.read_at)));
+    materials.steps.push(Placed { place, origin, reading });
+    materials.output.upto = place;
+    Ok(())
+}
+
+/// Says whether it was ours; else somebody else's is in force now, which serves as well.
+async fn write_to_session(
+    kernel: &Kernel,
+    claimed: &Claimed,
+    gathered: &mut Gathered,
+    in_force: &InForce,
+    card: NewCard,
+) -> Result<bool, Error> {
+    let Some(session_id) = claimed.session_id else { return Ok(false) };
+    let instead_of = in_force.session.as_ref().map(|standing| standing.card_id);
+    let patch = Patch::default().compression(card.clone(), instead_of);
+    let step = step(Vec::new());
+    let fence = &claimed.fence;
+    let written = until_known(async || {
+        let mut work = kernel.begin(fence.project_id()).await?;
+        turn::step(&mut work, fence, &step).await?;
+        match blackboard::patch(&mut work, session_id, &patch).await {
+            Ok(_) => {}
+            Err(blackboard::Error::Db(error)) => return Err(error.into()),
+            Err(other) => return Ok(Err(other)),
+        }
+        work.commit().await?;
+        Ok(Ok(()))
+    })
+    .await?;
+    let (ours, in_force) = match written {
+        Ok(()) => (true, Some(card.into_card(gathered.materials.read_at))),
+        Err(blackboard::Error::Conflict { .. }) => (false, theirs(kernel, claimed).await?),
+        Err(other) => return Err(other.into()),
+    };
+    gathered.materials.session_summary = in_force;
+    Ok(ours)
+}
+
+/// The summary that the session has now.
+async fn theirs(kernel: &Kernel, claimed: &Claimed) -> Result<Option<Card>, Error> {
+    let Some(session_id) = claimed.session_id else { return Ok(None) };
+    let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+    let board = blackboard::find(&mut work, session_id).await?;
+    let card_ids: Vec<CardId> = board.and_then(|board| board.compression_card_id).into_iter().collect();
+    let found = card::fetch(&mut work, &card_ids, None).await?.found.pop();
+    Ok(found.and_then(|reading| match reading {
+        Reading::Live(card) => Some(*card),
+        Reading::Gone(_) => None,
+    }))
+}
+
+/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
+async fn until_known<T>(mut attempt: impl AsyncFnMut() -> Result<T, turn::Error>) -> Result<T, turn::Error> {
+    let mut pause = Duration::from_millis(20);
+    for _ in 0..8 {
+        match attempt().await {
+            Err(error) if error.is_of_the_server() => {
+                tracing::debug!(%error, "tried again");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            known => return known,
+        }
+    }
+    attempt().await
+}

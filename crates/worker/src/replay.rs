@@ -1,0 +1,71 @@
+//! Reads again what a call saw, and renders it: the same bytes, or why not (CX-11, NX-1).
+
+use std::collections::HashSet;
+
+use chrono::DateTime;
+use waybill_context::{
+    call::Call,
+    receipt::{self, Found, Receipt},
+};
+use waybill_core::{
+    card_box::{Placed, Span},
+    id::{ProjectId, StepId, TurnId},
+};
+use waybill_kernel::{
+    card, card_box,
+    receipt::{self as stored, Stored},
+    work::{self, Kernel, UnitOfWork},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("step {step_id} of turn {turn_id} has no receipt: it asked no model, or its receipts were dropped")]
+    NotFound { turn_id: TurnId, step_id: StepId },
+    #[error("a receipt cannot be read by this version of Waybill")]
+    Unreadable(#[from] serde_json::Error),
+    #[error(transparent)]
+    Render(#[from] receipt::Error),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error(transparent)]
+    CardBox(#[from] card_box::Error),
+    #[error(transparent)]
+    Work(#[from] work::Error),
+}
+
+/// The receipts of a turn, in the order of its steps.
+pub async fn list(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<Vec<(StepId, Receipt)>, Error> {
+    let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
+    let found = stored::list(&mut work, turn_id).await?;
+    found.iter().map(|stored| Ok((stored.step_id, read(stored)?))).collect()
+}
+
+/// Renders a call again.
+pub async fn replay(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId, step_id: StepId) -> Result<Call, Error> {
+    let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
+    let stored = stored::find(&mut work, turn_id, step_id).await?.ok_or(Error::NotFound { turn_id, step_id })?;
+    let receipt = read(&stored)?;
+    let found = find(&mut work, &receipt).await?;
+    Ok(receipt.render(found)?)
+}
+
+fn read(stored: &Stored) -> Result<Receipt, serde_json::Error> {
+    serde_json::from_str(stored.receipt.get())
+}
+
+/// What it points to, each card as it was before it ended.
+async fn find(work: &mut UnitOfWork, receipt: &Receipt) -> Result<Found, Error> {
+    let as_of = Some(DateTime::UNIX_EPOCH);
+    let cards = card::fetch(work, &receipt.card_ids(), as_of).await?.found;
+    let mut history: Vec<Placed> = Vec::new();
+    for span in &receipt.history {
+        history.extend(card_box::read(work, *span, as_of).await?);
+    }
+    let mut seen = HashSet::new();
+    history.retain(|placed| seen.insert(placed.reading.card_id()));
+    let steps = match receipt.output {
+        Span { upto: 0, .. } => Vec::new(),
+        output => card_box::read(work, output, as_of).await?,
+    };
+    Ok(Found { cards, history, steps })
+}

@@ -1,0 +1,192 @@
+//! CX-4, CX-5, CX-6, CX-7: sources, and what becomes of what they say.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use waybill_context::{
+    framework::Template,
+    layer::{BlockKey, Layer},
+    policy::{Audience, Process},
+    todo::{Change, Todo},
+};
+use waybill_core::{
+    card::{CardType, Content, Draft, Role},
+    id::{AgentId, ProjectId},
+};
+use waybill_kernel::blackboard::{self, Patch};
+use waybill_worker::collect::{Asked, Collector, Failure, RegisterError, Source, When};
+
+use crate::{Desk, card_of, sealed};
+
+/// Says something, or does not.
+#[derive(Clone)]
+enum Fake {
+    Says(&'static str),
+    Counts(Arc<AtomicUsize>),
+    Fails,
+    Panics,
+    Sleeps,
+}
+
+impl Source for Fake {
+    fn collect<'a>(&'a self, _: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+        Box::pin(async move {
+            match self {
+                Fake::Says(text) => Ok(Some((*text).to_owned())),
+                Fake::Counts(n) => Ok(Some(format!("asked {}", n.fetch_add(1, Ordering::Relaxed) + 1))),
+                Fake::Fails => Err("no index".into()),
+                Fake::Panics => panic!("a source with a bug"),
+                Fake::Sleeps => {
+                    tokio::time::sleep(Duration::from_secs(60)).await;
+                    Ok(None)
+                }
+            }
+        })
+    }
+
+    fn every_step(&self) -> bool {
+        matches!(self, Fake::Counts(_))
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(50)
+    }
+}
+
+fn collector(sources: &[(&str, Fake)]) -> Collector {
+    let mut collector = Collector::new(Template::builtin());
+    for (name, source) in sources {
+        collector.register(name, Arc::new(source.clone())).unwrap();
+    }
+    collector
+}
+
+fn asked(audience: &Audience) -> Asked<'_> {
+    Asked {
+        project_id: ProjectId::new(),
+        agent_id: AgentId::new(),
+        session_id: None,
+        parent_agent_id: None,
+        audience,
+        query: &[],
+        result_fields: &[],
+        todo: None,
+    }
+}
+
+/// CX-4: a source that fails costs its block, and nothing else: not the turn, not the others' time.
+#[tokio::test]
+async fn a_source_that_fails_is_left_out_and_said_to_be() {
+    let collector = collector(&[
+        ("knowledge__context", Fake::Says("water boils at 100 °C")),
+        ("experience__context", Fake::Fails),
+        ("a__context", Fake::Panics),
+        ("b__context", Fake::Sleeps),
+        ("c__context", Fake::Says("  ")),
+    ]);
+    let audience = Audience::of(Process::React);
+    let begun = std::time::Instant::now();
+    let (answers, left_out) = collector.collect(&asked(&audience), When::Begin).await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let keys: Vec<&str> = answers.iter().map(|answer| answer.key.as_str()).collect();
+    assert_eq!(keys, ["framework__context", "knowledge__context"]);
+    let left: Vec<(&str, &str)> = left_out.iter().map(|left| (left.key.as_str(), left.why.as_str())).collect();
+    assert_eq!(
+        left,
+        [("experience__context", "no index"), ("a__context", "it panicked"), ("b__context", "no answer within 50ms")]
+    );
+}
+
+/// CX-4: keys have their suffix; the summary has one writer.
+#[tokio::test]
+async fn a_key_is_checked_when_it_is_registered() {
+    let mut collector = Collector::new(Template::builtin());
+    let source = || Arc::new(Fake::Says("x"));
+    assert!(matches!(collector.register("knowledge", source()), Err(RegisterError::Key(_))));
+    assert!(matches!(collector.register("compression__context", source()), Err(RegisterError::Compression(_))));
+    collector.register("weather__context", source()).unwrap();
+}
+
+/// CX-7: who is not shown a block is not asked for it; on demand means on demand.
+#[tokio::test]
+async fn nobody_is_asked_in_vain() {
+    let n = Arc::new(AtomicUsize::new(0));
+    let collector = collector(&[("knowledge__context", Fake::Counts(n.clone()))]);
+    let mut audience = Audience::of(Process::MapreduceWorker);
+    let (answers, _) = collector.collect(&asked(&audience), When::Begin).await;
+    assert_eq!((answers.len(), n.load(Ordering::Relaxed)), (1, 0));
+    audience.demands.insert(BlockKey::Knowledge);
+    collector.collect(&asked(&audience), When::Begin).await;
+    assert_eq!(n.load(Ordering::Relaxed), 1);
+    audience.enable_share_context = false;
+    collector.collect(&asked(&audience), When::Begin).await;
+    assert_eq!(n.load(Ordering::Relaxed), 1);
+}
+
+/// CX-3, CX-5, CX-6: blocks are collected once per turn, or for every step; what was shown is a card that no box holds.
+#[tokio::test]
+async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
+    let mut desk = Desk::new().await;
+    let n = Arc::new(AtomicUsize::new(0));
+    desk.collector = collector(&[
+        ("knowledge__context", Fake::Says("secret of the trade")),
+        ("clock__context", Fake::Counts(n)),
+        ("experience__context", Fake::Fails),
+    ]);
+    let prompt = Draft::new(CardType::rendered_prompt(), Role::System, Content::Text("You bake.".into()));
+    desk.setting.system_prompt = Some(card_of(&prompt.seal().unwrap()));
+    let session_id = desk.session().await;
+    let todo = Todo::default().changed(&[Change::Replace { texts: vec!["knead".into()] }]).unwrap();
+    let patch = Patch::default().todo(todo.draft().seal().unwrap(), None);
+    let mut alone = desk.kernel().alone(desk.t.project_id).await.unwrap();
+    blackboard::patch(&mut alone, session_id, &patch).await.unwrap();
+    drop(alone);
+    let claimed = desk.ask(session_id, "What now?").await;
+
+    let mut gathered = desk.gather(&claimed).await;
+    let texts = |gathered: &crate::Gathered| -> Vec<(String, String)> {
+        let composed = gathered.materials.compose(&desk.setting.policy).unwrap();
+        composed.messages.iter().map(|m| (m.layer.to_string(), m.content.clone())).collect()
+    };
+    let begin = texts(&gathered);
+    let layers: Vec<&str> = begin.iter().map(|(layer, _)| layer.as_str()).collect();
+    assert_eq!(
+        layers,
+        ["system_prompt", "framework__context", "knowledge__context", "todo__context", "clock__context", "query"]
+    );
+    assert_eq!((begin[3].1.as_str(), begin[4].1.as_str()), ("- [ ] 1 knead", "asked 1"));
+    gathered.collect(desk.kernel(), &claimed, &desk.setting, &desk.collector, When::EveryStep).await.unwrap();
+    let next = texts(&gathered);
+    assert_eq!(next[4].1, "asked 2");
+    assert_eq!((&next[..4], &next[5..]), (&begin[..4], &begin[5..]));
+    let call = gathered.materials.call(&desk.manner()).unwrap();
+    assert_eq!(call.receipt.left_out[0].key, BlockKey::Experience);
+    assert!(call.composed.messages.iter().any(|message| message.layer == Layer::SystemPrompt));
+
+    // All of it is there for the receipt, and no box holds any of it.
+    let again = desk.gather(&claimed).await;
+    let same = |key: &BlockKey| {
+        let id = |gathered: &crate::Gathered| {
+            gathered.materials.blocks.iter().find(|block| block.key == *key).map(|block| block.card.card_id)
+        };
+        assert!(id(&gathered).is_some());
+        assert_eq!(id(&gathered), id(&again), "one card, however often it is shown");
+    };
+    [BlockKey::Framework, BlockKey::Knowledge, BlockKey::Todo].iter().for_each(same);
+    let held = "select count(*) from cardbox.box_entries e
+           join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+          where c.type like 'sys.%'";
+    assert_eq!(desk.t.count(held).await, 0);
+    desk.step(&claimed, &[sealed(Role::Assistant, "bake it")], None).await;
+    desk.finish(&claimed, "baked").await;
+    let mut work = desk.t.begin().await;
+    let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
+    let memory = waybill_kernel::card_box::find(&mut work, &[board.messages_box_id]).await.unwrap();
+    assert_eq!(memory.found[0].length, 2, "the question and the answer");
+}

@@ -1,0 +1,204 @@
+//! One model call and what is around it, on a real database.
+
+#![allow(clippy::unwrap_used)]
+
+mod collecting;
+mod compacting;
+mod replaying;
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use waybill_context::{
+    call::Manner,
+    compact::Compaction,
+    framework::Template,
+    policy::{Audience, Order, Policy, Process},
+    unit::Message,
+    wire::{Adapter, Params},
+};
+use waybill_core::{
+    card::{Card, CardType, Content, Draft, NewCard, Role, ToolCall},
+    card_box::Span,
+    id::{AgentId, BoxId, CardId, SessionId, StepId, Target, ToolCallId, WorkerId},
+    tokens::Tokens,
+    turn::End,
+};
+use waybill_kernel::{
+    agent,
+    blackboard::{self, Patch},
+    card, card_box, lease, sweep,
+    turn::{self, Claimed, Claiming, DispatchRequest, Ending, Step},
+    work::Kernel,
+};
+use waybill_testkit::{TestDb, fresh_db};
+use waybill_worker::{
+    collect::Collector,
+    compact::Summariser,
+    gather::{Gathered, Setting, gather},
+};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn tokens(n: i32) -> Tokens {
+    Tokens::new(n).unwrap()
+}
+
+fn target() -> Target {
+    "llm".parse().unwrap()
+}
+
+fn said(role: Role, text: &str) -> Draft {
+    let card_type = if role == Role::User { CardType::instruction() } else { CardType::thought() };
+    Draft::new(card_type, role, Content::Text(text.to_owned()))
+}
+
+fn sealed(role: Role, text: &str) -> NewCard {
+    said(role, text).seal().unwrap()
+}
+
+/// An assistant who calls a tool, and the tool's answer.
+fn tool_round(thought: &str, answer: &str) -> [NewCard; 2] {
+    let tool_call_id = ToolCallId::new();
+    let call = ToolCall { tool_call_id, tool_name: "look".into(), arguments: "{}".into(), provider_call_id: None };
+    let thought = Draft { tool_calls: vec![call], ..said(Role::Assistant, thought) };
+    [thought.seal().unwrap(), Draft::tool_result(tool_call_id, "success", answer.into()).seal().unwrap()]
+}
+
+/// A house with one worker.
+struct Desk {
+    t: TestDb,
+    worker: WorkerId,
+    collector: Collector,
+    setting: Setting,
+}
+
+impl Desk {
+    async fn new() -> Desk {
+        let t = fresh_db().await;
+        let worker = lease::start(&t.kernel, &target(), LONG).await.unwrap();
+        let policy = Policy { order: Order::Layered, budget: tokens(4_000), per_message: tokens(4) };
+        let setting =
+            Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
+        Desk { t, worker, collector: Collector::new(Template::builtin()), setting }
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.t.kernel
+    }
+
+    async fn session(&self) -> SessionId {
+        let session_id = SessionId::new();
+        let mut work = self.t.begin().await;
+        blackboard::open(&mut work, &[session_id]).await.unwrap();
+        work.commit().await.unwrap();
+        session_id
+    }
+
+    /// Lets a session remember what was said.
+    async fn remember(&self, session_id: SessionId, cards: &[NewCard]) {
+        let mut work = self.t.begin().await;
+        card::insert(&mut work, cards).await.unwrap();
+        let card_ids: Vec<CardId> = cards.iter().map(NewCard::card_id).collect();
+        blackboard::patch(&mut work, session_id, &Patch::default().append(&card_ids)).await.unwrap();
+        work.commit().await.unwrap();
+    }
+
+    /// A turn that is ours: its context is the question and what the session remembers, by range.
+    async fn ask(&self, session_id: SessionId, question: &str) -> Claimed {
+        let agent_id = AgentId::new();
+        let question = sealed(Role::User, question);
+        let context = BoxId::new();
+        let mut work = self.t.begin().await;
+        agent::create(&mut work, &[agent_id], &target()).await.unwrap();
+        let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
+        card::insert(&mut work, std::slice::from_ref(&question)).await.unwrap();
+        card_box::create(&mut work, &[context]).await.unwrap();
+        card_box::append(&mut work, context, &[question.card_id()]).await.unwrap();
+        card_box::inherit(&mut work, context, Span::whole(board.messages_box_id)).await.unwrap();
+        let request = DispatchRequest {
+            session_id: Some(session_id),
+            query_card_ids: vec![question.card_id()],
+            ..DispatchRequest::new(agent_id, context)
+        };
+        turn::enqueue(&mut work, &[request], &[]).await.unwrap();
+        work.commit().await.unwrap();
+        self.claim().await
+    }
+
+    async fn claim(&self) -> Claimed {
+        let mut claiming = Claiming::new(self.worker, target());
+        turn::claim(self.kernel().pool(), &mut claiming).await.unwrap().remove(0)
+    }
+
+    async fn gather(&self, claimed: &Claimed) -> Gathered {
+        gather(self.kernel(), claimed, &self.setting, &self.collector).await.unwrap()
+    }
+
+    fn manner(&self) -> Manner {
+        Manner { adapter: Adapter::OpenaiChat, policy: self.setting.policy, params: Params::default() }
+    }
+
+    async fn step(&self, claimed: &Claimed, cards: &[NewCard], receipt: Option<String>) -> StepId {
+        let step = Step { step_id: StepId::new(), cards: cards.to_vec(), calls: Vec::new(), suspend: false, receipt };
+        let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
+        turn::step(&mut alone, &claimed.fence, &step).await.unwrap();
+        step.step_id
+    }
+
+    async fn finish(&self, claimed: &Claimed, answer: &str) {
+        let draft = Draft::new(CardType::deliverable(), Role::Assistant, Content::Text(answer.to_owned()));
+        let ending = Ending {
+            fence: claimed.fence,
+            status: End::Success,
+            step_id: None,
+            receipt: None,
+            cards: vec![draft.seal().unwrap()],
+        };
+        let mut work = self.t.begin().await;
+        turn::finish(&mut work, &[ending]).await.unwrap();
+        work.commit().await.unwrap();
+    }
+
+    /// The worker dies, and its turn comes to another.
+    async fn take_over(&mut self) -> Claimed {
+        lease::end(self.kernel(), self.worker).await.unwrap();
+        self.worker = lease::start(self.kernel(), &target(), LONG).await.unwrap();
+        let config = sweep::Config { lease: Duration::ZERO, ..Default::default() };
+        sweep::tick(self.kernel(), &config).await.unwrap();
+        self.claim().await
+    }
+}
+
+/// What is shown, in short: who says what. Without the framework's text.
+fn shown(gathered: &Gathered, policy: &Policy) -> Vec<String> {
+    let composed = gathered.materials.compose(policy).unwrap();
+    let line = |message: &Message| format!("{}: {}", message.role.as_str(), message.content);
+    composed.messages.iter().map(line).filter(|line| !line.contains("You are agent")).collect()
+}
+
+/// Says how many messages there were, and what was said before.
+struct Counting;
+
+impl Summariser for Counting {
+    fn summarise<'a>(
+        &'a self,
+        previous: Option<&'a str>,
+        messages: &'a [Message],
+    ) -> BoxFuture<'a, Result<String, Box<dyn std::error::Error + Send + Sync>>> {
+        let firsts: Vec<&str> = messages.iter().map(|message| message.content.split(' ').next().unwrap()).collect();
+        let text = format!("[{}{}]", previous.map(|p| format!("{p} then ")).unwrap_or_default(), firsts.join(" "));
+        Box::pin(async { Ok(text) })
+    }
+}
+
+const COMPACTION: Compaction = Compaction { at_percent: 60, keep: Tokens::ZERO };
+
+/// A text of about so many tokens that begins with its name.
+fn long(name: &str, n: usize) -> String {
+    format!("{name} {}", "and so on ".repeat(n / 3))
+}
+
+fn card_of(card: &NewCard) -> Card {
+    card.clone().into_card(chrono::DateTime::UNIX_EPOCH)
+}
