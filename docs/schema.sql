@@ -1012,14 +1012,16 @@ begin
     v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
   end if;
   --! finish.next
-  if v_turn.session_id is not null then
-    -- The question and the answer join the session's memory; by reference, and once.
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
-  end if;
-  --! finish.remembered
   if v_turn.batch_id is not null then
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
+  --! finish.counted
+  -- The question and the answer join the session's memory; by reference, and once. Where a batch is to be joined, the parent's head
+  -- comes first: whoever joins does this.
+  if v_turn.session_id is not null and end_turn.batch_id is null then
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+  end if;
+  --! finish.remembered
 end $$;
 CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
@@ -1303,7 +1305,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'receipts', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -1377,7 +1379,6 @@ declare
   v_emits    integer;
   v_told     integer;
   v_sessions integer;
-  v_talk     record;
   v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
@@ -1507,28 +1508,20 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
-  if v_sessions > 0 then
-    -- In one order for everybody: two that end turns of the same sessions do not wait for each other.
-    for v_talk in
-      select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
-        from unnest(p_turns) with ordinality as e (agent_turn_id, n)
-        join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
-       where t.session_id is not null
-       order by t.session_id, e.n
-    loop
-      v_told := state.remember(p_project, v_talk.session_id, v_talk.card_ids);
-    end loop;
-  end if;
   if jsonb_path_exists(p_ends, '$[*].receipt') then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
     select p_project, e.agent_turn_id, e.step_id, e.receipt::json
       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
      where e.receipt is not null;
   end if;
-  --! finish_many.remembered
+  --! finish_many.receipts
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
+  if v_sessions > 0 and coalesce(v_batches, '{}') = '{}' then
+    v_told := state.remember_turns(p_project, p_turns);
+  end if;
+  --! finish_many.remembered
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
 CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
@@ -1620,7 +1613,7 @@ begin
   --! fork.edge
   return query select v_batch, false;
 end $$;
-CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
+CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1633,8 +1626,6 @@ declare
   v_whole   uuid[] := array(select jsonb_array_elements_text(p_patch -> 'replace' -> 'card_ids')::uuid);
   v_new_box uuid := p_patch -> 'replace' ->> 'messages_box_id';
   v_reset   uuid := p_patch ->> 'reset';
-  v_length  bigint;
-  v_replay  boolean;
   v_changed text;
   v_unknown uuid[];
 begin
@@ -1647,27 +1638,32 @@ begin
     raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
   end if;
   --! patch.locked
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  v_replay := cardinality(c_ids) > 0 and v_written = 0
-    or exists (select from cardbox.boxes x where x.project_id = p_project and x.box_id in (v_new_box, v_reset));
-  select x.length into v_length from cardbox.boxes x where x.project_id = p_project and x.box_id = v_board.messages_box_id;
+  insert into state.patches (project_id, session_id, step_id, patch)
+  values (p_project, p_session, p_step, p_patch)
+      on conflict do nothing;
+  patch.duplicate := not found;
+  if patch.duplicate then
+    return;
+  end if;
+  --! patch.row
   v_changed := case
     when v_new_box is not null
-     and (v_board.messages_box_id, v_length)
+     and (v_board.messages_box_id, (select x.length from cardbox.boxes x
+                                     where x.project_id = p_project and x.box_id = v_board.messages_box_id))
          is distinct from ((p_patch -> 'replace' ->> 'instead_of')::uuid, (p_patch -> 'replace' ->> 'upto')::bigint)
       then 'messages ' || v_board.messages_box_id
     when p_patch ? 'todo' and v_board.todo_card_id is distinct from (p_patch -> 'todo' ->> 'instead_of')::uuid
       then 'todo ' || coalesce(v_board.todo_card_id::text, '')
-    when p_patch ? 'compression' and v_board.compression_card_id is distinct from (p_patch -> 'compression' ->> 'instead_of')::uuid
+    -- A summary is of the messages that it covers, and of no others.
+    when p_patch ? 'compression'
+     and ((v_board.compression_card_id, v_board.messages_box_id)
+          is distinct from ((p_patch -> 'compression' ->> 'instead_of')::uuid, (p_patch -> 'compression' ->> 'messages_box_id')::uuid))
       then 'compression ' || coalesce(v_board.compression_card_id::text, '')
   end;
-  patch.duplicate := v_replay and (v_changed is not null or v_reset is not null);
-  if patch.duplicate then
-    return;
-  end if;
   if v_changed is not null then
     raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
   end if;
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c
@@ -1681,6 +1677,8 @@ begin
     v_written := state.append_new(p_project, v_new_box, v_whole);
     --! patch.replaced
     v_board.messages_box_id := v_new_box;
+    -- It stood for messages that are no longer remembered.
+    v_board.compression_card_id := null;
   end if;
   if v_append <> '{}' then
     v_written := state.append_new(p_project, v_board.messages_box_id, v_append);
@@ -1925,6 +1923,24 @@ begin
   --! remember.locked
   -- A later statement than the lock: what the one before us appended is seen.
   return state.append_new(p_project, v_box, p_cards);
+end $$;
+CREATE FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_talk record;
+  v_n    integer := 0;
+begin
+  for v_talk in
+    select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+      from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+      join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+     where t.session_id is not null and t.deliverable_card_id is not null
+     order by t.session_id, e.n
+  loop
+    v_n := v_n + state.remember(p_project, v_talk.session_id, v_talk.card_ids);
+  end loop;
+  return v_n;
 end $$;
 CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
     LANGUAGE plpgsql
@@ -2332,6 +2348,15 @@ CREATE TABLE state.outbox (
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.outbox FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.patches (
+    project_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    step_id uuid NOT NULL,
+    patch jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+)
+PARTITION BY RANGE (step_id);
+ALTER TABLE ONLY state.patches FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.receipts (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -2610,6 +2635,8 @@ ALTER TABLE ONLY state.identity_edges
     ADD CONSTRAINT identity_edges_pkey PRIMARY KEY (project_id, agent_id, action);
 ALTER TABLE ONLY state.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (project_id, agent_turn_id, event, event_id);
+ALTER TABLE ONLY state.patches
+    ADD CONSTRAINT patches_pkey PRIMARY KEY (project_id, session_id, step_id);
 ALTER TABLE ONLY state.pmo_batch_slots
     ADD CONSTRAINT pmo_batch_slots_pkey PRIMARY KEY (project_id, batch_id, slot);
 ALTER TABLE ONLY state.pmo_batch_tasks
@@ -2666,6 +2693,7 @@ CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_t
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.patches FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
@@ -2689,6 +2717,7 @@ ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.identity_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.outbox ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.patches ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.pmo_batch_slots ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.pmo_batch_tasks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.pmo_batches ENABLE ROW LEVEL SECURITY;
@@ -2700,6 +2729,7 @@ CREATE POLICY project ON state.execution_edges USING ((project_id = (current_set
 CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.identity_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.outbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.patches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batch_slots USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batch_tasks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -2827,8 +2857,8 @@ REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLI
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
-REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2839,6 +2869,8 @@ REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
@@ -2890,6 +2922,7 @@ GRANT SELECT,USAGE ON SEQUENCE state.outbox_seq TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
 GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.patches TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use waybill_core::{
-    card::{Card, CardType, Content, Field, Reading},
+    card::Card,
     card_box::{Placed, Span},
     id::{BoxId, CardId},
     tokens::Tokens,
@@ -15,7 +15,7 @@ use crate::{
     layer::{Block, BlockKey, Contexts, Text},
     policy::{Audience, Policy},
     receipt::Receipt,
-    wire::{Adapter, Params, Tool},
+    wire::{self, Adapter, Params, Tool},
 };
 
 /// Everything that a call is made of, as it was read.
@@ -72,11 +72,19 @@ pub struct Manner {
 
 /// A call, ready to be sent.
 #[derive(Clone, Debug)]
-pub struct Call {
-    pub composed: Composed,
+pub struct Call<'a> {
+    pub composed: Composed<'a>,
     /// Byte for byte.
     pub request: Vec<u8>,
     pub receipt: Receipt,
+}
+
+impl Call<'_> {
+    /// The same, without the cards that it was read from.
+    pub fn into_owned(self) -> Call<'static> {
+        let Call { composed, request, receipt } = self;
+        Call { composed: composed.into_owned(), request, receipt }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +106,14 @@ impl Materials {
         }
     }
 
-    fn with_input<T>(&self, f: impl FnOnce(&Input<'_>) -> T) -> Result<T, Error> {
+    fn with_input<'a, T>(&'a self, f: impl FnOnce(&Input<'a, '_>) -> T) -> Result<T, Error> {
         let in_force = self.in_force()?;
         let prompt = self.system_prompt.as_ref().map(Text::of);
         let block = |block: &Collected| {
             (block.key.clone(), Block { text: Text::of(&block.card), every_step: block.every_step })
         };
+        let tools = self.tools.as_ref().map_or(Tokens::ZERO, |tools| tools.n_tokens);
+        let besides = tools + Tokens::new(wire::ADDED).unwrap_or_default();
         let mut contexts: Contexts = self.blocks.iter().map(block).collect();
         contexts.extend(in_force.block().map(|block| (BlockKey::Compression, block)));
         Ok(f(&Input {
@@ -114,7 +124,7 @@ impl Materials {
             covered: &in_force.covered(),
             query: &self.query,
             steps: &self.steps,
-            besides: self.tools.as_ref().map_or(Tokens::ZERO, |tools| tools.n_tokens),
+            besides,
         }))
     }
 
@@ -128,7 +138,7 @@ impl Materials {
         Ok(InForce::of(self.session_summary.as_ref(), &self.steps)?)
     }
 
-    pub fn compose(&self, policy: &Policy) -> Result<Composed, Error> {
+    pub fn compose(&self, policy: &Policy) -> Result<Composed<'_>, Error> {
         Ok(self.with_input(|input| compose::compose(input, policy))??)
     }
 
@@ -138,12 +148,12 @@ impl Materials {
         policy: &Policy,
         compaction: Compaction,
         messages_box_id: Option<BoxId>,
-    ) -> Result<Option<Plan>, Error> {
+    ) -> Result<Option<Plan<'_>>, Error> {
         Ok(self.with_input(|input| compact::plan(input, policy, compaction, messages_box_id))??)
     }
 
     /// Composes, and writes the request.
-    pub fn call(&self, manner: &Manner) -> Result<Call, Error> {
+    pub fn call(&self, manner: &Manner) -> Result<Call<'_>, Error> {
         let composed = self.compose(&manner.policy)?;
         let request = manner.adapter.request(&composed, &manner.policy, &self.list_tools()?, &manner.params);
         let receipt = Receipt::new(self, manner, &composed, &request);
@@ -154,17 +164,5 @@ impl Materials {
         let Some(card) = &self.tools else { return Ok(Vec::new()) };
         let unreadable = |source| Error::Tools { card_id: card.card_id, source };
         serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
-    }
-
-    /// What `task.result_fields` among the cards of the context box asks for.
-    pub fn result_fields(&self) -> &[Field] {
-        let fields = self.history.iter().rev().find_map(|placed| match &placed.reading {
-            Reading::Live(card) if card.metadata.card_type == CardType::result_fields() => match &card.content {
-                Content::Fields(fields) => Some(&fields[..]),
-                _ => None,
-            },
-            _ => None,
-        });
-        fields.unwrap_or_default()
     }
 }

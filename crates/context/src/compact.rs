@@ -10,11 +10,12 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
+use smallvec::smallvec;
 use waybill_core::{
     card::{Card, CardType, Content, Draft, Reading, Role},
     card_box::{Origin, Placed, Places, Span},
     id::{BoxId, CardId},
-    tokens::Tokens,
+    tokens::{self, Tokens},
 };
 
 use crate::{
@@ -28,6 +29,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub text: String,
+    /// Of the text. The card counts what it covers too, which no model reads.
+    pub n_tokens: Tokens,
     /// What it stands for, everything that the one before it did included.
     pub covers: Places,
     /// The one that it goes on from.
@@ -79,7 +82,8 @@ impl InForce {
         });
         let standing = |card: &Card| {
             let summary = Summary::read(card)?;
-            let text = Text { text: summary.text.clone(), n_tokens: card.n_tokens, sources: vec![unit::source(card)] };
+            let text =
+                Text { text: summary.text.clone(), n_tokens: summary.n_tokens, sources: smallvec![unit::source(card)] };
             Ok(Standing { card_id: card.card_id, summary, text })
         };
         Ok(InForce { session: session.map(standing).transpose()?, turn: own.map(standing).transpose()? })
@@ -122,6 +126,8 @@ pub struct Compaction {
     pub at_percent: u8,
     /// The recent tail.
     pub keep: Tokens,
+    /// Less than this is not worth a summary.
+    pub least: Tokens,
 }
 
 /// Whom a summary is for.
@@ -134,39 +140,51 @@ pub enum Scope {
 
 /// What is to be summarised.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct Plan<'a> {
     pub scope: Scope,
     /// In order, in whole units.
-    pub messages: Vec<Message>,
+    pub messages: Vec<Message<'a>>,
     pub covers: Places,
     pub n_tokens: Tokens,
 }
 
-impl Plan {
+impl Plan<'_> {
+    /// The same, without the cards that it was read from.
+    pub fn into_owned(self) -> Plan<'static> {
+        let Plan { scope, messages, covers, n_tokens } = self;
+        Plan { scope, messages: messages.into_iter().map(Message::into_owned).collect(), covers, n_tokens }
+    }
+
     /// What the card will say. It goes on from the summary that is in force, and stands for all that it did.
     pub fn summary(&self, text: String, in_force: &InForce) -> Summary {
         let previous = in_force.previous(self.scope);
         let mut covers = self.covers.clone();
         covers.extend(previous.into_iter().flat_map(|previous| previous.summary.covers.spans()));
-        Summary { text, covers, previous_card_id: previous.map(|previous| previous.card_id) }
+        let previous_card_id = previous.map(|previous| previous.card_id);
+        Summary { n_tokens: tokens::count(&text), text, covers, previous_card_id }
+    }
+
+    /// What is shown of it now, the summary that is gone on from included.
+    pub fn shown_tokens(&self, in_force: &InForce) -> Tokens {
+        self.n_tokens + in_force.previous(self.scope).map_or(Tokens::ZERO, |previous| previous.summary.n_tokens)
     }
 }
 
 /// What to compact, if it is time: everything between the pinned head and the recent tail, in whole units.
 /// `messages_box_id` is the session's.
-pub fn plan(
-    input: &Input<'_>,
+pub fn plan<'a>(
+    input: &Input<'a, '_>,
     policy: &Policy,
     compaction: Compaction,
     messages_box_id: Option<BoxId>,
-) -> Result<Option<Plan>, compose::Error> {
+) -> Result<Option<Plan<'a>>, compose::Error> {
     let sorted = compose::sort(input, policy)?;
-    let cost = |unit: &Unit| unit.n_tokens(policy.per_message);
+    let cost = |unit: &Unit<'_>| unit.n_tokens(policy.per_message);
     let needed = sorted.fixed(policy) + sorted.history.iter().map(cost).sum();
     if i64::from(needed.get()) * 100 <= i64::from(policy.budget.get()) * i64::from(compaction.at_percent) {
         return Ok(None);
     }
-    let mut units: Vec<&Unit> = sorted.history.iter().filter(|unit| !unit.pinned).chain(&sorted.steps).collect();
+    let mut units: Vec<&Unit<'a>> = sorted.history.iter().filter(|unit| !unit.pinned).chain(&sorted.steps).collect();
     let mut kept = Tokens::ZERO;
     // What the turn did last stays, however large: the model goes on from there.
     let mut is_last_step = !sorted.steps.is_empty();
@@ -181,14 +199,14 @@ pub fn plan(
 
     let mut origins: HashMap<CardId, Vec<Origin>> = HashMap::new();
     for placed in input.history.iter().chain(input.steps) {
-        origins.entry(placed.reading.card_id()).or_default().push(placed.origin);
+        origins.entry(placed.reading.card_id()).or_default().extend(placed.origins());
     }
     let in_session = |origin: &&Origin| messages_box_id == Some(origin.box_id);
-    let of_session = |unit: &&Unit| unit.card_ids().all(|card_id| origins[&card_id].iter().any(|o| in_session(&o)));
-    let (session, turn): (Vec<&Unit>, Vec<&Unit>) = units.into_iter().partition(of_session);
-    let sum = |units: &[&Unit]| -> Tokens { units.iter().map(|unit| cost(unit)).sum() };
+    let of_session = |unit: &&Unit<'a>| unit.card_ids().all(|card_id| origins[&card_id].iter().any(|o| in_session(&o)));
+    let (session, turn): (Vec<&Unit<'a>>, Vec<&Unit<'a>>) = units.into_iter().partition(of_session);
+    let sum = |units: &[&Unit<'a>]| -> Tokens { units.iter().map(|unit| cost(unit)).sum() };
     let (scope, units) = if sum(&session) >= sum(&turn) { (Scope::Session, session) } else { (Scope::Turn, turn) };
-    if units.is_empty() {
+    if units.is_empty() || sum(&units) < compaction.least {
         return Ok(None);
     }
     let places = units.iter().flat_map(|unit| unit.card_ids()).flat_map(|card_id| &origins[&card_id]);
@@ -197,13 +215,15 @@ pub fn plan(
         scope,
         n_tokens: sum(&units),
         covers: covers.map(|origin| Span { box_id: origin.box_id, from: origin.seq, upto: origin.seq }).collect(),
-        messages: units.into_iter().flat_map(|unit| unit.messages.clone()).collect(),
+        messages: units.into_iter().flat_map(Unit::messages).cloned().collect(),
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use waybill_core::card_box::without_repeats;
 
     use super::*;
     use crate::{
@@ -212,7 +232,7 @@ mod tests {
         policy::Order,
     };
 
-    const COMPACTION: Compaction = Compaction { at_percent: 50, keep: Tokens::ZERO };
+    const COMPACTION: Compaction = Compaction { at_percent: 50, keep: Tokens::ZERO, least: Tokens::ZERO };
 
     fn policy(budget: i32) -> Policy {
         Policy { order: Order::Layered, budget: tokens(budget), per_message: Tokens::ZERO }
@@ -239,7 +259,7 @@ mod tests {
             InForce::of(self.session.as_ref(), &self.steps).unwrap()
         }
 
-        fn with_input<T>(&self, f: impl FnOnce(&Input<'_>) -> T) -> T {
+        fn with_input<'a, T>(&'a self, f: impl FnOnce(&Input<'a, '_>) -> T) -> T {
             let in_force = self.in_force();
             let contexts: Contexts = in_force.block().map(|block| (BlockKey::Compression, block)).into_iter().collect();
             f(&Input {
@@ -254,18 +274,19 @@ mod tests {
             })
         }
 
-        fn plan(&self, budget: i32, keep: i32, in_session: bool) -> Option<Plan> {
+        fn plan(&self, budget: i32, keep: i32, in_session: bool) -> Option<Plan<'static>> {
             let compaction = Compaction { keep: tokens(keep), ..COMPACTION };
             let messages_box_id = self.history.first().map(|placed| placed.origin.box_id).filter(|_| in_session);
-            self.with_input(|input| plan(input, &policy(budget), compaction, messages_box_id)).unwrap()
+            let plan = self.with_input(|input| plan(input, &policy(budget), compaction, messages_box_id)).unwrap();
+            plan.map(Plan::into_owned)
         }
 
-        fn names(&self, messages: &[Message]) -> String {
+        fn names(&self, messages: &[Message<'_>]) -> String {
             messages.iter().map(|message| self.kit.name(message)).collect::<Vec<_>>().join(" ")
         }
 
         /// Writes the summary to where it belongs.
-        fn apply(&mut self, plan: &Plan, text: &str) {
+        fn apply(&mut self, plan: &Plan<'_>, text: &str) {
             let summary = plan.summary(text.into(), &self.in_force());
             let card = kit::stored(summary.draft());
             self.kit.names.insert(card.card_id, text.into());
@@ -277,7 +298,7 @@ mod tests {
                         None => (BoxId::new(), 1),
                     };
                     let reading = Reading::Live(Box::new(card));
-                    self.steps.push(Placed { place: seq, origin: Origin { box_id, seq }, reading });
+                    self.steps.push(Placed { place: seq, origin: Origin { box_id, seq }, also: Vec::new(), reading });
                 }
             }
         }
@@ -346,13 +367,51 @@ mod tests {
         assert_eq!(second.summary.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 4)]);
     }
 
+    /// The reader gives a card at its first place, which knows the others; a summary may stand for any of them.
     #[test]
     fn a_card_at_two_places_is_covered_at_both() {
         let mut case = case("u3 a3 u4", "");
-        let again = Placed { place: 4, origin: Origin { box_id: BoxId::new(), seq: 1 }, ..case.history[0].clone() };
-        case.history.push(again);
-        case.apply(&case.plan(10, 4, true).unwrap(), "s1");
+        let session = case.history[0].origin;
+        let elsewhere = Origin { box_id: BoxId::new(), seq: 1 };
+        let again = Placed { origin: elsewhere, ..case.history[0].clone() };
+        case.history.insert(0, again);
+        case.history = without_repeats(case.history);
+        assert_eq!((case.history[0].origin, &case.history[0].also[..]), (elsewhere, &[session][..]));
+        case.history.swap(0, 1); // for the test's own idea of what the session's box is
+        let plan = case.plan(10, 4, true).unwrap();
+        let spans: Vec<Span> = plan.covers.spans().collect();
+        assert_eq!(spans, [Span::prefix(session.box_id, 2)], "of the session, and of no other box");
+        case.apply(&plan, "s1");
         assert_eq!(case.shown(), "s1 u4 u1");
+    }
+
+    /// What a summary stands for does not change what belongs together.
+    #[test]
+    fn what_comes_after_a_summary_does_not_join_what_it_covers() {
+        let grow = |before: &str, after: &str, shown: &str| {
+            let mut case = case(before, "");
+            case.apply(&case.plan(1, 0, true).unwrap(), "s1");
+            let box_id = case.history[0].origin.box_id;
+            for word in after.split_whitespace() {
+                let seq = i64::try_from(case.history.len()).unwrap() + 1;
+                let placed = case.kit.placed(word).remove(0);
+                case.history.push(Placed { place: seq, origin: Origin { box_id, seq }, ..placed });
+            }
+            assert_eq!(case.shown(), shown);
+        };
+        grow("a1", "t1x r1x", "s1 t1x r1x u1"); // a call right behind a thought that is covered
+        grow("c1x r1x", "r2x u3", "s1 u3 u1"); // a second result of a call that is covered
+        grow("u1 a2", "u3", "s1 u3 u1");
+    }
+
+    #[test]
+    fn what_is_too_little_is_not_worth_a_summary() {
+        let case = case("u3 a3", "");
+        let plan = |least: i32| {
+            let compaction = Compaction { least: tokens(least), ..COMPACTION };
+            case.with_input(|input| plan(input, &policy(10), compaction, None)).unwrap().is_some()
+        };
+        assert!(plan(6) && !plan(7));
     }
 
     #[test]

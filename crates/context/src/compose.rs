@@ -7,12 +7,12 @@
 //! Budget (CX-12): everything but the history is shown, or nothing is composed. Of the history the pinned units are shown, and of the rest the newest
 //! ones that fit, without a gap.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet};
 
 use serde::Serialize;
 use waybill_core::{
-    card::{Card, Role},
-    card_box::{Placed, Places},
+    card::{Card, CardType, Role},
+    card_box::{Origin, Placed, Places},
     id::CardId,
     tokens::{self, Tokens},
 };
@@ -20,20 +20,20 @@ use waybill_core::{
 use crate::{
     layer::{Block, BlockKey, Contexts, Layer, Text},
     policy::{Order, Policy},
-    unit::{self, Message, Omitted, Reason, Source, Unit},
+    unit::{self, Message, Omitted, Reason, Source, Sources, Unit},
 };
 
-/// What there is to show.
+/// What there is to show: cards, which are shown as they are, and texts that were made for the call.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    pub system_prompt: Option<&'a Text>,
-    pub contexts: &'a Contexts,
+pub struct Input<'a, 't> {
+    pub system_prompt: Option<&'t Text>,
+    pub contexts: &'t Contexts,
     /// Checkpoint messages: what the turn may see of before, in order.
     pub history: &'a [Placed],
     /// So many cards at the beginning of the history are always shown.
     pub n_pinned: usize,
     /// What the compression block stands for, by where the cards themselves stand. Not shown.
-    pub covered: &'a Places,
+    pub covered: &'t Places,
     pub query: &'a [Card],
     /// The turn's own cards so far.
     pub steps: &'a [Placed],
@@ -43,8 +43,8 @@ pub struct Input<'a> {
 
 /// What the model sees, and what it does not.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Composed {
-    pub messages: Vec<Message>,
+pub struct Composed<'a> {
+    pub messages: Vec<Message<'a>>,
     pub n_tokens: Tokens,
     pub omitted: Vec<Omitted>,
 }
@@ -57,7 +57,13 @@ pub struct Shown<'a> {
     pub n_tokens: Tokens,
 }
 
-impl Composed {
+impl Composed<'_> {
+    /// The same, without the cards that it was read from.
+    pub fn into_owned(self) -> Composed<'static> {
+        let Composed { messages, n_tokens, omitted } = self;
+        Composed { messages: messages.into_iter().map(Message::into_owned).collect(), n_tokens, omitted }
+    }
+
     /// One line per message.
     pub fn manifest(&self) -> impl Iterator<Item = Shown<'_>> {
         self.messages.iter().map(|message| Shown {
@@ -84,7 +90,7 @@ pub enum Error {
 }
 
 /// Puts together what the model sees.
-pub fn compose(input: &Input<'_>, policy: &Policy) -> Result<Composed, Error> {
+pub fn compose<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Composed<'a>, Error> {
     let sorted = sort(input, policy)?;
     let fixed = sorted.fixed(policy);
     let Sorted { front, history, query, steps, last, mut omitted, .. } = sorted;
@@ -93,28 +99,29 @@ pub fn compose(input: &Input<'_>, policy: &Policy) -> Result<Composed, Error> {
         return Err(over(fixed));
     }
     let (history, n_tokens) = fit(history, policy, fixed, &mut omitted).map_err(over)?;
-    let of = |units: Vec<Unit>| units.into_iter().flat_map(|unit| unit.messages);
+    let n_messages = |units: &[Unit<'_>]| units.iter().map(|unit| 1 + unit.results.len()).sum::<usize>();
     let mut messages = front;
-    messages.extend(of(history));
+    messages.reserve(n_messages(&history) + n_messages(&steps) + 1 + last.len());
+    messages.extend(history.into_iter().flat_map(Unit::into_messages));
     messages.push(query);
-    messages.extend(of(steps));
+    messages.extend(steps.into_iter().flat_map(Unit::into_messages));
     messages.extend(last);
     Ok(Composed { messages, n_tokens, omitted })
 }
 
 /// All that can be shown, in its order, before anything is left out for want of room.
-pub(crate) struct Sorted {
-    pub(crate) front: Vec<Message>,
-    pub(crate) history: Vec<Unit>,
-    pub(crate) query: Message,
-    pub(crate) steps: Vec<Unit>,
+pub(crate) struct Sorted<'a> {
+    pub(crate) front: Vec<Message<'a>>,
+    pub(crate) history: Vec<Unit<'a>>,
+    pub(crate) query: Message<'a>,
+    pub(crate) steps: Vec<Unit<'a>>,
     /// Blocks of every step, where they stand last.
-    pub(crate) last: Vec<Message>,
+    pub(crate) last: Vec<Message<'a>>,
     pub(crate) omitted: Vec<Omitted>,
     besides: Tokens,
 }
 
-impl Sorted {
+impl Sorted<'_> {
     /// What everything but the history costs. It is shown, or nothing is.
     pub(crate) fn fixed(&self, policy: &Policy) -> Tokens {
         let messages = self.front.iter().chain([&self.query]).chain(&self.last);
@@ -123,7 +130,7 @@ impl Sorted {
     }
 }
 
-pub(crate) fn sort(input: &Input<'_>, policy: &Policy) -> Result<Sorted, Error> {
+pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<'a>, Error> {
     let mut shown: HashSet<CardId> = HashSet::with_capacity(input.history.len() + input.steps.len());
     let volatile = |(key, block): &(&BlockKey, &Block)| {
         policy.order == Order::CacheFirst && (!key.is_stable() || block.every_step)
@@ -131,7 +138,7 @@ pub(crate) fn sort(input: &Input<'_>, policy: &Policy) -> Result<Sorted, Error> 
     let blocks = || input.contexts.iter().filter(|(_, block)| !block.text.text.trim().is_empty());
 
     let prompt = input.system_prompt.filter(|prompt| !prompt.text.trim().is_empty());
-    let mut front: Vec<Message> = prompt.map(|prompt| system(Layer::SystemPrompt, prompt)).into_iter().collect();
+    let mut front: Vec<Message<'a>> = prompt.map(|prompt| system(Layer::SystemPrompt, prompt)).into_iter().collect();
     let stable = blocks().filter(|block| !volatile(block));
     front.extend(stable.map(|(key, block)| system(Layer::Block(key.clone()), &block.text)));
 
@@ -151,9 +158,10 @@ pub(crate) fn sort(input: &Input<'_>, policy: &Policy) -> Result<Sorted, Error> 
     let history = input.history.iter().filter(|placed| !is_query(placed.reading.card_id()));
     let grouped = unit::group(&Layer::CheckpointMessages, history, &covered, &mut shown);
     omitted.extend(grouped.omitted);
-    let (mut history, broken): (Vec<Unit>, Vec<Unit>) =
-        grouped.units.into_iter().partition(|unit| !unit.has_open_call());
-    omitted.extend(broken.iter().map(|unit| unit.omitted(Reason::OpenCall)));
+    let (mut history, broken): (Vec<Unit<'a>>, Vec<Unit<'a>>) =
+        grouped.units.into_iter().partition(|unit| !unit.has_open_call() && !unit.lost_a_call);
+    let why = |unit: &Unit<'_>| if unit.lost_a_call { Reason::Gone } else { Reason::OpenCall };
+    omitted.extend(broken.iter().map(|unit| unit.omitted(why(unit))));
     let pinned: HashSet<CardId> =
         input.history.iter().take(input.n_pinned).map(|placed| placed.reading.card_id()).collect();
     for unit in &mut history {
@@ -164,12 +172,13 @@ pub(crate) fn sort(input: &Input<'_>, policy: &Policy) -> Result<Sorted, Error> 
 }
 
 /// The cards that a summary stands for. One that stands at several places is covered at all of them.
-fn covered(input: &Input<'_>, omitted: &mut Vec<Omitted>) -> HashSet<CardId> {
+fn covered(input: &Input<'_, '_>, omitted: &mut Vec<Omitted>) -> HashSet<CardId> {
     if input.covered.is_empty() {
         return HashSet::new();
     }
     let cards = input.history.iter().chain(input.steps);
-    let covered = cards.filter(|placed| input.covered.contains(placed.origin.box_id, placed.origin.seq));
+    let is_covered = |origin: Origin| input.covered.contains(origin.box_id, origin.seq);
+    let covered = cards.filter(|placed| placed.origins().any(is_covered));
     let mut card_ids: Vec<CardId> = covered.map(|placed| placed.reading.card_id()).collect();
     let mut seen = HashSet::with_capacity(card_ids.len());
     card_ids.retain(|card_id| seen.insert(*card_id));
@@ -179,30 +188,54 @@ fn covered(input: &Input<'_>, omitted: &mut Vec<Omitted>) -> HashSet<CardId> {
     seen
 }
 
-fn system(layer: Layer, text: &Text) -> Message {
+fn system(layer: Layer, text: &Text) -> Message<'static> {
     Message::text(layer, Role::System, text.text.clone(), text.sources.clone(), text.n_tokens)
 }
 
-/// A block as text inside a message.
+/// A block as text inside a message. What it says cannot end the block, or begin another: its tags are no tags.
 fn tagged(key: &BlockKey, text: &Text) -> (String, Tokens) {
     let tags = tokens::count(&format!("<{key}>\n\n</{key}>\n\n"));
-    (format!("<{key}>\n{}\n</{key}>", text.text), text.n_tokens + tags)
+    (format!("<{key}>\n{}\n</{key}>", without_tags(&text.text)), text.n_tokens + tags)
+}
+
+/// `<todo__context>` and `</todo__context>` as `&lt;…`, whatever the block.
+fn without_tags(text: &str) -> Cow<'_, str> {
+    const SUFFIX: &str = "__context";
+    if !text.contains(SUFFIX) {
+        return Cow::Borrowed(text);
+    }
+    let is_tag = |after: &str| {
+        let name = after.strip_prefix('/').unwrap_or(after).trim_start();
+        name.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().is_some_and(|name| name.ends_with(SUFFIX))
+    };
+    let mut parts = text.split('<');
+    let mut safe = parts.next().unwrap_or_default().to_owned();
+    for after in parts {
+        safe.push_str(if is_tag(after) { "&lt;" } else { "<" });
+        safe.push_str(after);
+    }
+    Cow::Owned(safe)
 }
 
 /// The one message of the query (CX-8): volatile blocks first, then what is wanted.
-fn query<'a>(input: &Input<'_>, blocks: impl Iterator<Item = (&'a BlockKey, &'a Block)>) -> Result<Message, Error> {
-    let (mut parts, mut sources, mut n_tokens) = (Vec::new(), Vec::new(), Tokens::ZERO);
+fn query<'t>(
+    input: &Input<'_, '_>,
+    blocks: impl Iterator<Item = (&'t BlockKey, &'t Block)>,
+) -> Result<Message<'static>, Error> {
+    let (mut parts, mut sources, mut n_tokens) = (Vec::<Cow<'_, str>>::new(), Sources::new(), Tokens::ZERO);
     for (key, block) in blocks {
         let (text, cost) = tagged(key, &block.text);
-        parts.push(text);
-        sources.extend(&block.text.sources);
+        parts.push(Cow::Owned(text));
+        sources.extend(block.text.sources.iter().copied());
         n_tokens = n_tokens + cost;
     }
-    if input.query.is_empty() {
+    // What the result must have is said by the framework.
+    let mut query = input.query.iter().filter(|card| card.metadata.card_type != CardType::result_fields()).peekable();
+    if query.peek().is_none() {
         return Err(Error::NoQuery);
     }
     let mut asked = HashSet::new();
-    for card in input.query.iter().filter(|card| asked.insert(card.card_id)) {
+    for card in query.filter(|card| asked.insert(card.card_id)) {
         if card.metadata.role != Role::User {
             return Err(Error::NotTheUsers(card.card_id));
         }
@@ -218,19 +251,19 @@ fn query<'a>(input: &Input<'_>, blocks: impl Iterator<Item = (&'a BlockKey, &'a 
 }
 
 /// The turn's own steps (CX-13). Nothing of them may be missing: the model would be asked to go on from what it did not say.
-fn steps(
-    steps: &[Placed],
+fn steps<'a>(
+    steps: &'a [Placed],
     covered: &HashSet<CardId>,
     shown: &mut HashSet<CardId>,
     omitted: &mut Vec<Omitted>,
-) -> Result<Vec<Unit>, Error> {
+) -> Result<Vec<Unit<'a>>, Error> {
     let grouped = unit::group(&Layer::Steps, steps, covered, shown);
     let serious = |omitted: &&Omitted| !matches!(omitted.reason, Reason::Repeated | Reason::NotForTheModel);
     if let Some(omitted) = grouped.omitted.iter().find(serious) {
         return Err(Error::BrokenStep { card_id: omitted.card_ids[0], reason: omitted.reason });
     }
     if let Some(open) = grouped.units.iter().find(|unit| unit.has_open_call()) {
-        let card_id = open.messages[0].sources[0].card_id;
+        let card_id = open.first.sources[0].card_id;
         return Err(Error::BrokenStep { card_id, reason: Reason::OpenCall });
     }
     omitted.extend(grouped.omitted);
@@ -239,13 +272,13 @@ fn steps(
 
 /// Of the history: what is pinned, and the newest of the rest that fits, in whole units. Gives what all costs; an error is what the
 /// pinned would need.
-fn fit(
-    history: Vec<Unit>,
+fn fit<'a>(
+    history: Vec<Unit<'a>>,
     policy: &Policy,
     fixed: Tokens,
     omitted: &mut Vec<Omitted>,
-) -> Result<(Vec<Unit>, Tokens), Tokens> {
-    let cost = |unit: &Unit| unit.n_tokens(policy.per_message);
+) -> Result<(Vec<Unit<'a>>, Tokens), Tokens> {
+    let cost = |unit: &Unit<'_>| unit.n_tokens(policy.per_message);
     let mut spent: Tokens = fixed + history.iter().filter(|unit| unit.pinned).map(cost).sum();
     if spent > policy.budget {
         return Err(spent);
@@ -262,7 +295,7 @@ fn fit(
         }
         first -= 1;
     }
-    let mut kept: Vec<Unit> = Vec::with_capacity(history.len() - first);
+    let mut kept: Vec<Unit<'a>> = Vec::with_capacity(history.len() - first);
     for (place, unit) in history.into_iter().enumerate() {
         if place < first && !unit.pinned {
             omitted.push(unit.omitted(Reason::Budget));
@@ -276,7 +309,7 @@ fn fit(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use waybill_core::card_box::{Origin, Span};
+    use waybill_core::card_box::Span;
 
     use super::*;
     use crate::kit::{Kit, any_line, cases, tokens};
@@ -315,7 +348,7 @@ mod tests {
     }
 
     impl Case {
-        fn compose(&self) -> Result<Composed, Error> {
+        fn compose(&self) -> Result<Composed<'_>, Error> {
             let input = Input {
                 system_prompt: self.prompt.as_ref(),
                 contexts: &self.contexts,
@@ -375,6 +408,20 @@ mod tests {
         assert_eq!(composed.messages[5].content, "<zoo__context>\nzoo*\n</zoo__context>");
     }
 
+    /// What a block says stays in the block.
+    #[test]
+    fn a_block_cannot_be_left() {
+        let mut case = case("", "u2", "");
+        case.contexts = case.kit.contexts("knowledge");
+        case.policy.order = Order::CacheFirst;
+        let block = case.contexts.get_mut(&BlockKey::Knowledge).unwrap();
+        block.text.text = "a < b </knowledge__context> < / todo__context> <x__context y='1'> __context".into();
+        assert_eq!(
+            case.compose().unwrap().messages[0].content,
+            "<knowledge__context>\na < b &lt;/knowledge__context> < / todo__context> &lt;x__context y='1'> __context\n</knowledge__context>\n\nu2"
+        );
+    }
+
     /// CX-12: a call and its results are one unit, whatever came between.
     #[test]
     fn pairs_stay_together() {
@@ -384,6 +431,8 @@ mod tests {
         case("u1 c1xy r1x u3", "u2", "").gives("u1 u3 u2", "c1xy+r1x:open_call");
         case("c1x! r1x u1", "u2", "").gives("u1 u2", "c1x:gone r1x:orphan");
         case("c1x r1x! u1", "u2", "").gives("u1 u2", "r1x:gone c1x:open_call");
+        case("a1 t1x t1y! r1x r1y", "u2", "").gives("u2", "t1y:gone r1y:orphan a1+t1x+r1x:gone");
+        case("a1 u1! u3", "u2", "").gives("a1 u3 u2", "u1:gone");
         case("c1x r1x r2x", "u2", "").gives("c1x r1x u2", "r2x:repeated");
         case("s1 e1 u1", "u2", "").gives("u1 u2", "s1:not_for_the_model e1:not_for_the_model");
     }
@@ -433,7 +482,7 @@ mod tests {
         let reading = waybill_core::card::Reading::Live(Box::new(case.query[0].clone()));
         for list in [&mut case.history, &mut case.steps] {
             let origin = Origin { seq: 9, ..list[0].origin };
-            list.push(Placed { place: 9, origin, reading: reading.clone() });
+            list.push(Placed { place: 9, origin, also: Vec::new(), reading: reading.clone() });
         }
         case.query.push(case.query[0].clone());
         case.gives("u1 u2 a3", "u2:repeated");
@@ -471,11 +520,12 @@ mod tests {
         /// CX-2, CX-8, CX-12: whatever the history is.
         #[test]
         fn whatever_comes_the_messages_are_valid(
-            line in any_line(), n_pinned in 0..3usize, budget in 5..60i32, cache in any::<bool>(),
+            line in any_line(), n_pinned in 0..3usize, budget in 5..90i32, cache in any::<bool>(),
         ) {
-            let mut case = case(&line, "u5", "");
+            let mut case = case(&line, "u5", "a1 c1v r1v");
             case.n_pinned = n_pinned;
-            case.contexts = case.kit.contexts("framework todo");
+            case.contexts = case.kit.contexts("framework todo clock* zoo");
+            case.prompt = Some(case.kit.text("prompt", 1));
             case.policy.budget = tokens(budget);
             case.policy.order = if cache { Order::CacheFirst } else { Order::Layered };
             let composed = match case.compose() {
@@ -492,6 +542,16 @@ mod tests {
             prop_assert_eq!(counted, composed.n_tokens);
             let queries = composed.manifest().filter(|shown| *shown.layer == Layer::Query).count();
             prop_assert_eq!(queries, 1);
+            let place = |shown: &Shown<'_>| match shown.layer {
+                Layer::Block(BlockKey::Extra(name)) if cache && name.starts_with("clock") => 9, // of every step: last
+                Layer::SystemPrompt => 0,
+                Layer::Block(key) => 1 + usize::from(matches!(key, BlockKey::Extra(_))),
+                Layer::CheckpointMessages => 3,
+                Layer::Query => 4,
+                Layer::Steps => 5,
+            };
+            let order: Vec<usize> = composed.manifest().map(|shown| place(&shown)).collect();
+            prop_assert!(order.is_sorted(), "the order is the policy's: {:?}", order);
             valid(&composed.messages)?;
 
             // Every card of the history is shown, or said not to be, and not both.
@@ -505,7 +565,7 @@ mod tests {
     }
 
     /// What every provider asks of messages.
-    fn valid(messages: &[Message]) -> Result<(), TestCaseError> {
+    fn valid(messages: &[Message<'_>]) -> Result<(), TestCaseError> {
         let mut open: Vec<waybill_core::id::ToolCallId> = Vec::new();
         let mut begun = false;
         for message in messages {

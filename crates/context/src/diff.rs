@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Serialize;
 use waybill_core::{id::CardId, tokens::Tokens};
 
-use crate::{compose::Composed, layer::Layer, unit::Message};
+use crate::{call::Call, compose::Composed, layer::Layer, unit::Message};
 
 /// A card of one of the two calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -17,7 +17,7 @@ pub struct Line {
 /// The first message that is not the same: from here on a cache misses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Break {
-    /// Of the messages, from 1.
+    /// Of the messages, from 1; 0 where it is the tools, which stand before all of them.
     pub message: usize,
     pub left: Option<Layer>,
     pub right: Option<Layer>,
@@ -43,7 +43,18 @@ pub struct Diff {
 }
 
 /// What the right call saw other than the left one.
-pub fn diff(left: &Composed, right: &Composed) -> Diff {
+pub fn diff(left: &Call<'_>, right: &Call<'_>) -> Diff {
+    let mut found = of_messages(&left.composed, &right.composed);
+    let (theirs, ours) = (left.receipt.tools_card_id, right.receipt.tools_card_id);
+    if theirs != ours {
+        let card_ids = ours.or(theirs).into_iter().collect();
+        found.first_break = Some(Break { message: 0, left: None, right: None, card_ids });
+        (found.same_messages, found.same_tokens) = (0, Tokens::ZERO);
+    }
+    found
+}
+
+fn of_messages(left: &Composed<'_>, right: &Composed<'_>) -> Diff {
     let (left_lines, right_lines) = (lines(left), lines(right));
     let only = |these: &[Line], those: &[Line]| -> Vec<Line> {
         let those: HashSet<CardId> = those.iter().map(|line| line.card_id).collect();
@@ -64,8 +75,8 @@ pub fn diff(left: &Composed, right: &Composed) -> Diff {
     }
 }
 
-fn lines(composed: &Composed) -> Vec<Line> {
-    let of = |message: &Message| -> Vec<Line> {
+fn lines(composed: &Composed<'_>) -> Vec<Line> {
+    let of = |message: &Message<'_>| -> Vec<Line> {
         let line = |card_id| Line { layer: message.layer.clone(), card_id };
         message.sources.iter().map(|source| line(source.card_id)).collect()
     };
@@ -73,13 +84,13 @@ fn lines(composed: &Composed) -> Vec<Line> {
 }
 
 /// Whether a provider reads the same.
-fn is_same(left: &Message, right: &Message) -> bool {
+fn is_same(left: &Message<'_>, right: &Message<'_>) -> bool {
     (left.role, &left.content, &left.tool_calls, left.tool_call_id)
         == (right.role, &right.content, &right.tool_calls, right.tool_call_id)
 }
 
-fn first_break(left: Option<&Message>, right: Option<&Message>, same: usize) -> Break {
-    let sources = |message: Option<&Message>| -> Vec<CardId> {
+fn first_break(left: Option<&Message<'_>>, right: Option<&Message<'_>>, same: usize) -> Break {
+    let sources = |message: Option<&Message<'_>>| -> Vec<CardId> {
         message.iter().flat_map(|message| &message.sources).map(|source| source.card_id).collect()
     };
     let (theirs, ours) = (sources(left), sources(right));
@@ -88,11 +99,11 @@ fn first_break(left: Option<&Message>, right: Option<&Message>, same: usize) -> 
         // Something was taken away.
         card_ids = theirs.into_iter().filter(|card_id| !ours.contains(card_id)).collect();
     }
-    let layer = |message: Option<&Message>| message.map(|message| message.layer.clone());
+    let layer = |message: Option<&Message<'_>>| message.map(|message| message.layer.clone());
     Break { message: same + 1, left: layer(left), right: layer(right), card_ids }
 }
 
-fn layers(left: &Composed, right: &Composed) -> BTreeMap<String, (Tokens, Tokens)> {
+fn layers(left: &Composed<'_>, right: &Composed<'_>) -> BTreeMap<String, (Tokens, Tokens)> {
     let mut layers: BTreeMap<String, (Tokens, Tokens)> = BTreeMap::new();
     for message in &left.messages {
         let tokens = &mut layers.entry(message.layer.to_string()).or_default().0;
@@ -132,8 +143,8 @@ mod tests {
     use super::*;
     use crate::{golden, wire::Adapter};
 
-    fn composed(script: &str) -> Composed {
-        golden::read(script).call(Adapter::OpenaiChat).composed
+    fn call(script: &str) -> Call<'static> {
+        golden::read(script).call(Adapter::OpenaiChat)
     }
 
     const SCRIPT: &str = "react cache_first 900
@@ -148,10 +159,10 @@ query: q";
     /// NX-2: a call that only goes on keeps its whole prefix.
     #[test]
     fn what_goes_on_breaks_nothing() {
-        let left = composed(SCRIPT);
-        let right = composed(&format!("{SCRIPT}\nsteps\n  assistant: said"));
+        let left = call(SCRIPT);
+        let right = call(&format!("{SCRIPT}\nsteps\n  assistant: said"));
         let diff = diff(&left, &right);
-        assert_eq!((diff.first_break.clone(), diff.same_messages), (None, left.messages.len()));
+        assert_eq!((diff.first_break.clone(), diff.same_messages), (None, left.composed.messages.len()));
         assert_eq!((diff.only_left.len(), diff.only_right.len(), diff.moved.len()), (0, 1, 0));
         assert_eq!(diff.layers.keys().collect::<Vec<_>>(), ["steps"]);
     }
@@ -159,21 +170,21 @@ query: q";
     /// NX-2: in the script's cards, a line is the same card as long as it stands in the same place.
     #[test]
     fn the_card_that_broke_the_prefix_is_named() {
-        let left = composed(SCRIPT);
-        let right = composed(&SCRIPT.replace("[ ]", "[x]"));
+        let left = call(SCRIPT);
+        let right = call(&SCRIPT.replace("[ ]", "[x]"));
         let found = diff(&left, &right);
         let place = found.first_break.unwrap();
         assert_eq!((place.message, place.right), (6, Some(Layer::Query)));
-        let todo = right.messages[5].sources[0].card_id;
+        let todo = right.composed.messages[5].sources[0].card_id;
         assert_eq!((place.card_ids, found.only_right[0].card_id), (vec![todo], todo));
 
         // In the layered order the same change is seen two messages earlier, before the history.
-        let layered = |script: &str| composed(&script.replace("cache_first", "layered"));
+        let layered = |script: &str| call(&script.replace("cache_first", "layered"));
         let found = diff(&layered(SCRIPT), &layered(&SCRIPT.replace("[ ]", "[x]")));
         assert_eq!(found.first_break.unwrap().message, 3);
 
         let mut shorter = left.clone();
-        let gone = shorter.messages.remove(3);
+        let gone = shorter.composed.messages.remove(3);
         let found = diff(&left, &shorter);
         assert_eq!(found.first_break.unwrap().message, 4);
         assert_eq!(found.only_left, [Line { layer: Layer::CheckpointMessages, card_id: gone.sources[0].card_id }]);
@@ -181,12 +192,22 @@ query: q";
 
     #[test]
     fn what_moved_is_the_least_that_had_to() {
-        let left = composed(SCRIPT);
+        let left = call(SCRIPT);
         let mut right = left.clone();
-        let first = right.messages.remove(2);
-        right.messages.insert(4, first.clone());
+        let first = right.composed.messages.remove(2);
+        right.composed.messages.insert(4, first.clone());
         let diff = diff(&left, &right);
         assert_eq!(diff.moved, [first.sources[0].card_id]);
         assert!(diff.only_left.is_empty() && diff.only_right.is_empty());
+    }
+
+    /// The tools stand before everything: other tools, and nothing of the prefix is left.
+    #[test]
+    fn other_tools_break_everything() {
+        let left = call(SCRIPT);
+        let mut right = left.clone();
+        right.receipt.tools_card_id = None;
+        let place = diff(&left, &right).first_break.unwrap();
+        assert_eq!((place.message, place.card_ids), (0, vec![left.receipt.tools_card_id.unwrap()]));
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use waybill_core::{card::Field, id::AgentId};
 
-use crate::policy::Process;
+use crate::{policy::Process, todo::one_line};
 
 /// What a slot is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,10 @@ impl Facts<'_> {
             Slot::ParentAgentId => self.parent_agent_id.map(|agent_id| agent_id.to_string()),
             Slot::Process => Some(self.process.as_str().to_owned()),
             Slot::ResultFields => {
-                let lines = self.result_fields.iter().map(|field| format!("- {}: {}", field.name, field.description));
+                let lines = self
+                    .result_fields
+                    .iter()
+                    .map(|field| format!("- {}: {}", one_line(&field.name), one_line(&field.description)));
                 let lines: Vec<String> = lines.collect();
                 (!lines.is_empty()).then(|| lines.join("\n"))
             }

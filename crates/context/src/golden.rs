@@ -107,7 +107,12 @@ impl Pen {
 fn summary(span: &str, text: &str, box_id: BoxId) -> Summary {
     let (from, upto) = span.split_once('-').unwrap();
     let span = Span { box_id, from: from.parse().unwrap(), upto: upto.parse().unwrap() };
-    Summary { text: text.to_owned(), covers: Places::from_iter([span]), previous_card_id: None }
+    Summary {
+        text: text.to_owned(),
+        n_tokens: waybill_core::tokens::count(text),
+        covers: Places::from_iter([span]),
+        previous_card_id: None,
+    }
 }
 
 pub(crate) fn read(script: &str) -> Scene {
@@ -149,7 +154,7 @@ pub(crate) fn read(script: &str) -> Scene {
                 None => Reading::Live(Box::new(pen.line(line, history_box_id))),
             };
             let seq = i64::try_from(list.len()).unwrap() + 1;
-            list.push(Placed { place: seq, origin: Origin { box_id, seq }, reading });
+            list.push(Placed { place: seq, origin: Origin { box_id, seq }, also: Vec::new(), reading });
             continue;
         }
         let (key, text) = line.split_once(": ").unwrap_or((line, ""));
@@ -169,7 +174,7 @@ pub(crate) fn read(script: &str) -> Scene {
                 let list = if in_steps { &mut materials.steps } else { &mut materials.history };
                 let (box_id, seq) =
                     (if in_steps { output_box_id } else { history_box_id }, i64::try_from(list.len()).unwrap() + 1);
-                list.push(Placed { place: seq, origin: Origin { box_id, seq }, reading: query });
+                list.push(Placed { place: seq, origin: Origin { box_id, seq }, also: Vec::new(), reading: query });
             }
             "fields" => {
                 let (name, description) = text.split_once(" = ").unwrap();
@@ -204,8 +209,8 @@ fn tools(pen: &mut Pen) -> Card {
 }
 
 impl Scene {
-    pub(crate) fn call(&self, adapter: Adapter) -> Call {
-        self.materials.call(&self.manner(adapter)).unwrap()
+    pub(crate) fn call(&self, adapter: Adapter) -> Call<'static> {
+        self.materials.call(&self.manner(adapter)).unwrap().into_owned()
     }
 
     pub(crate) fn manner(&self, adapter: Adapter) -> Manner {

@@ -65,7 +65,12 @@ impl Kit {
         let box_id = BoxId::new();
         line.split_whitespace()
             .zip(1..)
-            .map(|(word, seq)| Placed { place: seq, origin: Origin { box_id, seq }, reading: self.reading(word) })
+            .map(|(word, seq)| Placed {
+                place: seq,
+                origin: Origin { box_id, seq },
+                also: Vec::new(),
+                reading: self.reading(word),
+            })
             .collect()
     }
 
@@ -118,7 +123,7 @@ impl Kit {
     }
 
     /// A message by the cards it came from.
-    pub(crate) fn name(&self, message: &Message) -> String {
+    pub(crate) fn name(&self, message: &Message<'_>) -> String {
         let name = |card_id: &CardId| self.names.get(card_id).cloned().unwrap_or_else(|| "block".into());
         message.sources.iter().map(|source| name(&source.card_id)).collect::<Vec<_>>().join("+")
     }
@@ -126,7 +131,7 @@ impl Kit {
     pub(crate) fn text(&mut self, name: &str, n: i32) -> Text {
         let source = Source { card_id: CardId::new(), hash: CardHash::from_bytes([7; 32]) };
         self.names.insert(source.card_id, name.to_owned());
-        Text { text: name.to_owned(), n_tokens: tokens(n), sources: vec![source] }
+        Text { text: name.to_owned(), n_tokens: tokens(n), sources: smallvec::smallvec![source] }
     }
 
     /// `todo framework* zoo`: a star for those of every step.

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize, Serializer};
+use smallvec::smallvec;
 use waybill_core::{card::Card, tokens::Tokens};
 
-use crate::unit::{self, Source};
+use crate::unit::{self, Sources};
 
 /// In the order of the default policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,13 +116,13 @@ pub struct Text {
     pub text: String,
     pub n_tokens: Tokens,
     /// The cards that say it. A block that was rendered is a card that only receipts refer to (CX-5).
-    pub sources: Vec<Source>,
+    pub sources: Sources,
 }
 
 impl Text {
     /// What a card says.
     pub fn of(card: &Card) -> Text {
-        Text { text: unit::text_of(card), n_tokens: card.n_tokens, sources: vec![unit::source(card)] }
+        Text { text: unit::text_of(card).into_owned(), n_tokens: card.n_tokens, sources: smallvec![unit::source(card)] }
     }
 }
 

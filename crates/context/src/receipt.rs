@@ -136,7 +136,7 @@ pub enum Error {
 }
 
 impl Receipt {
-    pub(crate) fn new(materials: &Materials, manner: &Manner, composed: &Composed, request: &[u8]) -> Receipt {
+    pub(crate) fn new(materials: &Materials, manner: &Manner, composed: &Composed<'_>, request: &[u8]) -> Receipt {
         let card_id = |card: &Option<Card>| card.as_ref().map(|card| card.card_id);
         let block = |block: &Collected| BlockRef {
             key: block.key.clone(),
@@ -212,7 +212,7 @@ impl Receipt {
     }
 
     /// The same call again, bytes and all, or why it cannot be had.
-    pub fn render(&self, found: Found) -> Result<Call, Error> {
+    pub fn render(&self, found: Found) -> Result<Call<'static>, Error> {
         let adapter = self.adapter()?;
         let cards: HashMap<CardId, Reading> =
             found.cards.into_iter().map(|reading| (reading.card_id(), reading)).collect();
@@ -226,11 +226,9 @@ impl Receipt {
         let readings = cards.values().chain(shown.map(|placed| &placed.reading));
         let erased: BTreeSet<CardId> =
             readings.filter(|reading| matches!(reading, Reading::Gone(_))).map(Reading::card_id).collect();
-        if !erased.is_empty() {
-            let hashes = cards.iter().map(|(card_id, reading)| (*card_id, reading.hash())).collect();
-            let cards_verified = self.hash_cards(&hashes, &found.history, &found.steps) == self.cards_hash;
-            return Err(Error::Erased { card_ids: erased.into_iter().collect(), cards_verified });
-        }
+        let hashes = cards.iter().map(|(card_id, reading)| (*card_id, reading.hash())).collect();
+        let cards_verified = self.hash_cards(&hashes, &found.history, &found.steps) == self.cards_hash;
+        let gone = || Error::Erased { card_ids: erased.iter().copied().collect(), cards_verified };
         let end = |placed: Placed| match &placed.reading {
             Reading::Live(card) if was_gone(&placed) => {
                 let why = Gone::Expired;
@@ -239,6 +237,9 @@ impl Receipt {
             }
             _ => placed,
         };
+        if cards.values().any(|reading| matches!(reading, Reading::Gone(_))) {
+            return Err(gone());
+        }
         let card = |card_id: &CardId| match &cards[card_id] {
             Reading::Live(card) => (**card).clone(),
             Reading::Gone(_) => unreachable!("what was erased has been said"),
@@ -263,12 +264,15 @@ impl Receipt {
             left_out: self.left_out.clone(),
             read_at: self.read_at,
         };
-        let call = materials.call(&Manner { adapter, policy: self.policy, params: self.params.clone() })?;
-        let rendered = call.receipt.request_hash;
-        if rendered != self.request_hash {
-            return Err(Error::Mismatch { rendered, receipt: self.request_hash });
+        // Of what was erased some may not have been shown: a summary stood for it, or it stood there twice.
+        match materials.call(&Manner { adapter, policy: self.policy, params: self.params.clone() }) {
+            Ok(call) if call.receipt.request_hash == self.request_hash => {
+                Ok(Call { receipt: self.clone(), ..call.into_owned() })
+            }
+            _ if !erased.is_empty() => Err(gone()),
+            Ok(call) => Err(Error::Mismatch { rendered: call.receipt.request_hash, receipt: self.request_hash }),
+            Err(error) => Err(error.into()),
         }
-        Ok(call)
     }
 }
 
@@ -350,6 +354,13 @@ steps
             found.cards.iter_mut().filter(|reading| reading.card_id() == prompt).for_each(|r| end(r, gone()));
         });
         assert_eq!(named, (vec![prompt], true));
+        // What no model was shown is not missed.
+        let covered =
+            golden::read("react layered 900\nsummary 1-2: s\nhistory\n  user: a\n  assistant: b\n  user: c\nquery: d");
+        let sent = covered.call(Adapter::OpenaiChat);
+        let mut found = covered.found();
+        end(&mut found.history[1].reading, gone());
+        assert!(sent.receipt.render(found).unwrap().request == sent.request);
         let exchanged = erased(&|found| {
             end(&mut found.history[0].reading, gone());
             found.history.swap(1, 2);

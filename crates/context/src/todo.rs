@@ -157,8 +157,8 @@ fn said(text: &str) -> Result<String, Error> {
     if text.trim().is_empty() { Err(Error::NoText) } else { Ok(json::text(text).into_owned()) }
 }
 
-/// What somebody wrote over several lines must not look like other items.
-fn one_line(text: &str) -> String {
+/// What somebody wrote over several lines must not look like lines of ours.
+pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

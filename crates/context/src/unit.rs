@@ -1,8 +1,12 @@
 //! From cards to units: what belongs together stays together (CX-12). A call and its results are one unit, whatever came between them.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use serde::Serialize;
+use smallvec::{SmallVec, smallvec};
 use waybill_core::{
     card::{Card, CardHash, CardType, Content, Reading, Role, ToolCall},
     card_box::Placed,
@@ -19,35 +23,52 @@ pub struct Source {
     pub hash: CardHash,
 }
 
+/// The cards that a message came from: one, as a rule.
+pub type Sources = SmallVec<[Source; 1]>;
+
 /// One message, as every provider can be told it, and where it came from (CX-11).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Message {
+pub struct Message<'a> {
     #[serde(skip)]
     pub layer: Layer,
     pub role: Role,
-    pub content: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tool_calls: Vec<ToolCall>,
+    pub content: Cow<'a, str>,
+    #[serde(skip_serializing_if = "<[ToolCall]>::is_empty")]
+    pub tool_calls: Cow<'a, [ToolCall]>,
     /// Of a result: the call it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
     #[serde(skip)]
-    pub sources: Vec<Source>,
+    pub sources: Sources,
     #[serde(skip)]
     pub n_tokens: Tokens,
 }
 
-impl Message {
-    pub(crate) fn text(layer: Layer, role: Role, content: String, sources: Vec<Source>, n_tokens: Tokens) -> Message {
-        Message { layer, role, content, tool_calls: Vec::new(), tool_call_id: None, sources, n_tokens }
+impl<'a> Message<'a> {
+    pub(crate) fn text(
+        layer: Layer,
+        role: Role,
+        content: impl Into<Cow<'a, str>>,
+        sources: Sources,
+        n_tokens: Tokens,
+    ) -> Message<'a> {
+        let content = content.into();
+        Message { layer, role, content, tool_calls: Cow::Borrowed(&[]), tool_call_id: None, sources, n_tokens }
     }
 
-    fn of(layer: &Layer, card: &Card) -> Message {
+    fn of(layer: &Layer, card: &'a Card) -> Message<'a> {
         Message {
-            tool_calls: card.tool_calls.clone(),
+            tool_calls: Cow::Borrowed(&card.tool_calls),
             tool_call_id: card.tool_call_id.filter(|_| card.metadata.role == Role::Tool),
-            ..Message::text(layer.clone(), card.metadata.role, text_of(card), vec![source(card)], card.n_tokens)
+            ..Message::text(layer.clone(), card.metadata.role, text_of(card), smallvec![source(card)], card.n_tokens)
         }
+    }
+
+    /// The same, without the cards that it was read from.
+    pub fn into_owned(self) -> Message<'static> {
+        let Message { layer, role, content, tool_calls, tool_call_id, sources, n_tokens } = self;
+        let (content, tool_calls) = (Cow::Owned(content.into_owned()), Cow::Owned(tool_calls.into_owned()));
+        Message { layer, role, content, tool_calls, tool_call_id, sources, n_tokens }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -60,20 +81,21 @@ pub(crate) fn source(card: &Card) -> Source {
 }
 
 /// What a card says, as text.
-pub(crate) fn text_of(card: &Card) -> String {
-    let json = |value: &serde_json::Value| match value {
-        serde_json::Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+pub(crate) fn text_of(card: &Card) -> Cow<'_, str> {
     match &card.content {
-        Content::Text(text) => text.clone(),
-        Content::Json(value) => json(value),
-        // The call itself is not text.
-        Content::ToolCall(_) => String::new(),
-        Content::ToolResult(result) if result.status == "success" => json(&result.result),
-        Content::ToolResult(result) => format!("{}: {}", result.status, json(&result.result)),
-        // Said by the framework.
-        Content::Fields(_) => String::new(),
+        Content::Text(text) => Cow::Borrowed(text),
+        Content::Json(value) => plain(value),
+        // The call itself is not text; what the result must have is said by the framework.
+        Content::ToolCall(_) | Content::Fields(_) => Cow::Borrowed(""),
+        Content::ToolResult(result) if result.status == "success" => plain(&result.result),
+        Content::ToolResult(result) => Cow::Owned(format!("{}: {}", result.status, plain(&result.result))),
+    }
+}
+
+fn plain(value: &serde_json::Value) -> Cow<'_, str> {
+    match value {
+        serde_json::Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
     }
 }
 
@@ -106,21 +128,35 @@ pub struct Omitted {
 
 /// What is shown whole or not at all.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
-    pub messages: Vec<Message>,
+pub struct Unit<'a> {
+    pub(crate) first: Message<'a>,
+    /// Of a call: its results.
+    pub(crate) results: Vec<Message<'a>>,
     /// Calls that have no result yet.
-    open: Vec<ToolCallId>,
+    open: SmallVec<[ToolCallId; 2]>,
     /// Shown whatever the budget.
     pub(crate) pinned: bool,
     /// A summary stands for it.
     pub(crate) covered: bool,
+    /// Its calls came as cards of their own: the message they belong to does not name them.
+    calls_have_cards: bool,
+    /// A card that is gone may have been one of them.
+    pub(crate) lost_a_call: bool,
     /// Where its last card stands.
     last: i64,
 }
 
-impl Unit {
+impl<'a> Unit<'a> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message<'a>> {
+        std::iter::once(&self.first).chain(&self.results)
+    }
+
+    pub(crate) fn into_messages(self) -> impl Iterator<Item = Message<'a>> {
+        std::iter::once(self.first).chain(self.results)
+    }
+
     pub(crate) fn card_ids(&self) -> impl Iterator<Item = CardId> + '_ {
-        self.messages.iter().flat_map(|message| &message.sources).map(|source| source.card_id)
+        self.messages().flat_map(|message| &message.sources).map(|source| source.card_id)
     }
 
     pub(crate) fn omitted(&self, reason: Reason) -> Omitted {
@@ -128,7 +164,7 @@ impl Unit {
     }
 
     pub(crate) fn n_tokens(&self, per_message: Tokens) -> Tokens {
-        self.messages.iter().map(|message| message.n_tokens + per_message).sum()
+        self.messages().map(|message| message.n_tokens + per_message).sum()
     }
 
     pub(crate) fn has_open_call(&self) -> bool {
@@ -138,8 +174,8 @@ impl Unit {
 
 /// Units in the order of their first card, and what cannot be part of one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Units {
-    pub(crate) units: Vec<Unit>,
+pub(crate) struct Units<'a> {
+    pub(crate) units: Vec<Unit<'a>>,
     pub(crate) omitted: Vec<Omitted>,
 }
 
@@ -150,7 +186,7 @@ pub(crate) fn group<'a>(
     cards: impl IntoIterator<Item = &'a Placed>,
     covered: &HashSet<CardId>,
     shown: &mut HashSet<CardId>,
-) -> Units {
+) -> Units<'a> {
     let mut grouped = Units::default();
     // The unit of a call. Its first message is the assistant's.
     let mut calls: HashMap<ToolCallId, usize> = HashMap::new();
@@ -163,6 +199,13 @@ pub(crate) fn group<'a>(
         let card = match reading {
             Reading::Live(card) => card,
             Reading::Gone(_) => {
+                // Right behind calls on cards of their own it may have been another of them.
+                let follows =
+                    |unit: &&mut Unit<'_>| unit.last + 1 == *place && unit.results.is_empty() && unit.calls_have_cards;
+                if let Some(unit) = grouped.units.last_mut().filter(follows) {
+                    unit.lost_a_call = true;
+                    unit.last = *place;
+                }
                 grouped.omitted.push(omit(Reason::Gone));
                 continue;
             }
@@ -176,7 +219,7 @@ pub(crate) fn group<'a>(
                     let unit = &mut grouped.units[unit];
                     if unit.open.contains(&call) {
                         unit.open.retain(|open| *open != call);
-                        unit.messages.push(message);
+                        unit.results.push(message);
                     } else {
                         grouped.omitted.push(omit(Reason::Repeated));
                     }
@@ -188,12 +231,15 @@ pub(crate) fn group<'a>(
             _ if message.is_empty() => grouped.omitted.push(omit(Reason::NotForTheModel)),
             _ => {
                 let at = grouped.units.len();
-                let open: Vec<ToolCallId> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
+                let open: SmallVec<[ToolCallId; 2]> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
                 calls.extend(open.iter().map(|call| (*call, at)));
                 grouped.units.push(Unit {
-                    messages: vec![message],
+                    first: message,
+                    results: Vec::new(),
                     open,
                     pinned: false,
+                    calls_have_cards: false,
+                    lost_a_call: false,
                     covered: covered.contains(&card.card_id),
                     last: *place,
                 });
@@ -209,13 +255,13 @@ pub(crate) fn group<'a>(
 }
 
 /// A `tool.call` card: the record of a call that its assistant message names already, or the call itself.
-fn add_call(
-    grouped: &mut Units,
+fn add_call<'a>(
+    grouped: &mut Units<'a>,
     calls: &mut HashMap<ToolCallId, usize>,
-    card: &Card,
+    card: &'a Card,
     place: i64,
     covered: bool,
-    message: Message,
+    message: Message<'a>,
 ) {
     let (Some(tool_call_id), Content::ToolCall(content)) = (card.tool_call_id, &card.content) else {
         grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::NotForTheModel });
@@ -224,7 +270,7 @@ fn add_call(
     if let Some(unit) = calls.get(&tool_call_id) {
         let unit = &mut grouped.units[*unit];
         if unit.covered == covered {
-            unit.messages[0].sources.push(source(card));
+            unit.first.sources.push(source(card));
         } else {
             grouped.omitted.push(Omitted { card_ids: vec![card.card_id], reason: Reason::Repeated });
         }
@@ -239,26 +285,30 @@ fn add_call(
     // Calls that follow each other, or the thought they came with, are one message, as long as none is answered. What stands between
     // them parts them, also where it was not read; so does a summary that stands for the one and not for the other.
     let at = grouped.units.len();
-    let joins = |unit: &&mut Unit| {
+    let joins = |unit: &&mut Unit<'_>| {
         let is_next = unit.last + 1 == place && unit.covered == covered;
-        is_next && matches!(&unit.messages[..], [said] if said.role == Role::Assistant)
+        is_next && unit.results.is_empty() && unit.first.role == Role::Assistant
     };
     match grouped.units.last_mut().filter(joins) {
         Some(unit) => {
             unit.last = place;
-            let said = &mut unit.messages[0];
-            said.tool_calls.push(call);
+            unit.calls_have_cards = true;
+            let said = &mut unit.first;
+            said.tool_calls.to_mut().push(call);
             said.sources.push(source(card));
             said.n_tokens = said.n_tokens + card.n_tokens;
             unit.open.push(tool_call_id);
             calls.insert(tool_call_id, at - 1);
         }
         None => {
-            let message = Message { tool_calls: vec![call], ..message };
+            let message = Message { tool_calls: Cow::Owned(vec![call]), ..message };
             grouped.units.push(Unit {
-                messages: vec![message],
-                open: vec![tool_call_id],
+                first: message,
+                results: Vec::new(),
+                open: smallvec![tool_call_id],
                 pinned: false,
+                calls_have_cards: true,
+                lost_a_call: false,
                 covered,
                 last: place,
             });
@@ -268,9 +318,10 @@ fn add_call(
 }
 
 /// Results in the order of their calls, however they came in.
-fn in_order_of_calls(unit: &mut Unit) {
-    let Some(first) = unit.messages.first() else { return };
-    let order: HashMap<ToolCallId, usize> =
-        first.tool_calls.iter().enumerate().map(|(place, call)| (call.tool_call_id, place)).collect();
-    unit.messages[1..].sort_by_key(|message| message.tool_call_id.and_then(|call| order.get(&call).copied()));
+fn in_order_of_calls(unit: &mut Unit<'_>) {
+    let calls = &unit.first.tool_calls;
+    let place = |message: &Message<'_>| calls.iter().position(|call| Some(call.tool_call_id) == message.tool_call_id);
+    if !unit.results.is_sorted_by_key(place) {
+        unit.results.sort_by_key(place);
+    }
 }

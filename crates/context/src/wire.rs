@@ -77,15 +77,15 @@ impl Adapter {
     }
 
     /// The request, byte for byte as it is sent.
-    pub fn request(self, composed: &Composed, policy: &Policy, tools: &[Tool], params: &Params) -> Vec<u8> {
+    pub fn request(self, composed: &Composed<'_>, policy: &Policy, tools: &[Tool], params: &Params) -> Vec<u8> {
         let text = match self {
             Adapter::OpenaiChat => serde_json::to_string(&Chat { composed, tools, params }),
             Adapter::AnthropicMessages => serde_json::to_string(&Messages { composed, policy, tools, params }),
         };
         let text = text.expect("a request has string keys only");
-        match json::wire(&text) {
+        match json::legible(&text) {
             Cow::Borrowed(_) => text.into_bytes(),
-            Cow::Owned(outside) => outside.into_bytes(),
+            Cow::Owned(shown) => shown.into_bytes(),
         }
     }
 }
@@ -93,7 +93,7 @@ impl Adapter {
 // ── OpenAI ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 struct Chat<'a> {
-    composed: &'a Composed,
+    composed: &'a Composed<'a>,
     tools: &'a [Tool],
     params: &'a Params,
 }
@@ -118,7 +118,7 @@ struct ChatCall<'a> {
 
 #[derive(Serialize)]
 struct ChatFunction<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     arguments: &'a str,
 }
 
@@ -149,11 +149,11 @@ impl Serialize for Chat<'_> {
     }
 }
 
-fn chat_message(message: &Message) -> ChatMessage<'_> {
+fn chat_message<'a>(message: &'a Message<'_>) -> ChatMessage<'a> {
     let calls = message.tool_calls.iter().map(|call| ChatCall {
         id: call.tool_call_id,
         r#type: "function",
-        function: ChatFunction { name: &call.tool_name, arguments: &call.arguments },
+        function: ChatFunction { name: legal(&call.tool_name), arguments: &call.arguments },
     });
     // A call needs no words; a result may have none.
     let speaks = !message.content.is_empty() || message.role == Role::Tool;
@@ -163,6 +163,16 @@ fn chat_message(message: &Message) -> ChatMessage<'_> {
         tool_calls: calls.collect(),
         tool_call_id: message.tool_call_id,
     }
+}
+
+/// A name that every provider takes, also for a tool that the model made up.
+fn legal(name: &str) -> Cow<'_, str> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if (1..=64).contains(&name.len()) && name.chars().all(fits) {
+        return Cow::Borrowed(name);
+    }
+    let legal: String = name.chars().map(|c| if fits(c) { c } else { '_' }).take(64).collect();
+    if legal.is_empty() { Cow::Borrowed("_") } else { Cow::Owned(legal) }
 }
 
 fn chat_tool(tool: &Tool) -> ChatTool<'_> {
@@ -187,9 +197,13 @@ where
 
 /// Said where the first message is an assistant's, as in what another agent handed over: the user must begin.
 const OPENING: &str = "What follows was handed over.";
+/// Said where the last one is: models do not go on from their own words.
+const CLOSING: &str = "Go on.";
+/// What both may count, with room to spare.
+pub(crate) const ADDED: i32 = 24;
 
 struct Messages<'a> {
-    composed: &'a Composed,
+    composed: &'a Composed<'a>,
     policy: &'a Policy,
     tools: &'a [Tool],
     params: &'a Params,
@@ -202,29 +216,40 @@ struct Turn<'a> {
 }
 
 #[derive(Serialize)]
-struct Block<'a> {
-    #[serde(flatten)]
-    kind: Kind<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cache_control: Option<CacheControl>,
-}
-
-#[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Kind<'a> {
+enum Block<'a> {
     Text {
         text: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<CacheControl>,
     },
     ToolUse {
         id: ToolCallId,
-        name: &'a str,
+        name: Cow<'a, str>,
         input: Cow<'a, RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<CacheControl>,
     },
     ToolResult {
         tool_use_id: ToolCallId,
         #[serde(skip_serializing_if = "str::is_empty")]
         content: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<CacheControl>,
     },
+}
+
+impl<'a> Block<'a> {
+    fn text(text: &'a str) -> Block<'a> {
+        Block::Text { text, cache_control: None }
+    }
+
+    fn mark(&mut self) {
+        let (Block::Text { cache_control, .. }
+        | Block::ToolUse { cache_control, .. }
+        | Block::ToolResult { cache_control, .. }) = self;
+        *cache_control = Some(CacheControl { r#type: "ephemeral" });
+    }
 }
 
 /// Up to here the provider may remember what it read.
@@ -253,18 +278,20 @@ impl Serialize for Messages<'_> {
                 // Results come from the user here, and two messages of one role are one.
                 let role = if message.role == Role::Assistant { Role::Assistant } else { Role::User };
                 if turns.is_empty() && role == Role::Assistant {
-                    let kind = Kind::Text { text: OPENING };
-                    turns.push(Turn { role: Role::User, content: vec![Block { kind, cache_control: None }] });
+                    turns.push(Turn { role: Role::User, content: vec![Block::text(OPENING)] });
                 }
                 if turns.last().is_none_or(|turn| turn.role != role) {
                     turns.push(Turn { role, content: Vec::new() });
                 }
                 &mut turns.last_mut().expect("one was pushed").content
             };
-            blocks.extend(kinds(message).map(|kind| Block { kind, cache_control: None }));
+            blocks.extend(blocks_of(message));
             if let Some(last) = blocks.last_mut().filter(|_| marked.contains(&Some(n))) {
-                last.cache_control = Some(CacheControl { r#type: "ephemeral" });
+                last.mark();
             }
+        }
+        if turns.last().is_some_and(|turn| turn.role == Role::Assistant) {
+            turns.push(Turn { role: Role::User, content: vec![Block::text(CLOSING)] });
         }
         let mut map = serializer.serialize_map(None)?;
         for (key, value) in &self.params.0 {
@@ -297,24 +324,27 @@ impl Messages<'_> {
     }
 }
 
-fn kinds(message: &Message) -> impl Iterator<Item = Kind<'_>> {
+fn blocks_of<'a>(message: &'a Message<'_>) -> impl Iterator<Item = Block<'a>> {
     let text = &*message.content;
     let said = match message.tool_call_id {
-        Some(tool_use_id) => Some(Kind::ToolResult { tool_use_id, content: text }),
-        None => (!text.trim().is_empty()).then_some(Kind::Text { text }),
+        Some(tool_use_id) => Some(Block::ToolResult { tool_use_id, content: text, cache_control: None }),
+        None => (!text.trim().is_empty()).then(|| Block::text(text)),
     };
-    let calls = message.tool_calls.iter().map(|call| Kind::ToolUse {
+    let calls = message.tool_calls.iter().map(|call| Block::ToolUse {
         id: call.tool_call_id,
-        name: &call.tool_name,
+        name: legal(&call.tool_name),
         input: arguments(call),
+        cache_control: None,
     });
     said.into_iter().chain(calls)
 }
 
 /// The model's own text where it is an object, as the provider wants it; else an object that says what it was.
 fn arguments(call: &ToolCall) -> Cow<'_, RawValue> {
+    // A raw value may hold escapes that stand for no character.
+    let is_legible = |text: &str| !text.contains("\\u") || serde_json::from_str::<Value>(text).is_ok();
     match serde_json::from_str::<&RawValue>(&call.arguments) {
-        Ok(raw) if raw.get().trim_start().starts_with('{') => Cow::Borrowed(raw),
+        Ok(raw) if raw.get().starts_with('{') && is_legible(raw.get()) => Cow::Borrowed(raw),
         _ => {
             let said = serde_json::json!({ "INVALID_JSON": call.arguments });
             Cow::Owned(RawValue::from_string(said.to_string()).expect("it was just written"))
@@ -406,7 +436,7 @@ steps
         assert!(text(Adapter::OpenaiChat).contains(r#""arguments":"{broken""#));
     }
 
-    /// What could not be stored as it was is sent as it was.
+    /// What could not be stored as it was is shown as something that every reader takes.
     #[test]
     fn escapes_of_the_store_stay_inside() {
         let mut scene = golden::read("react layered 900\nquery: x");
@@ -414,8 +444,43 @@ steps
         scene.materials.query = vec![kit::stored(draft)];
         for adapter in Adapter::ALL {
             let text = String::from_utf8(scene.call(adapter).request).unwrap();
-            assert!(text.contains("a\\u0000b␛\""), "{text}");
+            assert!(text.contains("a\u{fffd}b␛\""), "{text}");
         }
+    }
+
+    /// A lone surrogate in a card must not make every later call a refusal; nor in arguments, which go as they are.
+    #[test]
+    fn half_a_character_is_not_sent() {
+        let mut scene = golden::read(
+            "react layered 900\nquery: x\nsteps\n  assistant: -> a=search({\"q\":\"\\ud83d\"})\n  tool a: y",
+        );
+        let outside = json::parse(br#""cut \ud83d""#).unwrap();
+        let draft = Draft::new(CardType::instruction(), Role::User, Content::Text(outside.as_str().unwrap().into()));
+        scene.materials.query = vec![kit::stored(draft)];
+        for adapter in Adapter::ALL {
+            let request = scene.call(adapter).request;
+            let value: Value = serde_json::from_slice(&request).unwrap();
+            assert!(value.to_string().contains("cut \u{fffd}"), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_made_up_tool_has_a_name_that_can_be_sent() {
+        for (name, sent) in [("functions.search", "functions_search"), ("a b", "a_b"), ("", "_"), ("ok-1", "ok-1")] {
+            assert_eq!(legal(name), sent);
+        }
+        assert_eq!(legal(&"é".repeat(80)).len(), 64);
+    }
+
+    /// Models refuse to go on from their own words.
+    #[test]
+    fn the_last_word_is_the_users() {
+        let script = "react layered 900\nquery: go\nsteps\n  assistant: I could. ";
+        let request = request(script, Adapter::AnthropicMessages);
+        let last = request["messages"].as_array().unwrap().last().unwrap();
+        assert_eq!((&last["role"], &last["content"][0]["text"]), (&"user".into(), &CLOSING.into()));
+        let added = waybill_core::tokens::count(OPENING) + waybill_core::tokens::count(CLOSING);
+        assert!(added + tokens(8) <= tokens(ADDED));
     }
 
     #[test]

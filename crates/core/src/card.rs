@@ -397,6 +397,11 @@ impl NewCard {
     /// The card as it reads once it is written, for whoever wrote it and goes on.
     pub fn into_card(self, created_at: DateTime<Utc>) -> Card {
         let Draft { card_id, metadata, content, tool_calls, tool_call_id, ttl_seconds } = self.draft;
+        // As it was stored: 1.0 reads as 1.
+        let content = match content {
+            Content::Text(text) => Content::Text(text),
+            other => Content::read_stored(&metadata.card_type, &self.content).unwrap_or(other),
+        };
         let expires_at = ttl_seconds.map(|seconds| created_at + TimeDelta::seconds(seconds.into()));
         let (hash, n_tokens) = (self.hash, self.n_tokens);
         Card {

@@ -1,10 +1,13 @@
 //! Places in a box. A box only grows, so a prefix or a span of one is a snapshot for ever (CB-8).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{card::Reading, id::BoxId};
+use crate::{
+    card::Reading,
+    id::{BoxId, CardId},
+};
 
 /// Positions `from ..= upto` of a box, counted from 1. Empty when `upto < from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,7 +42,33 @@ pub struct Placed {
     /// Its position in the box that was read.
     pub place: i64,
     pub origin: Origin,
+    /// Where else it stands, of the places that were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Origin>,
     pub reading: Reading,
+}
+
+impl Placed {
+    pub fn origins(&self) -> impl Iterator<Item = Origin> + '_ {
+        std::iter::once(self.origin).chain(self.also.iter().copied())
+    }
+}
+
+/// Each card at the first of its places, which knows the others.
+pub fn without_repeats(cards: impl IntoIterator<Item = Placed>) -> Vec<Placed> {
+    let cards = cards.into_iter();
+    let mut first: HashMap<CardId, usize> = HashMap::with_capacity(cards.size_hint().0);
+    let mut kept: Vec<Placed> = Vec::with_capacity(cards.size_hint().0);
+    for placed in cards {
+        match first.entry(placed.reading.card_id()) {
+            Entry::Occupied(at) => kept[*at.get()].also.extend(placed.origins()),
+            Entry::Vacant(entry) => {
+                entry.insert(kept.len());
+                kept.push(placed);
+            }
+        }
+    }
+    kept
 }
 
 /// A set of places, kept as spans: neighbours are one.

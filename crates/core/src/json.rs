@@ -92,6 +92,35 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
     Cow::Owned(outside)
 }
 
+/// Turns JSON text of ours into what a strict reader takes: what could not be stored, U+0000 and lone surrogates, is shown as U+FFFD.
+pub fn legible(canonical: &str) -> Cow<'_, str> {
+    if !canonical.contains(ESC) {
+        return Cow::Borrowed(canonical);
+    }
+    let mut shown = String::with_capacity(canonical.len());
+    let mut rest = canonical;
+    while let Some(at) = rest.find(ESC) {
+        shown.push_str(&rest[..at]);
+        rest = &rest[at + ESC.len_utf8()..];
+        if let Some(after) = rest.strip_prefix(ESC) {
+            shown.push(ESC);
+            rest = after;
+        } else if rest.get(..4).is_some_and(is_escaped_unit) {
+            shown.push(char::REPLACEMENT_CHARACTER);
+            rest = &rest[4..];
+        } else {
+            shown.push(ESC);
+        }
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Brings text in that may have been inside before: what can be stored as it is stays as it is.
+pub fn readmit(text: String) -> String {
+    if check_string(&text).is_ok() { text } else { self::text(&text).into_owned() }
+}
+
 /// Whether a value built inside Waybill may be stored as it is.
 pub fn check(value: &Value) -> Result<(), Error> {
     check_at(value, &Place::Root, 0)

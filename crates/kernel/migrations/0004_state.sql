@@ -3,7 +3,7 @@
 --   live rows     agent_state_head, agent_inbox, waiting_calls, worker_leases: small, updated, gone when done
 --   records       turns, pmo_batches and what belongs to them: inserted, ended once, kept
 --   memory        blackboards: one row of pointers per session
---   history       agent_steps, execution_edges, receipts, outbox: inserted, dropped by partition
+--   history       agent_steps, execution_edges, patches, receipts, outbox: inserted, dropped by partition
 
 create schema state;
 create schema parts; -- the partitions of history
@@ -324,6 +324,17 @@ create table state.execution_edges (
   primary key (project_id, correlation_id, primitive, edge_phase)
 ) partition by range (correlation_id);
 
+-- What changed a session's memory, by the step that did it: a patch is written once, and who changed what can be read.
+create table state.patches (
+  project_id uuid        not null,
+  session_id uuid        not null,
+  step_id    uuid        not null,
+  -- Pointers only.
+  patch      jsonb       not null,
+  created_at timestamptz not null default now(),
+  primary key (project_id, session_id, step_id)
+) partition by range (step_id);
+
 -- What each model call saw, as pointers and hashes (CX-11). json: the text is kept as it was written.
 create table state.receipts (
   project_id    uuid        not null,
@@ -360,6 +371,7 @@ create index outbox_order on state.outbox (shard, outbox_seq);
 
 create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
+create table parts.patches_rest partition of state.patches default;
 create table parts.receipts_rest partition of state.receipts default;
 create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
 
@@ -374,7 +386,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'receipts', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -405,7 +417,8 @@ begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
                            'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
-                           'state.execution_edges', 'state.receipts', 'state.blackboards', 'state.outbox'] loop
+                           'state.execution_edges', 'state.patches', 'state.receipts', 'state.blackboards',
+                           'state.outbox'] loop
     execute format('alter table %s enable row level security', t);
     execute format('alter table %s force row level security', t);
     execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
@@ -421,7 +434,7 @@ grant select, insert, update, delete on state.agent_state_head, state.agent_inbo
 grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.identity_edges to waybill_service;
-grant select, insert on state.blackboards to waybill_service;
+grant select, insert on state.blackboards, state.patches to waybill_service;
 grant update (messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id) on state.blackboards to waybill_service;
 grant update (status, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
 grant select, insert on state.outbox to waybill_service;
@@ -460,6 +473,7 @@ create policy scheduler on state.relay_shards to waybill_scheduler using (true);
 -- History is not rewritten, whoever asks. Whole partitions are dropped.
 create trigger keep before update or delete on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before update or delete on state.patches for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.receipts for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
 create trigger once before update on state.turns for each row when (old.status <> 'open')

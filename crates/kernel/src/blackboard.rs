@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!   memory       append      never conflicts; a card is there once
-//!                replace     only instead of what was read, to its last message
+//!                replace     only instead of what was read, to its last message; the summary of it goes too
 //!   todo         put         only instead of the card that it was made from
-//!   compression  put         only instead of the summary that it goes on from
+//!   compression  put         only instead of the summary that it goes on from, and of the messages that it stands for
 //!   mapreduce    append, reset
 //! ```
+//! A patch is kept, under the step that made it: written twice it changes nothing, and who changed a memory can be read.
 //! What a turn did belongs to its steps, edges and output box and is not repeated here: routing, timeline and deliverables are read from
 //! there. A patch is written beside the step that made it, in one unit of work, after it: its fence is the patch's.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::{FromRow, postgres::PgDatabaseError, types::Json};
 use waybill_core::{
     card::{CardType, NewCard},
     card_box::Span,
-    id::{BoxId, CardId, SessionId},
+    id::{BoxId, CardId, SessionId, StepId},
 };
 
 use crate::{
@@ -55,6 +56,11 @@ pub enum Error {
     WrongType { wanted: CardType, found: CardType },
     #[error("card {0} exists with other content: a card never changes, mint a new id")]
     CardConflict(String),
+    #[error("the summary cannot be read, or stands for more than the messages of its session")]
+    NoSummary,
+    /// Somebody held a lock for too long, or two waited for each other. Nothing was written; do it again.
+    #[error("the database was busy; nothing was written")]
+    TryAgain(#[source] sqlx::Error),
     #[error("database")]
     Db(#[source] sqlx::Error),
 }
@@ -65,7 +71,7 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// One change of a blackboard. Written twice it changes nothing.
+/// One change of a blackboard.
 #[derive(Clone, Debug, Default)]
 pub struct Patch {
     wire: Wire,
@@ -83,7 +89,14 @@ struct Wire {
     #[serde(skip_serializing_if = "Option::is_none")]
     todo: Option<Put>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    compression: Option<Put>,
+    compression: Option<Summary>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    #[serde(flatten)]
+    put: Put,
+    messages_box_id: BoxId,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -121,9 +134,9 @@ impl Patch {
         self
     }
 
-    /// Another summary, with what it stands for.
-    pub fn compression(mut self, card: NewCard, instead_of: Option<CardId>) -> Patch {
-        self.wire.compression = Some(Put { card_id: card.card_id(), instead_of });
+    /// Another summary of the messages of this box.
+    pub fn compression(mut self, card: NewCard, instead_of: Option<CardId>, messages_box_id: BoxId) -> Patch {
+        self.wire.compression = Some(Summary { put: Put { card_id: card.card_id(), instead_of }, messages_box_id });
         self.cards.push(card);
         self
     }
@@ -141,10 +154,24 @@ impl Patch {
     }
 
     fn check(&self) -> Result<(), Error> {
-        for (put, wanted) in [(self.wire.todo, CardType::todo()), (self.wire.compression, CardType::compression())] {
-            let card = self.cards.iter().find(|card| Some(card.card_id()) == put.map(|put| put.card_id));
-            if let Some(found) = card.map(|card| &card.metadata().card_type).filter(|found| **found != wanted) {
-                return Err(Error::WrongType { wanted, found: found.clone() });
+        let typed = |put: Put, wanted: CardType| -> Result<&NewCard, Error> {
+            let card = self.cards.iter().find(|card| card.card_id() == put.card_id).expect("it was pushed with its id");
+            let found = &card.metadata().card_type;
+            if *found == wanted { Ok(card) } else { Err(Error::WrongType { wanted, found: found.clone() }) }
+        };
+        if let Some(put) = self.wire.todo {
+            typed(put, CardType::todo())?;
+        }
+        if let Some(Summary { put, messages_box_id }) = self.wire.compression {
+            #[derive(Deserialize)]
+            struct Covering {
+                covers: Vec<Span>,
+            }
+            let card = typed(put, CardType::compression())?;
+            // Everybody in the session is shown it: it may stand for what all of them see, and for nothing else.
+            let read: Result<Covering, _> = serde_json::from_str(card.content_json());
+            if !read.is_ok_and(|read| read.covers.iter().all(|span| span.box_id == messages_box_id)) {
+                return Err(Error::NoSummary);
             }
         }
         Ok(())
@@ -200,15 +227,21 @@ pub struct Patched {
     pub duplicate: bool,
 }
 
-/// Writes a patch, all of it or nothing.
-pub async fn patch(work: &mut impl Work, session_id: SessionId, patch: &Patch) -> Result<Patched, Error> {
+/// Writes the patch of a step, all of it or nothing.
+pub async fn patch(
+    work: &mut impl Work,
+    session_id: SessionId,
+    step_id: StepId,
+    patch: &Patch,
+) -> Result<Patched, Error> {
     patch.check()?;
     let query = sqlx::query_as(
         "select duplicate
-           from state.patch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+           from state.patch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     )
     .bind(work.project_id())
     .bind(session_id)
+    .bind(step_id)
     .bind(Json(&patch.wire));
     let patched = bind_cards!(query, &patch.cards).fetch_one(work.connection()).await;
     patched.map_err(|error| refusal(session_id, error))
@@ -231,6 +264,7 @@ fn refusal(session_id: SessionId, error: sqlx::Error) -> Error {
             };
             Error::Conflict { session_id, module, found: (!found.is_empty()).then(|| found.to_owned()) }
         }
+        "40P01" | "55P03" => Error::TryAgain(error),
         _ => Error::Db(error),
     }
 }

@@ -39,12 +39,31 @@ begin
   return state.append_new(p_project, v_box, p_cards);
 end $$;
 
--- One patch of a blackboard, all of it or nothing.
+-- What turns of sessions said, when they have ended: the question and the answer. In one order for everybody, and after every head
+-- that the transaction locks: whoever holds a head may wait for a blackboard, never the other way round.
+create or replace function state.remember_turns(p_project uuid, p_turns uuid[]) returns integer
+language plpgsql as $$
+declare
+  v_talk record;
+  v_n    integer := 0;
+begin
+  for v_talk in
+    select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+      from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+      join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+     where t.session_id is not null and t.deliverable_card_id is not null
+     order by t.session_id, e.n
+  loop
+    v_n := v_n + state.remember(p_project, v_talk.session_id, v_talk.card_ids);
+  end loop;
+  return v_n;
+end $$;
+
+-- One patch of a blackboard, all of it or nothing. The step that made it is its key: written again it changes nothing.
 --   p_patch  {append: [card_id], replace: {messages_box_id, card_ids, instead_of, upto}, results: [card_id], reset: box_id,
---             todo: {card_id, instead_of}, compression: {card_id, instead_of}}
--- What it makes carries the ids of whoever asks: where they are there already and the pointers have moved, the patch was written
--- before, and changes nothing. WB015: somebody else was faster; the detail says with what.
-create or replace function state.patch(p_project uuid, p_session uuid, p_patch jsonb,
+--             todo: {card_id, instead_of}, compression: {card_id, instead_of, messages_box_id}}
+-- WB015: somebody else was faster; the detail says with what.
+create or replace function state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out duplicate boolean)
@@ -59,8 +78,6 @@ declare
   v_whole   uuid[] := array(select jsonb_array_elements_text(p_patch -> 'replace' -> 'card_ids')::uuid);
   v_new_box uuid := p_patch -> 'replace' ->> 'messages_box_id';
   v_reset   uuid := p_patch ->> 'reset';
-  v_length  bigint;
-  v_replay  boolean;
   v_changed text;
   v_unknown uuid[];
 begin
@@ -73,27 +90,32 @@ begin
     raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
   end if;
   --! patch.locked
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  v_replay := cardinality(c_ids) > 0 and v_written = 0
-    or exists (select from cardbox.boxes x where x.project_id = p_project and x.box_id in (v_new_box, v_reset));
-  select x.length into v_length from cardbox.boxes x where x.project_id = p_project and x.box_id = v_board.messages_box_id;
+  insert into state.patches (project_id, session_id, step_id, patch)
+  values (p_project, p_session, p_step, p_patch)
+      on conflict do nothing;
+  patch.duplicate := not found;
+  if patch.duplicate then
+    return;
+  end if;
+  --! patch.row
   v_changed := case
     when v_new_box is not null
-     and (v_board.messages_box_id, v_length)
+     and (v_board.messages_box_id, (select x.length from cardbox.boxes x
+                                     where x.project_id = p_project and x.box_id = v_board.messages_box_id))
          is distinct from ((p_patch -> 'replace' ->> 'instead_of')::uuid, (p_patch -> 'replace' ->> 'upto')::bigint)
       then 'messages ' || v_board.messages_box_id
     when p_patch ? 'todo' and v_board.todo_card_id is distinct from (p_patch -> 'todo' ->> 'instead_of')::uuid
       then 'todo ' || coalesce(v_board.todo_card_id::text, '')
-    when p_patch ? 'compression' and v_board.compression_card_id is distinct from (p_patch -> 'compression' ->> 'instead_of')::uuid
+    -- A summary is of the messages that it covers, and of no others.
+    when p_patch ? 'compression'
+     and ((v_board.compression_card_id, v_board.messages_box_id)
+          is distinct from ((p_patch -> 'compression' ->> 'instead_of')::uuid, (p_patch -> 'compression' ->> 'messages_box_id')::uuid))
       then 'compression ' || coalesce(v_board.compression_card_id::text, '')
   end;
-  patch.duplicate := v_replay and (v_changed is not null or v_reset is not null);
-  if patch.duplicate then
-    return;
-  end if;
   if v_changed is not null then
     raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
   end if;
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c
@@ -108,6 +130,8 @@ begin
     v_written := state.append_new(p_project, v_new_box, v_whole);
     --! patch.replaced
     v_board.messages_box_id := v_new_box;
+    -- It stood for messages that are no longer remembered.
+    v_board.compression_card_id := null;
   end if;
   if v_append <> '{}' then
     v_written := state.append_new(p_project, v_board.messages_box_id, v_append);

@@ -10,13 +10,11 @@
 //!
 //! A card appears once when a box is read: the first place wins, of the places that were read.
 
-use std::collections::HashSet;
-
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row, postgres::PgRow};
 use waybill_core::{
     card::Reading,
-    card_box::{Origin, Placed, Span},
+    card_box::{Origin, Placed, Span, without_repeats},
     id::{BoxId, CardId, SessionId},
     tokens::Tokens,
 };
@@ -95,6 +93,8 @@ pub struct Besides {
     pub messages_box_id: Option<BoxId>,
     pub todo: Option<Reading>,
     pub compression: Option<Reading>,
+    /// The first `task.result_fields` that was put into the context box itself, near its beginning, where packing puts it.
+    pub fields: Option<Reading>,
 }
 
 /// A place where a card stands.
@@ -441,6 +441,16 @@ pub async fn hydrate_beside(
           cross join unnest($8::uuid[]) with ordinality as asked (card_id, n)
           cross join lateral cardbox.reading($1, asked.card_id, b.as_of) r
           union all
+         select 'fields', b.length, b.pinned, b.as_of, own.seq, null, null, r.*
+           from b
+          cross join lateral (
+                select e.seq, e.card_id
+                  from cardbox.box_entries e
+                 where $7::uuid is not null and e.project_id = $1 and e.box_id = $2 and e.seq <= 32 and e.card_id is not null
+                offset 0) own
+          cross join lateral cardbox.reading($1, own.card_id, b.as_of) r
+          where r.type = 'task.result_fields' and r.gone_at is null
+          union all
          select said.part, b.length, b.pinned, b.as_of, null, s.messages_box_id, null, r.*
            from b
            join state.blackboards s on s.project_id = $1 and s.session_id = $9
@@ -461,25 +471,26 @@ pub async fn hydrate_beside(
     .fetch_all(&mut **work)
     .await?;
     let Some(&HydratedRow { length, pinned, as_of, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
-    let mut besides = Besides::default();
+    let at = |place, origin, reading| Placed { place, origin, also: Vec::new(), reading };
+    let (mut besides, mut fields) = (Besides::default(), Vec::new());
     let mut context: Vec<Placed> = Vec::with_capacity(rows.len());
     for HydratedRow { part, place, origin, reading, .. } in rows {
         match (part.as_str(), place, origin, reading) {
-            ("context", Some(place), Some(origin), Some(reading)) => context.push(Placed { place, origin, reading }),
-            ("output", Some(place), Some(origin), Some(reading)) => {
-                besides.output.push(Placed { place, origin, reading })
-            }
+            ("context", Some(place), Some(origin), Some(reading)) => context.push(at(place, origin, reading)),
+            ("output", Some(place), Some(origin), Some(reading)) => besides.output.push(at(place, origin, reading)),
             ("card", _, _, Some(reading)) => besides.cards.push(reading),
+            ("fields", Some(place), _, Some(reading)) => fields.push((place, reading)),
             ("todo", _, _, reading) => besides.todo = reading,
             ("compression", _, _, reading) => besides.compression = reading,
             ("session", _, Some(origin), _) => besides.messages_box_id = Some(origin.box_id),
             _ => {}
         }
     }
+    besides.fields = fields.into_iter().min_by_key(|(place, _)| *place).map(|(_, reading)| reading);
     // Sorted here: there, whole cards would be sorted, and spill to disk.
     context.sort_unstable_by_key(|placed| placed.place);
     besides.output.sort_unstable_by_key(|placed| placed.place);
-    besides.output = without_repeats(besides.output.into_iter());
+    besides.output = without_repeats(besides.output);
     let (head, tail): (Vec<Placed>, Vec<Placed>) = context.into_iter().partition(|placed| placed.place <= pinned);
     // What has ended before the first live card of the tail is of no use to anybody.
     let tail: Vec<Placed> = tail.into_iter().skip_while(|placed| matches!(placed.reading, Reading::Gone(_))).collect();
@@ -536,18 +547,13 @@ fn check(span: Span) -> Result<Span, Error> {
     if span.from < 1 { Err(Error::Span(span)) } else { Ok(Span { upto: span.upto.max(span.from - 1), ..span }) }
 }
 
-fn without_repeats(placed: impl Iterator<Item = Placed>) -> Vec<Placed> {
-    let mut seen = HashSet::new();
-    placed.filter(|placed| seen.insert(placed.reading.card_id())).collect()
-}
-
 struct PlacedRow(Option<Placed>);
 
 impl FromRow<'_, PgRow> for PlacedRow {
     fn from_row(row: &PgRow) -> sqlx::Result<PlacedRow> {
         let Some(place) = row.try_get("place")? else { return Ok(PlacedRow(None)) };
         let origin = Origin { box_id: row.try_get("origin_box_id")?, seq: row.try_get("origin_seq")? };
-        Ok(PlacedRow(Some(Placed { place, origin, reading: ReadingRow::from_row(row)?.0 })))
+        Ok(PlacedRow(Some(Placed { place, origin, also: Vec::new(), reading: ReadingRow::from_row(row)?.0 })))
     }
 }
 

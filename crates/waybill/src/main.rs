@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use command::{admin, bench, card, chaos, doctor, lab, lint, migrate, orchestrator, project};
+use command::{admin, bench, card, chaos, context, doctor, lab, lint, migrate, orchestrator, project};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -34,6 +34,9 @@ enum Command {
     /// Look at cards, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
+    /// What a model saw: every call of a turn, rendered again, verified and compared.
+    #[command(subcommand)]
+    Context(context::Command),
     /// Look after a running system: watchdogs, quarantine, lost state, partitions.
     #[command(subcommand)]
     Admin(admin::Command),
@@ -70,6 +73,7 @@ async fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
         Command::Project(command) => project::run(command, json).await,
         Command::Card(command) => card::run(command, json).await,
+        Command::Context(command) => context::run(command, json).await,
         Command::Admin(command) => admin::run(command, json).await,
         Command::Orchestrator(arguments) => orchestrator::run(arguments).await,
         Command::Chaos(command) => chaos::run(command, json).await,

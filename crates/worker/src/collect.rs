@@ -115,11 +115,12 @@ impl Collector {
             asked.audience.sees(key) && (when == When::Begin || source.every_step())
         };
         let ask = async |(key, source): (&BlockKey, &Arc<dyn Source>)| {
-            let answer = AssertUnwindSafe(source.collect(asked)).catch_unwind();
+            // Inside the block: one that works, and panics, before it gives its future is caught too.
+            let answer = AssertUnwindSafe(async { source.collect(asked).await }).catch_unwind();
             let answer = match tokio::time::timeout(source.timeout(), answer).await {
                 Err(_) => Err(format!("no answer within {:?}", source.timeout())),
                 Ok(Err(_)) => Err("it panicked".to_owned()),
-                Ok(Ok(Err(failure))) => Err(failure.to_string()),
+                Ok(Ok(Err(failure))) => Err(in_short(&failure)),
                 Ok(Ok(Ok(text))) => Ok(text.filter(|text| !text.trim().is_empty())),
             };
             (key.clone(), source.every_step(), answer)
@@ -137,6 +138,13 @@ impl Collector {
         }
         (answers, left_out)
     }
+}
+
+/// What may be logged and kept for ever: a line, and no address, which may carry a key.
+fn in_short(failure: &Failure) -> String {
+    let text = failure.to_string();
+    let words = text.split_whitespace().map(|word| if word.contains("://") { "…" } else { word });
+    words.collect::<Vec<_>>().join(" ").chars().take(160).collect()
 }
 
 impl std::fmt::Debug for Collector {

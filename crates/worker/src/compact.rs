@@ -17,9 +17,9 @@ use waybill_context::{
     unit::Message,
 };
 use waybill_core::{
-    card::{Card, Invalid, NewCard, Reading},
+    card::{Invalid, NewCard, Reading},
     card_box::{Origin, Placed},
-    id::{CardId, StepId},
+    id::{CardId, SessionId, StepId},
     json,
     tokens::Tokens,
     turn::Fence,
@@ -39,18 +39,19 @@ pub trait Summariser: Send + Sync {
     fn summarise<'a>(
         &'a self,
         previous: Option<&'a str>,
-        messages: &'a [Message],
+        messages: &'a [Message<'a>],
     ) -> BoxFuture<'a, Result<String, Box<dyn error::Error + Send + Sync>>>;
+
+    /// How long it may take.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(120)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Call(#[from] call::Error),
-    #[error("the summariser failed")]
-    Summariser(#[source] Box<dyn error::Error + Send + Sync>),
-    #[error("the summary has {summary} tokens, what it stands for {messages}: nothing would be gained", summary = .summary.get(), messages = .messages.get())]
-    NoGain { summary: Tokens, messages: Tokens },
     #[error("the summary cannot be a card")]
     Invalid(#[from] Invalid),
     #[error(transparent)]
@@ -64,7 +65,7 @@ pub enum Error {
 }
 
 /// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Summaries that were written.
     pub n_summaries: usize,
@@ -72,6 +73,8 @@ pub struct Compacted {
     pub n_conflicts: usize,
     /// What the messages had that are stood for now.
     pub n_tokens: Tokens,
+    /// Why it went no further: the summariser failed, was too slow, or gained nothing. The call is made of what there is.
+    pub failure: Option<String>,
 }
 
 /// One for the session and one for the turn, and one more where somebody else was faster.
@@ -91,15 +94,23 @@ pub async fn compact(
         let plan = gathered.materials.plan_compaction(policy, compaction, gathered.messages_box_id)?;
         let Some(plan) = plan else { break };
         let in_force = gathered.materials.in_force()?;
-        let card = summarise(&plan, &in_force, summariser).await?;
-        let written = match plan.scope {
+        let card = match summarise(&plan, &in_force, summariser).await? {
+            Ok(card) => card,
+            Err(failure) => {
+                tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "not compacted");
+                done.failure = Some(failure);
+                break;
+            }
+        };
+        let (scope, n_tokens) = (plan.scope, plan.n_tokens);
+        let written = match scope {
             Scope::Turn => write_to_turn(kernel, &claimed.fence, gathered, card).await.map(|()| true)?,
-            Scope::Session => write_to_session(kernel, claimed, gathered, &in_force, card).await?,
+            Scope::Session => write_to_session(kernel, claimed, gathered, card).await?,
         };
         if written {
-            tracing::info!(turn = %claimed.fence.agent_turn_id(), scope = ?plan.scope, n_tokens = plan.n_tokens.get(), "compacted");
+            tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
             done.n_summaries += 1;
-            done.n_tokens = done.n_tokens + plan.n_tokens;
+            done.n_tokens = done.n_tokens + n_tokens;
         } else {
             done.n_conflicts += 1;
         }
@@ -107,15 +118,25 @@ pub async fn compact(
     Ok(done)
 }
 
-async fn summarise(plan: &Plan, in_force: &InForce, summariser: &dyn Summariser) -> Result<NewCard, Error> {
+async fn summarise(
+    plan: &Plan<'_>,
+    in_force: &InForce,
+    summariser: &dyn Summariser,
+) -> Result<Result<NewCard, String>, Error> {
     let previous = in_force.previous(plan.scope).map(|previous| previous.summary.text.as_str());
-    let text = summariser.summarise(previous, &plan.messages).await.map_err(Error::Summariser)?;
+    let asked = tokio::time::timeout(summariser.timeout(), summariser.summarise(previous, &plan.messages));
+    let text = match asked.await {
+        Err(_) => return Ok(Err(format!("no summary within {:?}", summariser.timeout()))),
+        Ok(Err(failure)) => return Ok(Err(failure.to_string())),
+        Ok(Ok(text)) => text,
+    };
     let summary = plan.summary(json::text(&text).into_owned(), in_force);
-    let card = summary.draft().seal()?;
-    if text.trim().is_empty() || card.n_tokens() >= plan.n_tokens {
-        return Err(Error::NoGain { summary: card.n_tokens(), messages: plan.n_tokens });
+    let shown = plan.shown_tokens(in_force);
+    if text.trim().is_empty() || summary.n_tokens >= shown {
+        let (summary, shown) = (summary.n_tokens.get(), shown.get());
+        return Ok(Err(format!("the summary has {summary} tokens, what it stands for {shown}")));
     }
-    Ok(card)
+    Ok(Ok(summary.draft().seal()?))
 }
 
 fn step(cards: Vec<NewCard>) -> Step {
@@ -134,7 +155,7 @@ async fn write_to_turn(kernel: &Kernel, fence: &Fence, gathered: &mut Gathered, 
     let place = materials.output.upto + 1;
     let origin = Origin { box_id: materials.output.box_id, seq: place };
     let reading = Reading::Live(Box::new(card.into_card(materials.read_at)));
-    materials.steps.push(Placed { place, origin, reading });
+    materials.steps.push(Placed { place, origin, also: Vec::new(), reading });
     materials.output.upto = place;
     Ok(())
 }
@@ -144,46 +165,59 @@ async fn write_to_session(
     kernel: &Kernel,
     claimed: &Claimed,
     gathered: &mut Gathered,
-    in_force: &InForce,
     card: NewCard,
 ) -> Result<bool, Error> {
-    let Some(session_id) = claimed.session_id else { return Ok(false) };
-    let instead_of = in_force.session.as_ref().map(|standing| standing.card_id);
-    let patch = Patch::default().compression(card.clone(), instead_of);
+    let (Some(session_id), Some(messages_box_id)) = (claimed.session_id, gathered.messages_box_id) else {
+        return Ok(false);
+    };
+    let patch = Patch::default().compression(card.clone(), gathered.compression_card_id, messages_box_id);
     let step = step(Vec::new());
     let fence = &claimed.fence;
     let written = until_known(async || {
         let mut work = kernel.begin(fence.project_id()).await?;
         turn::step(&mut work, fence, &step).await?;
-        match blackboard::patch(&mut work, session_id, &patch).await {
+        match blackboard::patch(&mut work, session_id, step.step_id, &patch).await {
             Ok(_) => {}
-            Err(blackboard::Error::Db(error)) => return Err(error.into()),
+            Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
             Err(other) => return Ok(Err(other)),
         }
         work.commit().await?;
         Ok(Ok(()))
     })
     .await?;
-    let (ours, in_force) = match written {
-        Ok(()) => (true, Some(card.into_card(gathered.materials.read_at))),
-        Err(blackboard::Error::Conflict { .. }) => (false, theirs(kernel, claimed).await?),
-        Err(other) => return Err(other.into()),
-    };
-    gathered.materials.session_summary = in_force;
-    Ok(ours)
+    match written {
+        Ok(()) => {
+            gathered.compression_card_id = Some(card.card_id());
+            gathered.materials.session_summary = Some(card.into_card(gathered.materials.read_at));
+            Ok(true)
+        }
+        Err(blackboard::Error::Conflict { .. }) => {
+            look_again(kernel, claimed, session_id, gathered).await?;
+            Ok(false)
+        }
+        Err(other) => Err(other.into()),
+    }
 }
 
-/// The summary that the session has now.
-async fn theirs(kernel: &Kernel, claimed: &Claimed) -> Result<Option<Card>, Error> {
-    let Some(session_id) = claimed.session_id else { return Ok(None) };
+/// Takes the summary that the session has now.
+async fn look_again(
+    kernel: &Kernel,
+    claimed: &Claimed,
+    session_id: SessionId,
+    gathered: &mut Gathered,
+) -> Result<(), Error> {
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
-    let board = blackboard::find(&mut work, session_id).await?;
-    let card_ids: Vec<CardId> = board.and_then(|board| board.compression_card_id).into_iter().collect();
+    let Some(board) = blackboard::find(&mut work, session_id).await? else { return Ok(()) };
+    gathered.compression_card_id = board.compression_card_id;
+    let card_ids: Vec<CardId> = board.compression_card_id.into_iter().collect();
     let found = card::fetch(&mut work, &card_ids, None).await?.found.pop();
-    Ok(found.and_then(|reading| match reading {
+    gathered.materials.session_summary = found.and_then(|reading| match reading {
         Reading::Live(card) => Some(*card),
         Reading::Gone(_) => None,
-    }))
+    });
+    // Another memory altogether: what was read of this one is the turn's own by now.
+    gathered.messages_box_id = Some(board.messages_box_id).filter(|now| gathered.messages_box_id == Some(*now));
+    Ok(())
 }
 
 /// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.

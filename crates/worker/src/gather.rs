@@ -3,19 +3,22 @@
 use chrono::{DateTime, Utc};
 use waybill_context::{
     call::{Collected, Materials},
+    layer::BlockKey,
     policy::{Audience, Policy},
+    receipt::{BlockRef, Receipt},
 };
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
-    card_box::Span,
+    card::{Card, CardType, Content, Draft, Field, Invalid, NewCard, Reading, Role},
+    card_box::{Placed, Span},
     id::{AgentId, BoxId, CardId},
     json,
 };
 use waybill_kernel::{
     card,
     card_box::{self, Beside, Window},
+    receipt,
     turn::Claimed,
-    work::{self, Kernel},
+    work::{self, Kernel, UnitOfWork},
 };
 
 use crate::collect::{Answer, Asked, Collector, When};
@@ -51,9 +54,12 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub struct Gathered {
     pub materials: Materials,
-    /// The session's memory.
+    /// The session's memory, where this agent is shown its summary.
     pub messages_box_id: Option<BoxId>,
+    /// What the session's blackboard names as its summary, also where that card is gone.
+    pub compression_card_id: Option<CardId>,
     todo: Option<Card>,
+    result_fields: Vec<Field>,
     parent_agent_id: Option<AgentId>,
 }
 
@@ -73,17 +79,26 @@ pub async fn gather(
     };
     let context_box_id = claimed.context_box_id;
     let (context, mut beside) = card_box::hydrate_beside(&mut work, context_box_id, None, window, &beside).await?;
+    let before = match beside.output.is_empty() {
+        true => None,
+        false => collected_before(&mut work, claimed).await?,
+    };
     drop(work); // nothing was written, and the sources may take their time
     let query = live(&claimed.query_card_ids, std::mem::take(&mut beside.cards)).map_err(Error::QueryGone)?;
     let length = beside.output.last().map_or(0, |last| last.place);
-    let card = |reading: Option<Reading>| match reading {
-        Some(Reading::Live(card)) => Some(*card),
-        _ => None,
+    let shows_summary = setting.audience.sees(&BlockKey::Compression);
+    let compression_card_id = beside.compression.as_ref().map(Reading::card_id);
+    let parent_agent_id = parent(&context.cards, context_box_id);
+    let result_fields = match card(beside.fields).map(|card| card.content) {
+        Some(Content::Fields(fields)) => fields,
+        _ => Vec::new(),
     };
+    let when = if before.is_some() { When::EveryStep } else { When::Begin };
+    let (blocks, framework_version) = before.unwrap_or_else(|| (Vec::new(), collector.framework_version().to_owned()));
     let materials = Materials {
         system_prompt: setting.system_prompt.clone(),
         tools: setting.tools.clone(),
-        blocks: Vec::new(),
+        blocks,
         session_summary: card(beside.compression),
         read: spans(context_box_id, context.length, context.omitted),
         n_pinned: usize::try_from(setting.n_pinned).unwrap_or_default(),
@@ -91,16 +106,41 @@ pub async fn gather(
         query,
         steps: beside.output,
         output: Span::prefix(claimed.output_box_id, length),
-        framework_version: collector.framework_version().to_owned(),
+        framework_version,
         left_out: Vec::new(),
         read_at: context.as_of,
     };
-    let parent_agent_id = parent(&materials);
-    let mut gathered =
-        Gathered { materials, messages_box_id: beside.messages_box_id, todo: card(beside.todo), parent_agent_id };
-    gathered.collect(kernel, claimed, setting, collector, When::Begin).await?;
+    let mut gathered = Gathered {
+        materials,
+        messages_box_id: beside.messages_box_id.filter(|_| shows_summary),
+        compression_card_id,
+        todo: card(beside.todo),
+        result_fields,
+        parent_agent_id,
+    };
+    gathered.collect(kernel, claimed, setting, collector, when).await?;
     gathered.materials.allow(&setting.audience);
     Ok(gathered)
+}
+
+fn card(reading: Option<Reading>) -> Option<Card> {
+    match reading {
+        Some(Reading::Live(card)) => Some(*card),
+        _ => None,
+    }
+}
+
+/// The blocks that the turn was shown before, whoever ran it, and the version of the framework's text: collected once per turn (CX-3).
+/// None where no receipt says so.
+async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Option<(Vec<Collected>, String)>, Error> {
+    let Some(last) = receipt::last(work, claimed.fence.agent_turn_id()).await? else { return Ok(None) };
+    let Ok(receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
+    let blocks: Vec<_> = receipt.blocks.into_iter().filter(|block| !block.every_step).collect();
+    let card_ids: Vec<CardId> = blocks.iter().map(|block| block.card_id).collect();
+    let found = card::fetch(work, &card_ids, None).await?.found;
+    let Ok(cards) = live(&card_ids, found) else { return Ok(None) };
+    let block = |(block, card): (BlockRef, Card)| Collected { key: block.key, card, every_step: false };
+    Ok(Some((blocks.into_iter().zip(cards).map(block).collect(), receipt.framework_version)))
 }
 
 impl Gathered {
@@ -120,14 +160,17 @@ impl Gathered {
             parent_agent_id: self.parent_agent_id,
             audience: &setting.audience,
             query: &self.materials.query,
-            result_fields: self.materials.result_fields(),
+            result_fields: &self.result_fields,
             todo: self.todo.as_ref(),
         };
         let (answers, left_out) = collector.collect(&asked, when).await;
         let blocks = store(kernel, claimed, answers, self.materials.read_at).await?;
         let materials = &mut self.materials;
         materials.blocks.retain(|block| when == When::EveryStep && !block.every_step);
-        materials.left_out.retain(|left| when == When::EveryStep && left_out.iter().all(|other| other.key != left.key));
+        let answered = |key: &BlockKey| {
+            blocks.iter().map(|block| &block.key).chain(left_out.iter().map(|left| &left.key)).any(|k| k == key)
+        };
+        materials.left_out.retain(|left| when == When::EveryStep && !answered(&left.key));
         materials.blocks.extend(blocks);
         materials.left_out.extend(left_out);
         Ok(())
@@ -141,7 +184,7 @@ async fn store(
     read_at: DateTime<Utc>,
 ) -> Result<Vec<Collected>, Error> {
     let seal = |answer: &Answer| {
-        let text = json::text(&answer.text).into_owned();
+        let text = json::readmit(answer.text.clone());
         Draft::new(CardType::rendered_prompt(), Role::System, Content::Text(text)).seal()
     };
     let cards: Vec<NewCard> = answers.iter().map(seal).collect::<Result<_, _>>()?;
@@ -178,13 +221,15 @@ fn spans(box_id: BoxId, length: i64, omitted: Option<Span>) -> Vec<Span> {
     spans.into_iter().filter(|span| span.from <= span.upto).collect()
 }
 
-/// Whoever handed the work over, as the context box says (`meta.parent_pointer`).
-fn parent(materials: &Materials) -> Option<AgentId> {
-    materials.history.iter().rev().find_map(|placed| match &placed.reading {
-        Reading::Live(card) if card.metadata.card_type == CardType::parent_pointer() => match &card.content {
-            Content::Json(value) => value["parent_agent_id"].as_str()?.parse().ok(),
-            _ => None,
-        },
+/// Whoever handed the work over, as was put into the context box itself (`meta.parent_pointer`): not what it inherited.
+fn parent(cards: &[Placed], context_box_id: BoxId) -> Option<AgentId> {
+    let own = cards.iter().rev().filter(|placed| placed.origin.box_id == context_box_id);
+    own.filter_map(|placed| match &placed.reading {
+        Reading::Live(card) if card.metadata.card_type == CardType::parent_pointer() => Some(&card.content),
+        _ => None,
+    })
+    .find_map(|content| match content {
+        Content::Json(value) => value["parent_agent_id"].as_str()?.parse().ok(),
         _ => None,
     })
 }

@@ -1,14 +1,12 @@
 //! Reads again what a call saw, and renders it: the same bytes, or why not (CX-11, NX-1).
 
-use std::collections::HashSet;
-
 use chrono::DateTime;
 use waybill_context::{
     call::Call,
     receipt::{self, Found, Receipt},
 };
 use waybill_core::{
-    card_box::{Placed, Span},
+    card_box::{Placed, Span, without_repeats},
     id::{ProjectId, StepId, TurnId},
 };
 use waybill_kernel::{
@@ -41,7 +39,12 @@ pub async fn list(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Re
 }
 
 /// Renders a call again.
-pub async fn replay(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId, step_id: StepId) -> Result<Call, Error> {
+pub async fn replay(
+    kernel: &Kernel,
+    project_id: ProjectId,
+    turn_id: TurnId,
+    step_id: StepId,
+) -> Result<Call<'static>, Error> {
     let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
     let stored = stored::find(&mut work, turn_id, step_id).await?.ok_or(Error::NotFound { turn_id, step_id })?;
     let receipt = read(&stored)?;
@@ -61,8 +64,7 @@ async fn find(work: &mut UnitOfWork, receipt: &Receipt) -> Result<Found, Error> 
     for span in &receipt.history {
         history.extend(card_box::read(work, *span, as_of).await?);
     }
-    let mut seen = HashSet::new();
-    history.retain(|placed| seen.insert(placed.reading.card_id()));
+    let history = without_repeats(history);
     let steps = match receipt.output {
         Span { upto: 0, .. } => Vec::new(),
         output => card_box::read(work, output, as_of).await?,

@@ -5,7 +5,7 @@ use sqlx::{FromRow, types::Json};
 use waybill_core::{
     bus::Door,
     card::NewCard,
-    id::{BatchId, CardId, StepId, Target},
+    id::{BatchId, CardId, StepId, Target, TurnId},
     turn::{End, Fence},
 };
 
@@ -36,6 +36,8 @@ pub struct Ended {
 pub(super) struct EndedRow {
     pub(super) worker_targets: Vec<Target>,
     pub(super) batches: Vec<BatchId>,
+    /// A session still has to be told, once the batches are joined.
+    pub(super) talks: bool,
     #[sqlx(default)]
     pub(super) duplicate: bool,
 }
@@ -49,9 +51,17 @@ pub(super) struct MaybeEndedRow {
 }
 
 /// Joins the batches that have ended with the turns, in the same transaction; rings for the next turns of their agents.
-pub(super) async fn joined(work: &mut impl Work, row: EndedRow) -> Result<Ended, Error> {
-    for batch_id in row.batches {
-        batch::join(work, batch_id).await?;
+pub(super) async fn joined(work: &mut impl Work, row: EndedRow, turn_ids: &[TurnId]) -> Result<Ended, Error> {
+    for batch_id in &row.batches {
+        batch::join(work, *batch_id).await?;
+    }
+    if row.talks {
+        // Only now: a session is locked after every head.
+        sqlx::query("select state.remember_turns($1, $2)")
+            .bind(work.project_id())
+            .bind(turn_ids)
+            .execute(work.connection())
+            .await?;
     }
     row.worker_targets.into_iter().for_each(|target| work.ring(Door::Agent(target)));
     Ok(Ended { duplicate: row.duplicate })
@@ -76,12 +86,15 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
         [ending] => finish_one(work, ending).await?,
         many => finish_many(work, many).await?,
     };
-    joined(work, row).await
+    let turn_ids: Vec<TurnId> = endings.iter().map(|ending| ending.fence.agent_turn_id()).collect();
+    joined(work, row, &turn_ids).await
 }
 
 async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, Error> {
     let query = sqlx::query_as(
-        "select worker_targets, batches, duplicate
+        "select worker_targets, batches, duplicate,
+                batches <> '{}' and exists (select from state.turns t
+                                             where t.project_id = $1 and t.agent_turn_id = $3 and t.session_id is not null) as talks
            from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9,
                              $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
     )
@@ -119,7 +132,9 @@ async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedR
     });
     let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
     let query = sqlx::query_as(
-        "select worker_targets, batches, duplicate
+        "select worker_targets, batches, duplicate,
+                batches <> '{}' and exists (select from state.turns t
+                                             where t.project_id = $1 and t.agent_turn_id = any($3) and t.session_id is not null) as talks
            from state.finish_many($1, $2, $3, $4, $5,
                                   $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
     )

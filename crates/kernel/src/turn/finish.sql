@@ -85,14 +85,16 @@ begin
     v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
   end if;
   --! finish.next
-  if v_turn.session_id is not null then
-    -- The question and the answer join the session's memory; by reference, and once.
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
-  end if;
-  --! finish.remembered
   if v_turn.batch_id is not null then
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
+  --! finish.counted
+  -- The question and the answer join the session's memory; by reference, and once. Where a batch is to be joined, the parent's head
+  -- comes first: whoever joins does this.
+  if v_turn.session_id is not null and end_turn.batch_id is null then
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+  end if;
+  --! finish.remembered
 end $$;
 
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
@@ -158,7 +160,6 @@ declare
   v_emits    integer;
   v_told     integer;
   v_sessions integer;
-  v_talk     record;
   v_next     uuid[];
   v_targets  text[];
   v_batches  uuid[];
@@ -289,28 +290,20 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
-  if v_sessions > 0 then
-    -- In one order for everybody: two that end turns of the same sessions do not wait for each other.
-    for v_talk in
-      select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
-        from unnest(p_turns) with ordinality as e (agent_turn_id, n)
-        join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
-       where t.session_id is not null
-       order by t.session_id, e.n
-    loop
-      v_told := state.remember(p_project, v_talk.session_id, v_talk.card_ids);
-    end loop;
-  end if;
   if jsonb_path_exists(p_ends, '$[*].receipt') then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
     select p_project, e.agent_turn_id, e.step_id, e.receipt::json
       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
      where e.receipt is not null;
   end if;
-  --! finish_many.remembered
+  --! finish_many.receipts
 
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
+  if v_sessions > 0 and coalesce(v_batches, '{}') = '{}' then
+    v_told := state.remember_turns(p_project, p_turns);
+  end if;
+  --! finish_many.remembered
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $$;

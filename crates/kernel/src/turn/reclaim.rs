@@ -64,7 +64,9 @@ pub async fn reclaim<W: Work>(
     };
     let cards = [ending_card(End::Failed, reason)?];
     let query = sqlx::query_as(
-        "select outcome, worker_targets, batches
+        "select outcome, worker_targets, batches,
+                batches <> '{}' and exists (select from state.turns t
+                                             where t.project_id = $1 and t.agent_turn_id = $3 and t.session_id is not null) as talks
            from state.reclaim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
                               $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
     )
@@ -79,7 +81,7 @@ pub async fn reclaim<W: Work>(
     .bind(attempts.max_attempts)
     .bind(W::ALONE);
     let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
-    joined(work, row.ended).await?;
+    joined(work, row.ended, &[fence.agent_turn_id()]).await?;
     Ok(match row.outcome.as_str() {
         "armed" => Reclaimed::Armed,
         "ended" => Reclaimed::Ended,

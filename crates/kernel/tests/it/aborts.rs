@@ -5,7 +5,7 @@ use std::time::Duration;
 use waybill_core::{
     card::{CardType, Content, Draft, NewCard, Role},
     card_box::Span,
-    id::{AgentId, BoxId, ProjectId, SessionId, ToolCallId, TurnId},
+    id::{AgentId, BoxId, ProjectId, SessionId, StepId, ToolCallId, TurnId},
     turn::{ClaimToken, Fence},
 };
 use waybill_kernel::{
@@ -88,21 +88,24 @@ const INVARIANTS: [(&str, &str); 13] = [
 ];
 
 /// A patch with every verb that a step may use.
-fn remembering(step: &Step) -> Patch {
+fn remembering(step: &Step, messages_box_id: BoxId) -> Patch {
     let card_ids: Vec<_> = step.cards.iter().map(NewCard::card_id).collect();
-    let card = |card_type| Draft::new(card_type, Role::System, Content::Json(serde_json::json!({}))).seal().unwrap();
+    let card = |card_type| {
+        let content = serde_json::json!({ "text": "", "covers": [] });
+        Draft::new(card_type, Role::System, Content::Json(content)).seal().unwrap()
+    };
     Patch::default()
         .append(&card_ids)
         .reset(BoxId::new())
         .results(&card_ids)
         .todo(card(CardType::todo()), None)
-        .compression(card(CardType::compression()), None)
+        .compression(card(CardType::compression()), None, messages_box_id)
 }
 
 /// Of a patch that nobody else stands in the way of.
 fn lost(error: blackboard::Error) -> Error {
     match error {
-        blackboard::Error::Db(error) => Error::from(error),
+        blackboard::Error::Db(error) | blackboard::Error::TryAgain(error) => Error::from(error),
         other => panic!("{other:?}"),
     }
 }
@@ -128,7 +131,8 @@ struct World<'h> {
     turns: Vec<DispatchRequest>,
     card: NewCard,
     session_id: SessionId,
-    messages_box_id: BoxId,
+    /// Its first memory, and the one that takes its place.
+    messages: (BoxId, BoxId),
 }
 
 impl<'h> World<'h> {
@@ -147,7 +151,7 @@ impl<'h> World<'h> {
         work.commit().await.unwrap();
         turns.push(DispatchRequest::instructed(forker, card.card_id()));
         turns.iter_mut().for_each(|turn| turn.session_id = Some(session_id));
-        World { house, turns, card, session_id, messages_box_id: board.messages_box_id }
+        World { house, turns, card, session_id, messages: (board.messages_box_id, BoxId::new()) }
     }
 
     fn project_id(&self) -> ProjectId {
@@ -164,11 +168,11 @@ impl<'h> World<'h> {
         for turn in &self.turns[..5] {
             surely(async || self.house.enqueue_all(std::slice::from_ref(turn), card).await).await.unwrap();
         }
-        let anew =
-            Patch::default().replace(BoxId::new(), &[self.card.card_id()], Span::prefix(self.messages_box_id, 0));
+        let ((old, new), step_id) = (self.messages, StepId::new());
+        let anew = Patch::default().replace(new, &[self.card.card_id()], Span::prefix(old, 0));
         surely(async || {
             let mut alone = self.kernel().alone(self.project_id()).await?;
-            blackboard::patch(&mut alone, self.session_id, &anew).await.map_err(lost)
+            blackboard::patch(&mut alone, self.session_id, step_id, &anew).await.map_err(lost)
         })
         .await
         .unwrap();
@@ -274,7 +278,7 @@ impl<'h> World<'h> {
                     step.calls.extend(forks.calls);
                 }
                 step.receipt = Some("{}".into());
-                let patch = (written == 0).then(|| remembering(&step));
+                let patch = (written == 0).then(|| remembering(&step, self.messages.1));
                 if surely(async || self.step(fence, &step, patch.as_ref()).await).await?.suspended {
                     continue;
                 }
@@ -294,7 +298,7 @@ impl<'h> World<'h> {
         let mut work = self.kernel().begin(self.project_id()).await?;
         let stepped = turn::step(&mut work, fence, step).await?;
         if let Some(patch) = patch {
-            let patched = blackboard::patch(&mut work, self.session_id, patch).await.map_err(lost)?;
+            let patched = blackboard::patch(&mut work, self.session_id, step.step_id, patch).await.map_err(lost)?;
             assert_eq!(patched.duplicate, stepped.duplicate, "a step and its patch are written together");
         }
         work.commit().await?;

@@ -8,6 +8,7 @@ use waybill_core::{
     turn::End,
 };
 use waybill_kernel::{
+    batch,
     blackboard::{self, Blackboard, Error, Module, Patch},
     card,
     card_box::{self, Beside, Window},
@@ -16,20 +17,19 @@ use waybill_kernel::{
 };
 
 use crate::{
+    batches::Plan,
     cases, held, ids, instructions,
     turns::{House, calling, ending, instruction, thought},
 };
 
-fn card(card_type: CardType, text: &str) -> NewCard {
-    Draft::new(card_type, Role::System, Content::Json(serde_json::json!({ "text": text }))).seal().unwrap()
-}
-
 fn todo(text: &str) -> NewCard {
-    card(CardType::todo(), text)
+    Draft::new(CardType::todo(), Role::System, Content::Json(serde_json::json!({ "text": text }))).seal().unwrap()
 }
 
+/// One that stands for nothing.
 fn summary(text: &str) -> NewCard {
-    card(CardType::compression(), text)
+    let content = serde_json::json!({ "text": text, "covers": [] });
+    Draft::new(CardType::compression(), Role::System, Content::Json(content)).seal().unwrap()
 }
 
 impl House {
@@ -46,8 +46,12 @@ impl House {
     }
 
     async fn patch(&self, board: &Blackboard, patch: &Patch) -> Result<bool, Error> {
+        self.patch_of(board, StepId::new(), patch).await
+    }
+
+    async fn patch_of(&self, board: &Blackboard, step_id: StepId, patch: &Patch) -> Result<bool, Error> {
         let mut alone = self.kernel().alone(self.t.project_id).await?;
-        Ok(blackboard::patch(&mut alone, board.session_id, patch).await?.duplicate)
+        Ok(blackboard::patch(&mut alone, board.session_id, step_id, patch).await?.duplicate)
     }
 
     async fn memory(&self, session_id: SessionId) -> Vec<CardId> {
@@ -64,37 +68,42 @@ impl House {
     }
 }
 
-/// CX-9: written twice, a patch changes nothing, also where others were there in between.
+/// CX-9: written twice, a patch changes nothing, whatever others did in between: also where the memory is another by now.
 #[tokio::test]
 async fn a_patch_written_twice_changes_nothing() {
     let house = House::new().await;
     let board = house.session().await;
     let cards = house.written(4).await;
+    let (first, second) = (todo("one"), todo("two"));
+    let messages = board.messages_box_id;
     let patches = [
-        Patch::default().append(&cards[..2]).todo(todo("one"), None).compression(summary("one"), None),
-        Patch::default().append(&cards[1..3]),
-        Patch::default().reset(BoxId::new()).results(&cards[..1]),
-        Patch::default().results(&cards[..2]),
-        Patch::default().replace(BoxId::new(), &cards[2..], Span::prefix(board.messages_box_id, 3)),
+        Patch::default().append(&cards[..2]).todo(first.clone(), None).compression(summary("one"), None, messages),
+        Patch::default().append(&cards[1..3]).todo(second.clone(), Some(first.card_id())),
+        Patch::default().results(&cards[..1]),
+        Patch::default().reset(BoxId::new()).results(&cards[1..2]),
+        Patch::default().replace(BoxId::new(), &cards[2..], Span::prefix(messages, 3)),
+        Patch::default().todo(first.clone(), Some(second.card_id())), // back to what it was
     ];
+    let steps: Vec<StepId> = patches.iter().map(|_| StepId::new()).collect();
     for (n, patch) in patches.iter().enumerate() {
-        assert!(!house.patch(&board, patch).await.unwrap(), "{n}");
+        assert!(!house.patch_of(&board, steps[n], patch).await.unwrap(), "{n}");
         let after = house.board(board.session_id).await;
         let memory = house.memory(board.session_id).await;
         let results = held(&mut house.t.begin().await, after.mapreduce_results_box_id).await;
-        for earlier in &patches[..=n] {
-            // An append names the memory as it is now, so it is replayed only while that one is.
-            let appends_to_the_old = n == 4 && !std::ptr::eq(earlier, patch);
-            if !appends_to_the_old {
-                house.patch(&board, earlier).await.unwrap();
-            }
+        for (step_id, earlier) in steps.iter().zip(&patches[..=n]) {
+            assert!(house.patch_of(&board, *step_id, earlier).await.unwrap(), "known as written before");
         }
         assert_eq!(house.board(board.session_id).await, after, "{n}");
         assert_eq!(house.memory(board.session_id).await, memory, "{n}");
         assert_eq!(held(&mut house.t.begin().await, after.mapreduce_results_box_id).await, results, "{n}");
     }
     assert_eq!(house.memory(board.session_id).await, cards[2..]);
-    assert!(house.patch(&board, &patches[0]).await.unwrap(), "known as written before");
+    let now = house.board(board.session_id).await;
+    assert_eq!(now.compression_card_id, None, "it stood for messages that are no longer remembered");
+    // A card that is there already is not yet a patch that was written.
+    let late = Patch::default().todo(second, None);
+    assert!(matches!(house.patch(&board, &late).await, Err(Error::Conflict { module: Module::Todo, .. })));
+    assert_eq!(house.count("select count(*) from state.patches").await, 6, "who changed what is on record");
 }
 
 /// CX-9: of two who set the same thing one wins, and the other is told what is there now. Todo and summary are two things.
@@ -110,9 +119,9 @@ async fn of_two_who_compare_and_set_one_wins() {
         matches!(&lost, Err(Error::Conflict { module: Module::Todo, found, .. }) if *found == expected),
         "{lost:?}"
     );
-    house.patch(&board, &Patch::default().compression(other.clone(), None)).await.unwrap();
+    house.patch(&board, &Patch::default().compression(other.clone(), None, board.messages_box_id)).await.unwrap();
     house.patch(&board, &Patch::default().todo(second.clone(), Some(first.card_id()))).await.unwrap();
-    let lost = house.patch(&board, &Patch::default().compression(summary("d"), None)).await;
+    let lost = house.patch(&board, &Patch::default().compression(summary("d"), None, board.messages_box_id)).await;
     assert!(matches!(lost, Err(Error::Conflict { module: Module::Compression, .. })), "{lost:?}");
     let now = house.board(board.session_id).await;
     assert_eq!((now.todo_card_id, now.compression_card_id), (Some(second.card_id()), Some(other.card_id())));
@@ -142,6 +151,10 @@ async fn an_append_is_not_lost_to_a_replacement() {
     assert_eq!(house.memory(board.session_id).await, cards[2..]);
     let lost = house.patch(&board, &Patch::default().replace(BoxId::new(), &[], Span { upto: 2, ..read })).await;
     assert!(lost.is_err(), "another memory by now");
+    // Nor does a summary of the old one come to stand for the new one.
+    let stale = Patch::default().compression(summary("of the old"), None, board.messages_box_id);
+    let lost = house.patch(&board, &stale).await;
+    assert!(matches!(lost, Err(Error::Conflict { module: Module::Compression, .. })), "{lost:?}");
     // The old one stays readable.
     assert_eq!(held(&mut house.t.begin().await, board.messages_box_id).await, cards[..2]);
 }
@@ -159,7 +172,9 @@ async fn appends_at_once_are_all_there_once() {
         tasks.push(Box::pin(one(*card_id)));
         tasks.push(Box::pin(one(*card_id)));
     }
-    tasks.push(Box::pin(async { house.patch(&board, &Patch::default().compression(summary("s"), None)).await }));
+    tasks.push(Box::pin(async {
+        house.patch(&board, &Patch::default().compression(summary("s"), None, board.messages_box_id)).await
+    }));
     for outcome in futures::future::join_all(tasks).await {
         outcome.unwrap();
     }
@@ -206,6 +221,46 @@ async fn question_and_answer_join_the_memory() {
     assert_eq!(house.memory(board.session_id).await, expected);
 }
 
+/// A session is locked after every head: the last child's end, which wants its parent's head, and the parent's own, in one session.
+#[tokio::test]
+async fn a_child_and_its_parent_end_without_waiting_for_each_other() {
+    let house = House::new().await;
+    house.t.arm_fail_points().await;
+    let board = house.session().await;
+    let question = instruction("q");
+    let parent = house.agent().await;
+    let of_session = |request: DispatchRequest| DispatchRequest { session_id: Some(board.session_id), ..request };
+    let request = of_session(DispatchRequest::instructed(parent, question.card_id()));
+    house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&question)).await.unwrap();
+    let claimed = house.claim().await.unwrap();
+    house.step(&claimed.fence, &calling(1, "sys-pmo", crate::turns::LONG, true)).await.unwrap();
+    let call = house.claim_calls("sys-pmo", 1).await.remove(0);
+    let Plan { fork, children, card } = house.plan_fork(1, false, crate::turns::LONG).await;
+    let children: Vec<DispatchRequest> = children.into_iter().map(of_session).collect();
+    let mut work = house.t.begin().await;
+    batch::open(&mut work, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+    turn::enqueue(&mut work, &children, std::slice::from_ref(&card)).await.unwrap();
+    batch::dispatched(&mut work, call.tool_call_id, call.claim_token).await.unwrap();
+    work.commit().await.unwrap();
+    let child = house.claim().await.unwrap();
+
+    // The child is about to join, which wants its parent's head; the parent is stopped meanwhile, and wants the session.
+    let paused = house.t.pause_at("finish.remembered").await;
+    let stop = async {
+        paused.reached().await;
+        let (stopped, ()) = tokio::join!(house.stop(request.agent_turn_id), async {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            paused.resume().await;
+        });
+        stopped
+    };
+    let (ended, stopped) = tokio::join!(house.finish(child.fence), stop);
+    ended.unwrap();
+    stopped.unwrap();
+    let memory = house.memory(board.session_id).await;
+    assert_eq!(memory.len(), 4, "two questions and two answers: {memory:?}");
+}
+
 /// CX-6: what is private to an agent is not remembered for others; and nobody reaches a session that is not there, or not theirs.
 #[tokio::test]
 async fn what_does_not_belong_is_not_remembered() {
@@ -226,11 +281,18 @@ async fn what_does_not_belong_is_not_remembered() {
     }
     let wrong = house.patch(&board, &Patch::default().todo(summary("x"), None)).await;
     assert!(matches!(wrong, Err(Error::WrongType { .. })));
+    let span = Span::prefix(BoxId::new(), 3);
+    let content = serde_json::json!({ "text": "of others", "covers": [span] });
+    for content in [content, serde_json::json!("plain")] {
+        let card = Draft::new(CardType::compression(), Role::System, Content::Json(content)).seal().unwrap();
+        let patch = Patch::default().compression(card, None, board.messages_box_id);
+        assert!(matches!(house.patch(&board, &patch).await, Err(Error::NoSummary)));
+    }
     let unknown = Blackboard { session_id: SessionId::new(), ..board };
     assert!(matches!(house.patch(&unknown, &Patch::default()).await, Err(Error::NotFound(_))));
     let mut elsewhere = house.kernel().begin(ProjectId::new()).await.unwrap();
     assert_eq!(blackboard::find(&mut elsewhere, board.session_id).await.unwrap(), None);
-    assert!(blackboard::patch(&mut elsewhere, board.session_id, &Patch::default()).await.is_err());
+    assert!(blackboard::patch(&mut elsewhere, board.session_id, StepId::new(), &Patch::default()).await.is_err());
 
     let agent_id = house.agent().await;
     let question = instruction("q");

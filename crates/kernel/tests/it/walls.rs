@@ -321,7 +321,10 @@ async fn every_table_is_walled_off() {
     let ending = Ending { receipt: Some("{}".into()), ..crate::turns::ending(child.fence) };
     let mut work = house.t.begin().await;
     turn::finish(&mut work, &[ending]).await.unwrap();
-    blackboard::open(&mut work, &[SessionId::new()]).await.unwrap();
+    let session_id = SessionId::new();
+    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    let patch = blackboard::Patch::default();
+    blackboard::patch(&mut work, session_id, waybill_core::id::StepId::new(), &patch).await.unwrap();
     work.commit().await.unwrap();
     let mut work = house.t.begin().await;
     project::create(&mut work, "mine").await.unwrap();
@@ -338,7 +341,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 21, "{tables:?}");
+    assert_eq!(tables.len(), 22, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

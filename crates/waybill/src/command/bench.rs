@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{bells, card_box, turns},
+    bench::{bells, card_box, compose, turns},
     figure::Bar,
 };
 
@@ -29,6 +29,15 @@ pub(crate) enum Command {
     /// Starts a private NATS, and a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Bells {
         /// The size for CI: fewer samples, a shorter look.
+        #[arg(long)]
+        short: bool,
+    },
+    /// What it costs to put a model call together: composing, writing the request and hashing it, against writing the messages plainly.
+    Compose {
+        /// Messages of a hundred tokens each.
+        #[arg(long, default_value_t = 10_000)]
+        messages: usize,
+        /// The size for CI: fewer samples.
         #[arg(long)]
         short: bool,
     },
@@ -57,6 +66,10 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let long = bells::Options { samples: 1_000, window: Duration::from_secs(180) };
                 let brief = bells::Options { samples: 100, window: Duration::from_secs(20) };
                 bells::run(if short { brief } else { long }).await
+            }
+            Command::Compose { messages, short } => {
+                ensure!(messages >= 100, "--messages {messages}: at least 100, or there is nothing to measure");
+                compose::run(compose::Options { messages, samples: if short { 20 } else { 100 } }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod bench;
 pub(crate) mod card;
 pub(crate) mod chaos;
+pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod lint;

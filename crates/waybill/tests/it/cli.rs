@@ -6,13 +6,27 @@ use std::{
 };
 
 use serde_json::Value;
-use waybill_core::{
-    card::Draft,
-    id::{AgentId, CardId, ProjectId},
+use waybill_context::{
+    call::Manner,
+    framework::Template,
+    policy::{Audience, Order, Policy, Process},
+    wire::{Adapter, Params},
 };
-use waybill_kernel::{agent, card};
+use waybill_core::{
+    card::{CardType, Content, Draft, Role},
+    id::{AgentId, CardId, ProjectId, StepId},
+    tokens::Tokens,
+};
+use waybill_kernel::{
+    agent, card, lease,
+    turn::{self, Claiming, DispatchRequest, Step},
+};
 use waybill_lab::services::nats;
 use waybill_testkit::{TestDb, empty_db, fresh_db};
+use waybill_worker::{
+    collect::Collector,
+    gather::{Setting, gather},
+};
 
 fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waybill"));
@@ -35,7 +49,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 25] = [
+    let commands: [&[&str]; 29] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -44,6 +58,10 @@ fn every_command_explains_itself() {
         &["project", "list"],
         &["card", "show"],
         &["card", "erase"],
+        &["context", "list"],
+        &["context", "show"],
+        &["context", "diff"],
+        &["bench", "compose"],
         &["admin"],
         &["admin", "quarantine", "list"],
         &["admin", "quarantine", "retry"],
@@ -154,6 +172,64 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     assert!(text(&nowhere.stderr).contains("there is no project \"nobody\""), "{nowhere:?}");
 }
 
+/// CX-11, NX-1, NX-2: what a model saw, for whoever wants to know.
+#[tokio::test]
+async fn what_a_model_saw_can_be_shown_and_compared() {
+    let t = fresh_db().await;
+    let service = t.server.service_url(&t.name);
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str())];
+    let project = t.project_id.to_string();
+    let place = ["--project", &project];
+    let (target, agent_id) = ("llm".parse().unwrap(), AgentId::new());
+    let question = Draft::instruction("Which river runs north?").seal().unwrap();
+    let mut work = t.begin().await;
+    agent::create(&mut work, &[agent_id], &target).await.unwrap();
+    turn::enqueue(&mut work, &[DispatchRequest::instructed(agent_id, question.card_id())], &[question]).await.unwrap();
+    work.commit().await.unwrap();
+    let worker = lease::start(&t.kernel, &target, Duration::from_secs(600)).await.unwrap();
+    let claimed = turn::claim(t.kernel.pool(), &mut Claiming::new(worker, target)).await.unwrap().remove(0);
+    let policy = Policy { order: Order::Layered, budget: Tokens::new(2_000).unwrap(), per_message: Tokens::ZERO };
+    let setting =
+        Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
+    let mut requests = Vec::new();
+    for answer in ["The Nile.", "And the Rhine."] {
+        let gathered = gather(&t.kernel, &claimed, &setting, &Collector::new(Template::builtin())).await.unwrap();
+        let manner = Manner { adapter: Adapter::OpenaiChat, policy, params: Params::default() };
+        let call = gathered.materials.call(&manner).unwrap();
+        let said = Draft::new(CardType::thought(), Role::Assistant, Content::Text(answer.into())).seal().unwrap();
+        let step = Step {
+            step_id: StepId::new(),
+            cards: vec![said],
+            calls: Vec::new(),
+            suspend: false,
+            receipt: Some(serde_json::to_string(&call.receipt).unwrap()),
+        };
+        turn::step(&mut t.kernel.alone(t.project_id).await.unwrap(), &claimed.fence, &step).await.unwrap();
+        requests.push((step.step_id, call.request));
+    }
+
+    let turn_id = claimed.fence.agent_turn_id().to_string();
+    let command = |arguments: &[&str]| waybill(&[&["context"], arguments, &place].concat(), &urls);
+    let listed = text(&command(&["list", &turn_id]).stdout);
+    assert!(requests.iter().all(|(step_id, _)| listed.contains(&step_id.to_string())), "{listed}");
+    let first = format!("{turn_id}/{}", requests[0].0);
+    assert_eq!(command(&["show", &first, "--request"]).stdout, requests[0].1, "byte for byte");
+    assert_eq!(command(&["show", &turn_id, "--request"]).stdout, requests[1].1, "the last one, where none is named");
+    let shown = text(&command(&["show", &turn_id]).stdout);
+    assert!(
+        shown.contains("framework__context") && shown.contains("The Nile.") && shown.contains("as it was sent"),
+        "{shown}"
+    );
+    let compared = json(&command(&["diff", &first, &turn_id, "--json"]));
+    assert_eq!((&compared["first_break"], &compared["only_right"][0]["layer"]), (&Value::Null, &"steps".into()));
+    let compared = text(&command(&["diff", &turn_id, &first]).stdout);
+    assert!(compared.contains("misses from message 3"), "{compared}");
+    let unknown = command(&["show", &format!("{turn_id}/{}", StepId::new())]);
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("has no receipt"), "{unknown:?}");
+    let elsewhere = waybill(&["context", "show", &first, "--project", &ProjectId::new().to_string()], &urls);
+    assert!(!elsewhere.status.success(), "{elsewhere:?}");
+}
+
 /// L0-14, L0-15: what an operator does about it.
 #[tokio::test]
 async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
@@ -196,7 +272,7 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let swept = waybill(&["admin", "sweep", "--json"], &urls);
     assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
     let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
-    assert_eq!(json(&extended)["made"], 8, "two more weeks of four tables: {extended:?}");
+    assert_eq!(json(&extended)["made"], 10, "two more weeks of five tables: {extended:?}");
     assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
 }
 

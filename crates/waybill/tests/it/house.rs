@@ -23,12 +23,20 @@ const ARROWS: [(&str, &[&str], &[&str]); 10] = [
     ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
     ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
     ("waybill-worker", &["waybill-core", "waybill-context", "waybill-kernel"], &["waybill-testkit"]),
-    ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-kernel", "waybill-orchestrator"], &[]),
+    ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-context", "waybill-kernel", "waybill-orchestrator"], &[]),
     ("waybill-model", &["waybill-lab"], &[]),
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
     (
         "waybill",
-        &["waybill-core", "waybill-context", "waybill-bus", "waybill-kernel", "waybill-lab", "waybill-orchestrator"],
+        &[
+            "waybill-core",
+            "waybill-context",
+            "waybill-bus",
+            "waybill-kernel",
+            "waybill-lab",
+            "waybill-orchestrator",
+            "waybill-worker",
+        ],
         &["waybill-testkit"],
     ),
 ];

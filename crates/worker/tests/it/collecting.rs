@@ -16,8 +16,8 @@ use waybill_context::{
     todo::{Change, Todo},
 };
 use waybill_core::{
-    card::{CardType, Content, Draft, Role},
-    id::{AgentId, ProjectId},
+    card::{CardType, Content, Draft, Field, NewCard, Role},
+    id::{AgentId, ProjectId, StepId},
 };
 use waybill_kernel::blackboard::{self, Patch};
 use waybill_worker::collect::{Asked, Collector, Failure, RegisterError, Source, When};
@@ -145,14 +145,14 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     let todo = Todo::default().changed(&[Change::Replace { texts: vec!["knead".into()] }]).unwrap();
     let patch = Patch::default().todo(todo.draft().seal().unwrap(), None);
     let mut alone = desk.kernel().alone(desk.t.project_id).await.unwrap();
-    blackboard::patch(&mut alone, session_id, &patch).await.unwrap();
+    blackboard::patch(&mut alone, session_id, StepId::new(), &patch).await.unwrap();
     drop(alone);
     let claimed = desk.ask(session_id, "What now?").await;
 
     let mut gathered = desk.gather(&claimed).await;
     let texts = |gathered: &crate::Gathered| -> Vec<(String, String)> {
         let composed = gathered.materials.compose(&desk.setting.policy).unwrap();
-        composed.messages.iter().map(|m| (m.layer.to_string(), m.content.clone())).collect()
+        composed.messages.iter().map(|m| (m.layer.to_string(), m.content.to_string())).collect()
     };
     let begin = texts(&gathered);
     let layers: Vec<&str> = begin.iter().map(|(layer, _)| layer.as_str()).collect();
@@ -162,6 +162,7 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     );
     assert_eq!((begin[3].1.as_str(), begin[4].1.as_str()), ("- [ ] 1 knead", "asked 1"));
     gathered.collect(desk.kernel(), &claimed, &desk.setting, &desk.collector, When::EveryStep).await.unwrap();
+    assert_eq!(gathered.materials.blocks.len(), 4, "each block once");
     let next = texts(&gathered);
     assert_eq!(next[4].1, "asked 2");
     assert_eq!((&next[..4], &next[5..]), (&begin[..4], &begin[5..]));
@@ -189,4 +190,46 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
     let memory = waybill_kernel::card_box::find(&mut work, &[board.messages_box_id]).await.unwrap();
     assert_eq!(memory.found[0].length, 2, "the question and the answer");
+}
+
+/// CX-3: blocks are collected once per turn, whoever runs it: a turn that is taken over shows what it showed.
+#[tokio::test]
+async fn a_turn_that_is_taken_over_shows_the_same_blocks() {
+    let mut desk = Desk::new().await;
+    let session_id = desk.session().await;
+    desk.collector = collector(&[("knowledge__context", Fake::Says("as of Monday")), ("a__context", Fake::Fails)]);
+    let claimed = desk.ask(session_id, "What do we know?").await;
+    let first = desk.gather(&claimed).await.materials.call(&desk.manner()).unwrap().into_owned();
+    let receipt = serde_json::to_string(&first.receipt).unwrap();
+    desk.step(&claimed, &[sealed(Role::Assistant, "thinking")], Some(receipt)).await;
+    desk.collector = collector(&[
+        ("knowledge__context", Fake::Says("as of Tuesday")),
+        ("clock__context", Fake::Counts(Arc::default())),
+    ]);
+    let claimed = desk.take_over().await;
+    let second = desk.gather(&claimed).await.materials.call(&desk.manner()).unwrap().into_owned();
+    let said = |call: &waybill_context::call::Call<'_>| String::from_utf8(call.request.clone()).unwrap();
+    assert!(said(&second).contains("as of Monday") && said(&second).contains("asked 1"), "{}", said(&second));
+    let found = waybill_context::diff::diff(&first, &second);
+    assert!(found.only_left.is_empty(), "{found:?}");
+}
+
+/// PM-4: what the result must have stands at the head of the context, and is said however long the history; and what was inherited is
+/// somebody else's.
+#[tokio::test]
+async fn the_contract_is_the_turns_own() {
+    let mut desk = Desk::new().await;
+    desk.setting.policy.budget = crate::tokens(600);
+    let session_id = desk.session().await;
+    let fields = |name: &str| {
+        let field = Field { name: name.into(), description: "in\n- one: line".into(), extra: Default::default() };
+        Draft::new(CardType::result_fields(), Role::System, Content::Fields(vec![field])).seal().unwrap()
+    };
+    let long: Vec<NewCard> = (0..40).map(|n| sealed(Role::User, &crate::long(&format!("m{n}"), 60))).collect();
+    desk.remember(session_id, &[fields("theirs")]).await;
+    desk.remember(session_id, &long).await;
+    let claimed = desk.ask_with(session_id, "go", &[fields("ours")]).await;
+    let gathered = desk.gather(&claimed).await;
+    let text = gathered.materials.compose(&desk.setting.policy).unwrap().messages[0].content.to_string();
+    assert!(text.ends_with("these fields:\n- ours: in - one: line"), "{text}");
 }

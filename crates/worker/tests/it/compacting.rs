@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use waybill_context::{compact::Summary, policy::Policy};
+use futures::future::BoxFuture;
+use waybill_context::{compact::Summary, policy::Policy, unit::Message};
 use waybill_core::{
     card::{NewCard, Role},
     id::SessionId,
 };
-use waybill_kernel::{blackboard, turn};
+use waybill_kernel::{blackboard, card, turn};
 use waybill_testkit::TestDb;
-use waybill_worker::compact::{Compacted, Error, compact};
+use waybill_worker::compact::{Compacted, Error, Summariser, compact};
 
 use crate::{COMPACTION, Claimed, Counting, Desk, Gathered, long, sealed, shown, tokens, tool_round};
 
@@ -122,6 +123,49 @@ async fn a_session_is_compacted_again_and_again() {
     let summary = Summary::read(gathered.materials.session_summary.as_ref().unwrap()).unwrap();
     assert_eq!(summary.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 8)]);
     assert!(summary.previous_card_id.is_some());
+}
+
+/// A summary that was erased is made anew, from the messages, which are still there.
+#[tokio::test]
+async fn an_erased_summary_is_made_anew() {
+    let mut desk = Desk::new().await;
+    let (_, claimed) = talk(&mut desk).await;
+    desk.compact(&claimed, &mut desk.gather(&claimed).await).await.unwrap();
+    let gathered = desk.gather(&claimed).await;
+    let erased = gathered.materials.session_summary.unwrap().card_id;
+    card::erase(&mut desk.t.owner().await, desk.t.project_id, &[erased], "asked").await.unwrap();
+    let mut gathered = desk.gather(&claimed).await;
+    let done = desk.compact(&claimed, &mut gathered).await.unwrap();
+    assert_eq!((done.n_summaries, done.n_conflicts), (1, 0));
+    assert_eq!(desk.firsts(&gathered)[0], "system: [m0 m1 m2 m3 m4 m5]");
+}
+
+/// A summariser that fails, or says more than it was told, costs the summary and not the turn.
+#[tokio::test]
+async fn a_summariser_that_fails_is_not_the_end() {
+    struct Bad(Option<&'static str>);
+    impl Summariser for Bad {
+        fn summarise<'a>(
+            &'a self,
+            _: Option<&'a str>,
+            _: &'a [Message<'a>],
+        ) -> BoxFuture<'a, Result<String, Box<dyn std::error::Error + Send + Sync>>> {
+            let said = self.0.map(|text| text.repeat(300)).ok_or_else(|| "no model".into());
+            Box::pin(async { said })
+        }
+    }
+    let mut desk = Desk::new().await;
+    let (_, claimed) = talk(&mut desk).await;
+    for (bad, why) in
+        [(Bad(None), "no model"), (Bad(Some("more words ")), "the summary has"), (Bad(Some(" ")), "the summary has")]
+    {
+        let mut gathered = desk.gather(&claimed).await;
+        let before = desk.firsts(&gathered);
+        let policy = desk.setting.policy;
+        let done = compact(desk.kernel(), &claimed, &mut gathered, &policy, COMPACTION, &bad).await.unwrap();
+        assert!(done.failure.as_ref().is_some_and(|failure| failure.starts_with(why)), "{done:?}");
+        assert_eq!((done.n_summaries, desk.firsts(&gathered)), (0, before));
+    }
 }
 
 /// L0-5: whoever lost its turn writes no summary, for the turn or for the session.

@@ -100,12 +100,17 @@ impl Desk {
         let mut work = self.t.begin().await;
         card::insert(&mut work, cards).await.unwrap();
         let card_ids: Vec<CardId> = cards.iter().map(NewCard::card_id).collect();
-        blackboard::patch(&mut work, session_id, &Patch::default().append(&card_ids)).await.unwrap();
+        blackboard::patch(&mut work, session_id, StepId::new(), &Patch::default().append(&card_ids)).await.unwrap();
         work.commit().await.unwrap();
     }
 
     /// A turn that is ours: its context is the question and what the session remembers, by range.
     async fn ask(&self, session_id: SessionId, question: &str) -> Claimed {
+        self.ask_with(session_id, question, &[]).await
+    }
+
+    /// The same, with more cards behind the question.
+    async fn ask_with(&self, session_id: SessionId, question: &str, more: &[NewCard]) -> Claimed {
         let agent_id = AgentId::new();
         let question = sealed(Role::User, question);
         let context = BoxId::new();
@@ -115,6 +120,9 @@ impl Desk {
         card::insert(&mut work, std::slice::from_ref(&question)).await.unwrap();
         card_box::create(&mut work, &[context]).await.unwrap();
         card_box::append(&mut work, context, &[question.card_id()]).await.unwrap();
+        card::insert(&mut work, more).await.unwrap();
+        let more: Vec<CardId> = more.iter().map(NewCard::card_id).collect();
+        card_box::append(&mut work, context, &more).await.unwrap();
         card_box::inherit(&mut work, context, Span::whole(board.messages_box_id)).await.unwrap();
         let request = DispatchRequest {
             session_id: Some(session_id),
@@ -173,7 +181,7 @@ impl Desk {
 /// What is shown, in short: who says what. Without the framework's text.
 fn shown(gathered: &Gathered, policy: &Policy) -> Vec<String> {
     let composed = gathered.materials.compose(policy).unwrap();
-    let line = |message: &Message| format!("{}: {}", message.role.as_str(), message.content);
+    let line = |message: &Message<'_>| format!("{}: {}", message.role.as_str(), message.content);
     composed.messages.iter().map(line).filter(|line| !line.contains("You are agent")).collect()
 }
 
@@ -184,7 +192,7 @@ impl Summariser for Counting {
     fn summarise<'a>(
         &'a self,
         previous: Option<&'a str>,
-        messages: &'a [Message],
+        messages: &'a [Message<'a>],
     ) -> BoxFuture<'a, Result<String, Box<dyn std::error::Error + Send + Sync>>> {
         let firsts: Vec<&str> = messages.iter().map(|message| message.content.split(' ').next().unwrap()).collect();
         let text = format!("[{}{}]", previous.map(|p| format!("{p} then ")).unwrap_or_default(), firsts.join(" "));
@@ -192,7 +200,7 @@ impl Summariser for Counting {
     }
 }
 
-const COMPACTION: Compaction = Compaction { at_percent: 60, keep: Tokens::ZERO };
+const COMPACTION: Compaction = Compaction { at_percent: 60, keep: Tokens::ZERO, least: Tokens::ZERO };
 
 /// A text of about so many tokens that begins with its name.
 fn long(name: &str, n: usize) -> String {

@@ -57,7 +57,7 @@ async fn every_call_of_a_turn_can_be_had_again() {
     }
 
     // NX-2: what broke the prefix is the card that was deleted.
-    let found = diff(&calls[0].composed, &calls[1].composed);
+    let found = diff(&calls[0], &calls[1]);
     assert_eq!(found.first_break.unwrap().message, 3);
     assert_eq!(found.only_left.iter().map(|line| line.card_id).collect::<Vec<_>>(), [before[1].card_id()]);
 

@@ -1,0 +1,217 @@
+//! `waybill context …`: what a model saw.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    str::FromStr,
+};
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use waybill_context::{call::Call, diff};
+use waybill_core::id::{Malformed, ProjectId, StepId, TurnId};
+use waybill_kernel::work::Kernel;
+use waybill_worker::replay;
+
+use crate::{
+    connect::{Service, project_id},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The model calls of a turn, by their receipts.
+    List {
+        turn_id: TurnId,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Render a call again, verify it against its receipt, and show where each message came from.
+    ///
+    /// Exits with 1 where the same bytes cannot be had, and says why.
+    Show {
+        call: CallId,
+        /// Print the request, byte for byte as it was sent.
+        #[arg(long)]
+        request: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Compare two calls: by set, order and tokens, and where a prompt cache stops being of use.
+    Diff {
+        left: CallId,
+        right: CallId,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// Slug or id.
+    #[arg(long)]
+    project: String,
+    #[command(flatten)]
+    service: Service,
+}
+
+/// `TURN/STEP`, or `TURN` for its last call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallId {
+    turn_id: TurnId,
+    step_id: Option<StepId>,
+}
+
+impl FromStr for CallId {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<CallId, Malformed> {
+        let (turn, step) = text.split_once('/').map_or((text, None), |(turn, step)| (turn, Some(step)));
+        Ok(CallId { turn_id: turn.parse()?, step_id: step.map(str::parse).transpose()? })
+    }
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::List { turn_id, place } => list(turn_id, &place, as_json).await?,
+        Command::Show { call, request, place } => {
+            let call = place.open().await?.render(call).await?;
+            if request {
+                io::stdout().write_all(&call.request)?;
+            } else {
+                show(&call, as_json)?;
+            }
+        }
+        Command::Diff { left, right, place } => {
+            let desk = place.open().await?;
+            let (left, right) = (desk.render(left).await?, desk.render(right).await?);
+            print_diff(&diff::diff(&left, &right), as_json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Desk {
+    kernel: Kernel,
+    project_id: ProjectId,
+}
+
+impl Place {
+    async fn open(&self) -> Result<Desk> {
+        let kernel = self.service.kernel().await?;
+        let project_id = project_id(&kernel, &self.project).await?;
+        Ok(Desk { kernel, project_id })
+    }
+}
+
+impl Desk {
+    async fn render(&self, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
+        let step_id = match step_id {
+            Some(step_id) => step_id,
+            None => {
+                let listed = replay::list(&self.kernel, self.project_id, turn_id).await?;
+                listed.last().map(|(step_id, _)| *step_id).ok_or_else(|| anyhow!("turn {turn_id} has no receipts"))?
+            }
+        };
+        let call = replay::replay(&self.kernel, self.project_id, turn_id, step_id).await;
+        call.with_context(|| format!("call {turn_id}/{step_id}"))
+    }
+}
+
+async fn list(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
+    let desk = place.open().await?;
+    let listed = replay::list(&desk.kernel, desk.project_id, turn_id).await?;
+    if as_json {
+        for (step_id, receipt) in &listed {
+            output::json(&json!({ "step_id": step_id, "receipt": receipt }))?;
+        }
+        return Ok(());
+    }
+    output::table(
+        ["step_id", "read_at", "messages", "tokens", "left out", "adapter", "request_hash"],
+        listed.iter().map(|(step_id, receipt)| {
+            let left_out: Vec<&str> = receipt.left_out.iter().map(|left| left.key.as_str()).collect();
+            [
+                step_id.to_string(),
+                receipt.read_at.to_string(),
+                receipt.n_messages.to_string(),
+                receipt.n_tokens.get().to_string(),
+                left_out.join(" "),
+                receipt.adapter.clone(),
+                receipt.request_hash.to_string(),
+            ]
+        }),
+    );
+    Ok(())
+}
+
+fn show(call: &Call<'_>, as_json: bool) -> Result<()> {
+    if as_json {
+        let manifest: Vec<_> = call.composed.manifest().collect();
+        return output::json(&json!({
+            "receipt": call.receipt, "manifest": manifest, "omitted": call.composed.omitted, "messages": call.composed.messages,
+        }));
+    }
+    output::table(
+        ["", "layer", "role", "tokens", "cards", "says"],
+        call.composed.messages.iter().enumerate().map(|(n, message)| {
+            let cards: Vec<String> = message.sources.iter().map(|source| source.card_id.to_string()).collect();
+            let calls: Vec<&str> = message.tool_calls.iter().map(|call| call.tool_name.as_str()).collect();
+            let says = message.content.split_whitespace().collect::<Vec<_>>().join(" ");
+            let says: String = says.chars().take(60).collect();
+            [
+                (n + 1).to_string(),
+                message.layer.to_string(),
+                message.role.as_str().to_owned(),
+                message.n_tokens.get().to_string(),
+                cards.join(" "),
+                if calls.is_empty() { says } else { format!("{says} → {}", calls.join(", ")) },
+            ]
+        }),
+    );
+    for omitted in &call.composed.omitted {
+        let reason = serde_json::to_value(omitted.reason)?;
+        println!("left out, {}: {} cards", reason.as_str().unwrap_or_default(), omitted.card_ids.len());
+    }
+    println!("{} tokens; the request is as it was sent: {}", call.composed.n_tokens.get(), call.receipt.request_hash);
+    Ok(())
+}
+
+fn print_diff(diff: &diff::Diff, as_json: bool) -> Result<()> {
+    if as_json {
+        return output::json(diff);
+    }
+    for (sign, lines) in [("-", &diff.only_left), ("+", &diff.only_right)] {
+        for line in lines {
+            println!("{sign} {} {}", line.layer, line.card_id);
+        }
+    }
+    for card_id in &diff.moved {
+        println!("~ moved {card_id}");
+    }
+    for (layer, (left, right)) in &diff.layers {
+        println!("{layer}: {} → {} tokens", left.get(), right.get());
+    }
+    println!(
+        "{} → {} tokens; the first {} messages, {} tokens, are the same",
+        diff.left_tokens.get(),
+        diff.right_tokens.get(),
+        diff.same_messages,
+        diff.same_tokens.get()
+    );
+    match &diff.first_break {
+        None => println!("the right one goes on where the left one ends: a prompt cache misses nothing"),
+        Some(place) if place.message == 0 => {
+            println!("a prompt cache misses everything: the tools are others, {:?}", place.card_ids)
+        }
+        Some(place) => {
+            let layer = place.right.as_ref().or(place.left.as_ref()).map(ToString::to_string).unwrap_or_default();
+            println!(
+                "a prompt cache misses from message {} on ({layer}), because of {:?}",
+                place.message, place.card_ids
+            );
+        }
+    }
+    Ok(())
+}
