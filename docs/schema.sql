@@ -2366,6 +2366,27 @@ CREATE TABLE state.receipts (
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.receipts FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.plans (
+    project_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer NOT NULL,
+    plan_card_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT plans_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
+);
+ALTER TABLE ONLY resource.plans FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.profiles (
+    project_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    profile_card_id uuid NOT NULL,
+    profile_box_id uuid NOT NULL,
+    worker_target state.target NOT NULL,
+    tags text[] DEFAULT '{}'::text[] NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT profiles_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
+);
+ALTER TABLE ONLY resource.profiles FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.project_agents (
     project_id uuid NOT NULL,
     agent_id uuid NOT NULL,
@@ -2378,9 +2399,20 @@ CREATE TABLE resource.projects (
     project_id uuid NOT NULL,
     slug text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    settings_card_id uuid,
     CONSTRAINT projects_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.projects FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.tools (
+    project_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    tool_card_id uuid NOT NULL,
+    target state.target NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT tools_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
+);
+ALTER TABLE ONLY resource.tools FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.agent_inbox (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -2613,12 +2645,18 @@ ALTER TABLE ONLY cardbox.cards
     ADD CONSTRAINT cards_pkey PRIMARY KEY (project_id, card_id);
 ALTER TABLE ONLY cardbox.erasures
     ADD CONSTRAINT erasures_pkey PRIMARY KEY (project_id, card_id);
+ALTER TABLE ONLY resource.plans
+    ADD CONSTRAINT plans_pkey PRIMARY KEY (project_id, name, version);
+ALTER TABLE ONLY resource.profiles
+    ADD CONSTRAINT profiles_pkey PRIMARY KEY (project_id, name);
 ALTER TABLE ONLY resource.project_agents
     ADD CONSTRAINT project_agents_pkey PRIMARY KEY (project_id, agent_id);
 ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_pkey PRIMARY KEY (project_id);
 ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_slug_key UNIQUE (slug);
+ALTER TABLE ONLY resource.tools
+    ADD CONSTRAINT tools_pkey PRIMARY KEY (project_id, name);
 ALTER TABLE ONLY state.agent_inbox
     ADD CONSTRAINT agent_inbox_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.agent_state_head
@@ -2704,11 +2742,17 @@ CREATE POLICY project ON cardbox.box_entries USING ((project_id = (current_setti
 CREATE POLICY project ON cardbox.boxes USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.cards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.erasures USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+ALTER TABLE resource.plans ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.profiles ENABLE ROW LEVEL SECURITY;
+CREATE POLICY project ON resource.plans USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.profiles USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.projects USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.tools USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
+ALTER TABLE resource.tools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
@@ -2924,6 +2968,14 @@ GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
 GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.patches TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_service;
+GRANT SELECT,INSERT ON TABLE resource.plans TO waybill_service;
+GRANT SELECT,INSERT ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(version) ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(profile_card_id) ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(profile_box_id) ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(worker_target) ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(tags) ON TABLE resource.profiles TO waybill_service;
+GRANT UPDATE(updated_at) ON TABLE resource.profiles TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_service;
@@ -2932,6 +2984,12 @@ GRANT INSERT(project_id) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
 GRANT INSERT(slug) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(slug) ON TABLE resource.projects TO waybill_scheduler;
+GRANT UPDATE(settings_card_id) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT,INSERT ON TABLE resource.tools TO waybill_service;
+GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
+GRANT UPDATE(tool_card_id) ON TABLE resource.tools TO waybill_service;
+GRANT UPDATE(target) ON TABLE resource.tools TO waybill_service;
+GRANT UPDATE(updated_at) ON TABLE resource.tools TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_inbox TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.agent_inbox TO waybill_scheduler;

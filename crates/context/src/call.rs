@@ -6,11 +6,12 @@ use waybill_core::{
     card::Card,
     card_box::{Placed, Span},
     id::{BoxId, CardId},
+    resource::Compaction,
     tokens::Tokens,
 };
 
 use crate::{
-    compact::{self, Compaction, InForce, Plan},
+    compact::{self, InForce, Plan},
     compose::{self, Composed, Input},
     layer::{Block, BlockKey, Contexts, Text},
     policy::{Audience, Policy},

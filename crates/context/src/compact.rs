@@ -15,6 +15,7 @@ use waybill_core::{
     card::{Card, CardType, Content, Draft, Reading, Role},
     card_box::{Origin, Placed, Places, Span},
     id::{BoxId, CardId},
+    resource::Compaction,
     tokens::{self, Tokens},
 };
 
@@ -119,17 +120,6 @@ impl InForce {
     }
 }
 
-/// When to compact, and how much to leave as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Compaction {
-    /// Once this share of the budget is needed.
-    pub at_percent: u8,
-    /// The recent tail.
-    pub keep: Tokens,
-    /// Less than this is not worth a summary.
-    pub least: Tokens,
-}
-
 /// Whom a summary is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -223,13 +213,12 @@ pub fn plan<'a>(
 mod tests {
     use proptest::prelude::*;
 
-    use waybill_core::card_box::without_repeats;
+    use waybill_core::{card_box::without_repeats, resource::Order};
 
     use super::*;
     use crate::{
         kit::{self, Kit, any_line, cases, tokens},
         layer::{BlockKey, Contexts, Layer},
-        policy::Order,
     };
 
     const COMPACTION: Compaction = Compaction { at_percent: 50, keep: Tokens::ZERO, least: Tokens::ZERO };

@@ -14,12 +14,13 @@ use waybill_core::{
     card::{Card, CardType, Role},
     card_box::{Origin, Placed, Places},
     id::CardId,
+    resource::Order,
     tokens::{self, Tokens},
 };
 
 use crate::{
     layer::{Block, BlockKey, Contexts, Layer, Text},
-    policy::{Order, Policy},
+    policy::Policy,
     unit::{self, Message, Omitted, Reason, Source, Sources, Unit},
 };
 

@@ -16,16 +16,17 @@ use waybill_core::{
     card::{Card, CardType, Content, Draft, Field, Reading, Role, ToolCall},
     card_box::{Origin, Placed, Places, Span},
     id::{AgentId, BoxId, CardId, ToolCallId},
+    resource::{Order, Process},
 };
 
 use crate::{
     call::{Call, Collected, Manner, Materials},
     compact::Summary,
-    framework::{Facts, Template},
+    framework::{Facts, Framework},
     kit::{stored, tokens},
     layer::BlockKey,
     lint,
-    policy::{Audience, Order, Policy, Process},
+    policy::{Audience, Policy},
     receipt::Found,
     wire::{Adapter, Params},
 };
@@ -136,7 +137,7 @@ pub(crate) fn read(script: &str) -> Scene {
         query: Vec::new(),
         steps: Vec::new(),
         output: Span::prefix(output_box_id, 0),
-        framework_version: Template::builtin().version().to_owned(),
+        framework_version: Framework::builtin().version().to_owned(),
         left_out: Vec::new(),
         read_at: DateTime::UNIX_EPOCH,
     };
@@ -193,7 +194,7 @@ pub(crate) fn read(script: &str) -> Scene {
         }
     }
     let facts = Facts { agent_id: id::<AgentId>(4, 1), parent_agent_id: None, process, result_fields: &fields };
-    let card = pen.shared(&Template::builtin().render(&facts));
+    let card = pen.shared(&Framework::builtin().render(&facts));
     materials.blocks.insert(0, Collected { key: BlockKey::Framework, card, every_step: false });
     materials.allow(&audience);
     materials.read = vec![Span::prefix(history_box_id, i64::try_from(materials.history.len()).unwrap())];

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use waybill_core::tokens::Tokens;
+use waybill_core::{
+    resource::{Order, Process},
+    tokens::Tokens,
+};
 
 use crate::layer::{BlockKey, Contexts};
 
@@ -18,43 +21,6 @@ pub struct Policy {
     pub budget: Tokens,
     /// What a provider adds to each message.
     pub per_message: Tokens,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// CX-1: each block is one system message, before the history.
-    Layered,
-    /// CX-3: what changes stands behind what does not. Volatile blocks are tagged text in the query's message; those of every step come
-    /// last.
-    CacheFirst,
-}
-
-/// How an agent works, as far as it matters for what it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Process {
-    Sequential,
-    Dynamic,
-    Hierarchical,
-    React,
-    MapreducePlanner,
-    MapreduceWorker,
-    MapreduceReducer,
-}
-
-impl Process {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Process::Sequential => "sequential",
-            Process::Dynamic => "dynamic",
-            Process::Hierarchical => "hierarchical",
-            Process::React => "react",
-            Process::MapreducePlanner => "mapreduce_planner",
-            Process::MapreduceWorker => "mapreduce_worker",
-            Process::MapreduceReducer => "mapreduce_reducer",
-        }
-    }
 }
 
 /// Whether a layer is shown.

@@ -10,14 +10,10 @@ use waybill_core::{
     card::{Role, ToolCall},
     id::ToolCallId,
     json,
+    resource::Order,
 };
 
-use crate::{
-    compose::Composed,
-    layer::Layer,
-    policy::{Order, Policy},
-    unit::Message,
-};
+use crate::{compose::Composed, layer::Layer, policy::Policy, unit::Message};
 
 /// A tool that the model may call, as a `sys.tools` card lists it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

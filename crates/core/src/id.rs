@@ -150,6 +150,8 @@ tokens! {
     Target "target",
     /// Where the events of a turn go: a token of a subject.
     Channel "channel",
+    /// Of a profile, a tool, a plan, a tag or a secret.
+    Name "name",
 }
 
 impl Default for Channel {

@@ -69,6 +69,19 @@ pub fn text(outside: &str) -> Cow<'_, str> {
 
 /// Turns JSON text of ours into what the outside gave us: the inverse of [`parse`], for any text [`canonical`] made.
 pub fn wire(canonical: &str) -> Cow<'_, str> {
+    unescape(canonical, |outside, digits| {
+        outside.push_str("\\u");
+        outside.push_str(digits);
+    })
+}
+
+/// Turns JSON text of ours into what a strict reader takes: what could not be stored, U+0000 and lone surrogates, is shown as U+FFFD.
+pub fn legible(canonical: &str) -> Cow<'_, str> {
+    unescape(canonical, |shown, _| shown.push(char::REPLACEMENT_CHARACTER))
+}
+
+/// `unit` writes what the four digits behind an escape stand for.
+fn unescape(canonical: &str, unit: impl Fn(&mut String, &str)) -> Cow<'_, str> {
     if !canonical.contains(ESC) {
         return Cow::Borrowed(canonical);
     }
@@ -77,12 +90,11 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
     while let Some(at) = rest.find(ESC) {
         outside.push_str(&rest[..at]);
         rest = &rest[at + ESC.len_utf8()..];
-        if rest.starts_with(ESC) {
+        if let Some(after) = rest.strip_prefix(ESC) {
             outside.push(ESC);
-            rest = &rest[ESC.len_utf8()..];
+            rest = after;
         } else if let Some(digits) = rest.get(..4).filter(|digits| is_escaped_unit(digits)) {
-            outside.push_str("\\u");
-            outside.push_str(digits);
+            unit(&mut outside, digits);
             rest = &rest[4..];
         } else {
             outside.push(ESC);
@@ -90,30 +102,6 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
     }
     outside.push_str(rest);
     Cow::Owned(outside)
-}
-
-/// Turns JSON text of ours into what a strict reader takes: what could not be stored, U+0000 and lone surrogates, is shown as U+FFFD.
-pub fn legible(canonical: &str) -> Cow<'_, str> {
-    if !canonical.contains(ESC) {
-        return Cow::Borrowed(canonical);
-    }
-    let mut shown = String::with_capacity(canonical.len());
-    let mut rest = canonical;
-    while let Some(at) = rest.find(ESC) {
-        shown.push_str(&rest[..at]);
-        rest = &rest[at + ESC.len_utf8()..];
-        if let Some(after) = rest.strip_prefix(ESC) {
-            shown.push(ESC);
-            rest = after;
-        } else if rest.get(..4).is_some_and(is_escaped_unit) {
-            shown.push(char::REPLACEMENT_CHARACTER);
-            rest = &rest[4..];
-        } else {
-            shown.push(ESC);
-        }
-    }
-    shown.push_str(rest);
-    Cow::Owned(shown)
 }
 
 /// Brings text in that may have been inside before: what can be stored as it is stays as it is.

@@ -14,4 +14,8 @@ pub mod card_box;
 
 pub mod turn;
 
+pub mod template;
+
+pub mod resource;
+
 pub mod bus;

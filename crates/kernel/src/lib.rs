@@ -30,6 +30,7 @@ pub mod quarantine;
 pub mod sweep;
 
 pub mod project;
+pub mod resource;
 
 pub mod check;
 pub mod migrate;

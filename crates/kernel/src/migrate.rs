@@ -1,6 +1,9 @@
 //! Migrations: forward only, run as the owner of the database, never as the service.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use secrecy::SecretString;
 use sqlx::{
@@ -10,11 +13,12 @@ use sqlx::{
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 4] = [
+const MIGRATIONS: [(i64, &str, &str); 5] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
     (4, "state", include_str!("../migrations/0004_state.sql")),
+    (5, "registry", include_str!("../migrations/0005_registry.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
@@ -57,8 +61,9 @@ pub struct Applied {
 /// What the migrated schema is known by: changes whenever a migration does.
 pub fn fingerprint() -> String {
     let functions = migration(0, "functions", FUNCTIONS.concat());
-    let all = migrator();
-    all.iter().chain([&functions]).flat_map(|m| m.checksum.iter().take(4)).map(|byte| format!("{byte:02x}")).collect()
+    let mut hasher = DefaultHasher::new();
+    migrator().iter().chain([&functions]).for_each(|migration| migration.checksum.hash(&mut hasher));
+    format!("{:016x}", hasher.finish())
 }
 
 /// The version a database must be at to be served by this binary.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use command::{admin, bench, card, chaos, context, doctor, lab, lint, migrate, orchestrator, project};
+use command::{admin, apply, bench, card, chaos, context, doctor, lab, lint, migrate, orchestrator, project, resource};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -31,6 +31,11 @@ enum Command {
     /// Make and list projects.
     #[command(subcommand)]
     Project(project::Command),
+    /// Apply profiles, tools, plans and settings from YAML. Applying the same again changes nothing.
+    Apply(apply::Arguments),
+    /// Look at what a project has: profiles, tools, plans, settings.
+    #[command(subcommand)]
+    Resource(resource::Command),
     /// Look at cards, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
@@ -72,6 +77,8 @@ async fn main() -> ExitCode {
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
         Command::Project(command) => project::run(command, json).await,
+        Command::Apply(arguments) => apply::run(arguments, json).await,
+        Command::Resource(command) => resource::run(command, json).await,
         Command::Card(command) => card::run(command, json).await,
         Command::Context(command) => context::run(command, json).await,
         Command::Admin(command) => admin::run(command, json).await,

@@ -8,7 +8,7 @@ use futures::{
 };
 use waybill_context::{
     call::LeftOut,
-    framework::{Facts, Template},
+    framework::{Facts, Framework},
     layer::{BlockKey, MalformedKey},
     policy::Audience,
     todo::Todo,
@@ -86,9 +86,9 @@ pub struct Collector {
 
 impl Collector {
     /// With the framework's text and the session's todo list.
-    pub fn new(template: Template) -> Collector {
-        let framework_version = template.version().to_owned();
-        let framework: Arc<dyn Source> = Arc::new(Framework(template));
+    pub fn new(framework: Framework) -> Collector {
+        let framework_version = framework.version().to_owned();
+        let framework: Arc<dyn Source> = Arc::new(FrameworkText(framework));
         let todo: Arc<dyn Source> = Arc::new(TodoList);
         let sources = BTreeMap::from([(BlockKey::Framework, framework), (BlockKey::Todo, todo)]);
         Collector { sources, framework_version }
@@ -153,9 +153,9 @@ impl std::fmt::Debug for Collector {
     }
 }
 
-struct Framework(Template);
+struct FrameworkText(Framework);
 
-impl Source for Framework {
+impl Source for FrameworkText {
     fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
         let facts = Facts {
             agent_id: asked.agent_id,

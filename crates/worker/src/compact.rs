@@ -12,7 +12,7 @@ use std::{error, time::Duration};
 use futures::future::BoxFuture;
 use waybill_context::{
     call,
-    compact::{Compaction, InForce, Plan, Scope},
+    compact::{InForce, Plan, Scope},
     policy::Policy,
     unit::Message,
 };
@@ -21,6 +21,7 @@ use waybill_core::{
     card_box::{Origin, Placed},
     id::{CardId, SessionId, StepId},
     json,
+    resource::Compaction,
     tokens::Tokens,
     turn::Fence,
 };

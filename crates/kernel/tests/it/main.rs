@@ -13,6 +13,7 @@ mod memory;
 mod outbox;
 mod programs;
 mod races;
+mod resources;
 mod schema;
 mod start;
 mod sweeps;

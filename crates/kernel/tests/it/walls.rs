@@ -329,6 +329,15 @@ async fn every_table_is_walled_off() {
     let mut work = house.t.begin().await;
     project::create(&mut work, "mine").await.unwrap();
     let key = waybill_core::card::CardHash::from_bytes([1; 32]);
+    for manifest in [
+        serde_json::json!({ "tool": { "name": "t", "description": "", "target": "web" } }),
+        serde_json::json!({ "plan": { "name": "p", "document": 1 } }),
+        serde_json::json!({ "profile": { "name": "a", "worker_target": "llm", "system_prompt_template": "",
+                                         "llm_config": { "provider": "p", "model": "m" } } }),
+    ] {
+        let manifest = serde_json::from_value(manifest).unwrap();
+        waybill_kernel::resource::apply(&mut work, &[manifest]).await.unwrap();
+    }
     waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
     work.commit().await.unwrap();
     let mut admin = house.t.admin().await;
@@ -341,7 +350,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 22, "{tables:?}");
+    assert_eq!(tables.len(), 25, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

@@ -8,13 +8,14 @@ use serde_json::json;
 use waybill_context::{
     call::{Collected, Manner, Materials},
     layer::BlockKey,
-    policy::{Order, Policy},
+    policy::Policy,
     wire::{Adapter, Params},
 };
 use waybill_core::{
     card::{Card, CardType, Content, Draft, Reading, Role, ToolCall},
     card_box::{Origin, Placed, Span},
     id::{BoxId, ToolCallId},
+    resource::Order,
     tokens::Tokens,
 };
 

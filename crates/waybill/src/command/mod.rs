@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod admin;
+pub(crate) mod apply;
 pub(crate) mod bench;
 pub(crate) mod card;
 pub(crate) mod chaos;
@@ -11,3 +12,4 @@ pub(crate) mod lint;
 pub(crate) mod migrate;
 pub(crate) mod orchestrator;
 pub(crate) mod project;
+pub(crate) mod resource;

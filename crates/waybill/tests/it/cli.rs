@@ -8,13 +8,14 @@ use std::{
 use serde_json::Value;
 use waybill_context::{
     call::Manner,
-    framework::Template,
-    policy::{Audience, Order, Policy, Process},
+    framework::Framework,
+    policy::{Audience, Policy},
     wire::{Adapter, Params},
 };
 use waybill_core::{
     card::{CardType, Content, Draft, Role},
     id::{AgentId, CardId, ProjectId, StepId},
+    resource::{Order, Process},
     tokens::Tokens,
 };
 use waybill_kernel::{
@@ -49,7 +50,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 29] = [
+    let commands: [&[&str]; 32] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -58,6 +59,9 @@ fn every_command_explains_itself() {
         &["project", "list"],
         &["card", "show"],
         &["card", "erase"],
+        &["apply"],
+        &["resource", "list"],
+        &["resource", "show"],
         &["context", "list"],
         &["context", "show"],
         &["context", "diff"],
@@ -172,6 +176,54 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     assert!(text(&nowhere.stderr).contains("there is no project \"nobody\""), "{nowhere:?}");
 }
 
+/// PM-1: manifests, and what is said about those that are wrong: file, line, field, and what to do.
+#[tokio::test]
+async fn manifests_are_applied_and_bad_ones_are_named() {
+    let t = fresh_db().await;
+    let service = t.server.service_url(&t.name);
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str())];
+    waybill(&["project", "create", "acme"], &urls);
+    let team = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/research-team");
+    let apply =
+        |file: &str, more: &[&str]| waybill(&[&["apply", "-f", file, "--project", "acme"], more].concat(), &urls);
+    let tried = apply(team, &["--dry-run", "--json"]);
+    assert!(json(&tried).as_array().unwrap().iter().all(|row| row["change"] == "created"), "{tried:?}");
+    let applied = apply(team, &["--json"]);
+    assert_eq!(json(&applied), json(&tried), "a trial writes nothing");
+    let again = apply(team, &["--json"]);
+    assert!(json(&again).as_array().unwrap().iter().all(|row| row["change"] == "unchanged"), "{again:?}");
+    let listed = text(&waybill(&["resource", "list", "--project", "acme"], &urls).stdout);
+    assert!(
+        ["principal", "associate", "expert", "search", "house-rules"].iter().all(|name| listed.contains(name)),
+        "{listed}"
+    );
+    let shown = json(&waybill(&["resource", "show", "profile", "principal", "--project", "acme"], &urls));
+    assert_eq!(
+        (&shown["llm_config"]["api_key"]["secret"], &shown["process"]),
+        (&"openai".into(), &"hierarchical".into())
+    );
+    let shown = json(&waybill(&["resource", "show", "settings", "--project", "acme"], &urls));
+    assert_eq!(shown["max_recursion_depth"], 6);
+
+    let file = std::env::temp_dir().join(format!("waybill-{}.yaml", uuid::Uuid::now_v7()));
+    let good = std::fs::read_to_string(format!("{team}/profiles.yaml")).unwrap();
+    for (from, to, said) in [
+        ("api_key: {secret: openai}", "api_key: sk-123", "a key itself must not stand in a manifest"),
+        ("process: hierarchical", "process: chaotic", "unknown variant `chaotic`"),
+        ("{{result_fields}}", "{{results}}", "`{{results}}` is no slot"),
+        ("must_end_with", "must_begin_with", "unknown field `must_begin_with`"),
+        ("name: principal", "name: The Principal", "is not a name"),
+    ] {
+        std::fs::write(&file, good.replacen(from, to, 1)).unwrap();
+        let refused = apply(file.to_str().unwrap(), &[]);
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && stderr.contains(said), "{to}: {stderr}");
+        assert!(stderr.contains(file.to_str().unwrap()) && stderr.contains(" at line "), "{to}: {stderr}");
+        assert!(!stderr.contains("sk-123"), "{stderr}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 /// CX-11, NX-1, NX-2: what a model saw, for whoever wants to know.
 #[tokio::test]
 async fn what_a_model_saw_can_be_shown_and_compared() {
@@ -193,7 +245,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
         Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
     let mut requests = Vec::new();
     for answer in ["The Nile.", "And the Rhine."] {
-        let gathered = gather(&t.kernel, &claimed, &setting, &Collector::new(Template::builtin())).await.unwrap();
+        let gathered = gather(&t.kernel, &claimed, &setting, &Collector::new(Framework::builtin())).await.unwrap();
         let manner = Manner { adapter: Adapter::OpenaiChat, policy, params: Params::default() };
         let call = gathered.materials.call(&manner).unwrap();
         let said = Draft::new(CardType::thought(), Role::Assistant, Content::Text(answer.into())).seal().unwrap();

@@ -10,14 +10,15 @@ use std::{
 
 use futures::future::BoxFuture;
 use waybill_context::{
-    framework::Template,
+    framework::Framework,
     layer::{BlockKey, Layer},
-    policy::{Audience, Process},
+    policy::Audience,
     todo::{Change, Todo},
 };
 use waybill_core::{
     card::{CardType, Content, Draft, Field, NewCard, Role},
     id::{AgentId, ProjectId, StepId},
+    resource::Process,
 };
 use waybill_kernel::blackboard::{self, Patch};
 use waybill_worker::collect::{Asked, Collector, Failure, RegisterError, Source, When};
@@ -60,7 +61,7 @@ impl Source for Fake {
 }
 
 fn collector(sources: &[(&str, Fake)]) -> Collector {
-    let mut collector = Collector::new(Template::builtin());
+    let mut collector = Collector::new(Framework::builtin());
     for (name, source) in sources {
         collector.register(name, Arc::new(source.clone())).unwrap();
     }
@@ -106,7 +107,7 @@ async fn a_source_that_fails_is_left_out_and_said_to_be() {
 /// CX-4: keys have their suffix; the summary has one writer.
 #[tokio::test]
 async fn a_key_is_checked_when_it_is_registered() {
-    let mut collector = Collector::new(Template::builtin());
+    let mut collector = Collector::new(Framework::builtin());
     let source = || Arc::new(Fake::Says("x"));
     assert!(matches!(collector.register("knowledge", source()), Err(RegisterError::Key(_))));
     assert!(matches!(collector.register("compression__context", source()), Err(RegisterError::Compression(_))));

@@ -11,9 +11,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use waybill_context::{
     call::Manner,
-    compact::Compaction,
-    framework::Template,
-    policy::{Audience, Order, Policy, Process},
+    framework::Framework,
+    policy::{Audience, Policy},
     unit::Message,
     wire::{Adapter, Params},
 };
@@ -21,6 +20,7 @@ use waybill_core::{
     card::{Card, CardType, Content, Draft, NewCard, Role, ToolCall},
     card_box::Span,
     id::{AgentId, BoxId, CardId, SessionId, StepId, Target, ToolCallId, WorkerId},
+    resource::{Compaction, Order, Process},
     tokens::Tokens,
     turn::End,
 };
@@ -80,7 +80,7 @@ impl Desk {
         let policy = Policy { order: Order::Layered, budget: tokens(4_000), per_message: tokens(4) };
         let setting =
             Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
-        Desk { t, worker, collector: Collector::new(Template::builtin()), setting }
+        Desk { t, worker, collector: Collector::new(Framework::builtin()), setting }
     }
 
     fn kernel(&self) -> &Kernel {

@@ -1,0 +1,300 @@
+//! What a project has: profiles, tools, plans and settings (PM-1). Written by people as manifests, stored as cards, known by name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    id::{Name, Target},
+    template::Template,
+    tokens::Tokens,
+};
+
+/// One document of a manifest: `profile:`, `tool:`, `plan:` or `settings:`, and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Manifest {
+    Profile(Box<Profile>),
+    Tool(Tool),
+    Plan(Plan),
+    Settings(Settings),
+}
+
+/// What an agent is: prompt, tools, model, policies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    pub name: Name,
+    /// The workers that run it.
+    pub worker_target: Target,
+    #[serde(default)]
+    pub tags: BTreeSet<Name>,
+    #[serde(default)]
+    pub description: String,
+    pub system_prompt_template: Template,
+    /// Tools of the project that it may call.
+    #[serde(default)]
+    pub allowed_tools: BTreeSet<Name>,
+    /// What Waybill itself offers.
+    #[serde(default)]
+    pub allowed_internal_tools: BTreeSet<InternalTool>,
+    /// Tools one of which a turn must end with; none: text is the deliverable.
+    #[serde(default)]
+    pub must_end_with: BTreeSet<Name>,
+    /// Whom it may delegate to. Empty: nobody (PM-10).
+    #[serde(default)]
+    pub delegation_policy: DelegationPolicy,
+    pub llm_config: LlmConfig,
+    #[serde(default)]
+    pub process: Process,
+    #[serde(default)]
+    pub memory: Memory,
+}
+
+/// Whom an agent may delegate to: whoever has one of the tags, or one of the names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DelegationPolicy {
+    #[serde(default)]
+    pub target_tags: BTreeSet<Name>,
+    #[serde(default)]
+    pub target_profiles: BTreeSet<Name>,
+}
+
+impl DelegationPolicy {
+    pub fn allows(&self, name: &Name, tags: &BTreeSet<Name>) -> bool {
+        self.target_profiles.contains(name) || !self.target_tags.is_disjoint(tags)
+    }
+}
+
+/// What Waybill itself offers to a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InternalTool {
+    SubmitResult,
+    DelegateAsync,
+    LaunchPrincipal,
+    AskExpert,
+    ForkJoin,
+    MapReduce,
+    ProvisionAgent,
+}
+
+impl InternalTool {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            InternalTool::SubmitResult => "submit_result",
+            InternalTool::DelegateAsync => "delegate_async",
+            InternalTool::LaunchPrincipal => "launch_principal",
+            InternalTool::AskExpert => "ask_expert",
+            InternalTool::ForkJoin => "fork_join",
+            InternalTool::MapReduce => "map_reduce",
+            InternalTool::ProvisionAgent => "provision_agent",
+        }
+    }
+}
+
+/// Which model, and how it is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlmConfig {
+    pub provider: Name,
+    pub model: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<SecretRef>,
+    /// Sent as they are.
+    #[serde(default)]
+    pub params: Map<String, Value>,
+}
+
+/// Where a secret is to be found. The secret itself never enters a card (SE-4).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SecretRef {
+    pub secret: Name,
+}
+
+impl<'de> Deserialize<'de> for SecretRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SecretRef, D::Error> {
+        struct Reference;
+        impl<'de> Visitor<'de> for Reference {
+            type Value = SecretRef;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a reference such as `{secret: openai}`")
+            }
+
+            // Not what was found: it may be the key.
+            fn visit_str<E: de::Error>(self, _: &str) -> Result<SecretRef, E> {
+                Err(E::custom("a key itself must not stand in a manifest: name it, as in `{secret: openai}`"))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SecretRef, A::Error> {
+                #[derive(Deserialize)]
+                #[serde(deny_unknown_fields)]
+                struct Fields {
+                    secret: Name,
+                }
+                let Fields { secret } = Fields::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(SecretRef { secret })
+            }
+        }
+        deserializer.deserialize_any(Reference)
+    }
+}
+
+/// How an agent works, as far as it matters for what it is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Process {
+    Sequential,
+    Dynamic,
+    Hierarchical,
+    #[default]
+    React,
+    MapreducePlanner,
+    MapreduceWorker,
+    MapreduceReducer,
+}
+
+impl Process {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Process::Sequential => "sequential",
+            Process::Dynamic => "dynamic",
+            Process::Hierarchical => "hierarchical",
+            Process::React => "react",
+            Process::MapreducePlanner => "mapreduce_planner",
+            Process::MapreduceWorker => "mapreduce_worker",
+            Process::MapreduceReducer => "mapreduce_reducer",
+        }
+    }
+}
+
+/// The order of what the model sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// CX-1: each block is one system message, before the history.
+    Layered,
+    /// CX-3: what changes stands behind what does not. Volatile blocks are tagged text in the query's message; those of every step come
+    /// last.
+    CacheFirst,
+}
+
+/// When to compact, and how much to leave as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compaction {
+    /// Once this share of the budget is needed.
+    pub at_percent: u8,
+    /// The recent tail.
+    pub keep: Tokens,
+    /// Less than this is not worth a summary.
+    pub least: Tokens,
+}
+
+/// How much an agent sees, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    pub order: Order,
+    /// For everything that the model reads.
+    pub budget: Tokens,
+    /// So many cards at the beginning of the context are always shown.
+    pub n_pinned: u32,
+    pub compaction: Option<Compaction>,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        let tokens = |n| Tokens::new(n).unwrap_or_default();
+        Memory {
+            order: Order::CacheFirst,
+            budget: tokens(100_000),
+            n_pinned: 0,
+            compaction: Some(Compaction { at_percent: 80, keep: tokens(20_000), least: tokens(10_000) }),
+        }
+    }
+}
+
+/// A tool of the project, and who answers its calls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tool {
+    pub name: Name,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    #[serde(default = "no_parameters")]
+    pub parameters: Map<String, Value>,
+    pub target: Target,
+    #[serde(default)]
+    pub effect: Effect,
+    #[serde(default = "a_minute")]
+    pub timeout_seconds: u32,
+    #[serde(default)]
+    pub after_execution: AfterExecution,
+}
+
+fn no_parameters() -> Map<String, Value> {
+    let Value::Object(schema) = serde_json::json!({ "type": "object", "properties": {} }) else { return Map::new() };
+    schema
+}
+
+fn a_minute() -> u32 {
+    60
+}
+
+/// What calling it twice does (WK-7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    Pure,
+    Idempotent,
+    /// An intent without a result is never repeated.
+    #[default]
+    Once,
+}
+
+/// What follows a call (WK-3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterExecution {
+    /// The turn waits for the result, and goes on.
+    #[default]
+    Suspend,
+    /// The turn ends with it.
+    Terminate,
+}
+
+/// A document that agents and people read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub name: Name,
+    pub document: Value,
+}
+
+/// What holds for a whole project.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// CX-7: experience, knowledge and todo are shared between agents.
+    pub enable_share_context: bool,
+    /// L0-11
+    pub max_recursion_depth: u32,
+    /// Anything else that the project's own tools want to know.
+    pub labels: BTreeMap<Name, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { enable_share_context: true, max_recursion_depth: 20, labels: BTreeMap::new() }
+    }
+}

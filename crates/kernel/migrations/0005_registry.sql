@@ -1,0 +1,52 @@
+-- What a project has: profiles, tools, plans, settings (PM-1). Each is a card, shared by content; what changes is where a name points.
+
+alter table resource.projects add column settings_card_id uuid;
+grant update (settings_card_id) on resource.projects to waybill_service;
+
+create table resource.profiles (
+  project_id      uuid         not null,
+  name            text         not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+  version         integer      not null default 1,
+  profile_card_id uuid         not null,
+  -- Holds this version and nothing else: a turn that was dispatched with it keeps it.
+  profile_box_id  uuid         not null,
+  worker_target   state.target not null,
+  tags            text[]       not null default '{}',
+  updated_at      timestamptz  not null default now(),
+  primary key (project_id, name)
+);
+
+create table resource.tools (
+  project_id   uuid         not null,
+  name         text         not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+  version      integer      not null default 1,
+  tool_card_id uuid         not null,
+  target       state.target not null,
+  updated_at   timestamptz  not null default now(),
+  primary key (project_id, name)
+);
+
+-- Every version stays: somebody may be following it.
+create table resource.plans (
+  project_id   uuid        not null,
+  name         text        not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+  version      integer     not null,
+  plan_card_id uuid        not null,
+  created_at   timestamptz not null default now(),
+  primary key (project_id, name, version)
+);
+
+do $$
+declare
+  t text;
+begin
+  foreach t in array array['resource.profiles', 'resource.tools', 'resource.plans'] loop
+    execute format('alter table %s enable row level security', t);
+    execute format('alter table %s force row level security', t);
+    execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
+  end loop;
+end $$;
+
+grant select, insert on resource.profiles, resource.tools, resource.plans to waybill_service;
+grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at) on resource.profiles to waybill_service;
+grant update (version, tool_card_id, target, updated_at) on resource.tools to waybill_service;

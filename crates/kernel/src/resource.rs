@@ -1,0 +1,400 @@
+//! What a project has: profiles, tools, plans and settings, each a card under a name (PM-1).
+//!
+//! Applying the same again changes nothing: the card is known by its content. What changed becomes a new card and a new version; a turn
+//! keeps the version that it was dispatched with.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use serde::{Serialize, de::DeserializeOwned};
+use sqlx::FromRow;
+use waybill_core::{
+    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
+    id::{BoxId, CardId, Name, Target},
+    resource::{InternalTool, Manifest, Plan, Profile, Settings, Tool},
+};
+
+use crate::{card, work::UnitOfWork};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("profile `{profile}`: there are no tools {names:?}: apply them before it, or with it")]
+    UnknownTools { profile: Name, names: Vec<Name> },
+    #[error("profile `{profile}`: it must end with {name}, which it is not allowed to call")]
+    EndNotAllowed { profile: Name, name: Name },
+    #[error("{kind} `{name}` is there twice: a name stands for one")]
+    Twice { kind: Kind, name: Name },
+    #[error("there is no {kind} `{name}` in this project")]
+    NotFound { kind: Kind, name: Name },
+    #[error("{kind} `{name}` cannot be a card")]
+    Invalid { kind: Kind, name: Name, source: Invalid },
+    #[error("{kind} `{name}` cannot be read by this version of Waybill")]
+    Unreadable { kind: Kind, name: Name, source: serde_json::Error },
+    #[error("the card of {kind} `{name}` is gone")]
+    Gone { kind: Kind, name: Name },
+    #[error("the project has no row: make it with `waybill project create`")]
+    NoProject,
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// What a manifest is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Tool,
+    Profile,
+    Plan,
+    Settings,
+}
+
+impl Kind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Tool => "tool",
+            Kind::Profile => "profile",
+            Kind::Plan => "plan",
+            Kind::Settings => "settings",
+        }
+    }
+
+    fn card_type(self) -> CardType {
+        match self {
+            Kind::Tool => CardType::tool(),
+            Kind::Profile => CardType::profile(),
+            Kind::Plan => CardType::plan(),
+            Kind::Settings => CardType::settings(),
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What applying did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Created,
+    Changed,
+    Unchanged,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    pub kind: Kind,
+    pub name: Name,
+    pub version: i32,
+    pub change: Change,
+}
+
+fn kind_and_name(manifest: &Manifest) -> (Kind, Name) {
+    match manifest {
+        Manifest::Tool(tool) => (Kind::Tool, tool.name.clone()),
+        Manifest::Profile(profile) => (Kind::Profile, profile.name.clone()),
+        Manifest::Plan(plan) => (Kind::Plan, plan.name.clone()),
+        Manifest::Settings(_) => (Kind::Settings, settings_name()),
+    }
+}
+
+/// There is one per project.
+fn settings_name() -> Name {
+    "project".parse().expect("a word")
+}
+
+fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
+    let (kind, name) = kind_and_name(manifest);
+    let value = match manifest {
+        Manifest::Tool(tool) => serde_json::to_value(tool),
+        Manifest::Profile(profile) => serde_json::to_value(profile),
+        Manifest::Plan(plan) => serde_json::to_value(plan),
+        Manifest::Settings(settings) => serde_json::to_value(settings),
+    };
+    let value = value.map_err(|source| Error::Unreadable { kind, name: name.clone(), source })?;
+    let draft = Draft::new(kind.card_type(), Role::System, Content::Json(value));
+    draft.seal().map_err(|source| Error::Invalid { kind, name, source })
+}
+
+/// Applies manifests, all or none, and says what each did, in their order.
+pub async fn apply(work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<Vec<Applied>, Error> {
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = manifests.iter().map(kind_and_name).find(|named| !seen.insert(named.clone())) {
+        return Err(Error::Twice { kind: twice.0, name: twice.1 });
+    }
+    let cards: Vec<NewCard> = manifests.iter().map(seal).collect::<Result<_, _>>()?;
+    let card_ids = card::intern(work, &cards).await?;
+    let mut applied = Vec::with_capacity(manifests.len());
+    for (manifest, card_id) in manifests.iter().zip(card_ids) {
+        let (kind, name) = kind_and_name(manifest);
+        let version = match manifest {
+            Manifest::Tool(tool) => put_tool(work, tool, card_id).await?,
+            Manifest::Profile(profile) => put_profile(work, profile, card_id).await?,
+            Manifest::Plan(plan) => put_plan(work, plan, card_id).await?,
+            Manifest::Settings(_) => put_settings(work, card_id).await?,
+        };
+        let (version, change) = match version {
+            Put { version, changed: false } => (version, Change::Unchanged),
+            Put { version: 1, changed: true } => (1, Change::Created),
+            Put { version, changed: true } => (version, Change::Changed),
+        };
+        applied.push(Applied { kind, name, version, change });
+    }
+    // Only now: the tools may have come with the profile, before it or behind it.
+    for manifest in manifests {
+        if let Manifest::Profile(profile) = manifest
+            && let Err(error) = check_tools(work, profile).await
+        {
+            return Err(work.refuse(error));
+        }
+    }
+    Ok(applied)
+}
+
+#[derive(FromRow)]
+struct Put {
+    version: i32,
+    changed: bool,
+}
+
+async fn put_tool(work: &mut UnitOfWork, tool: &Tool, card_id: CardId) -> Result<Put, Error> {
+    let project_id = work.project_id();
+    let put = sqlx::query_as(
+        "with put as (
+           insert into resource.tools as t (project_id, name, tool_card_id, target)
+           values ($1, $2, $3, $4)
+               on conflict (project_id, name) do update
+              set version = t.version + 1, tool_card_id = $3, target = $4, updated_at = now()
+            where t.tool_card_id <> $3
+        returning version
+         )
+         select version, true as changed from put
+          union all
+         select version, false from resource.tools where project_id = $1 and name = $2 and not exists (select from put)",
+    )
+    .bind(project_id)
+    .bind(&tool.name)
+    .bind(card_id)
+    .bind(&tool.target)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(put)
+}
+
+async fn put_profile(work: &mut UnitOfWork, profile: &Profile, card_id: CardId) -> Result<Put, Error> {
+    let project_id = work.project_id();
+    let put = sqlx::query_as(
+        "with put as (
+           insert into resource.profiles as p (project_id, name, profile_card_id, profile_box_id, worker_target, tags)
+           values ($1, $2, $3, $4, $5, $6)
+               on conflict (project_id, name) do update
+              set version = p.version + 1, profile_card_id = $3, profile_box_id = $4, worker_target = $5, tags = $6, updated_at = now()
+            where p.profile_card_id <> $3
+        returning version
+         ), made as (
+           insert into cardbox.boxes (project_id, box_id, length) select $1, $4, 1 from put
+         ), entry as (
+           insert into cardbox.box_entries (project_id, box_id, seq, card_id) select $1, $4, 1, $3 from put
+         )
+         select version, true as changed from put
+          union all
+         select version, false from resource.profiles where project_id = $1 and name = $2 and not exists (select from put)",
+    )
+    .bind(project_id)
+    .bind(&profile.name)
+    .bind(card_id)
+    .bind(BoxId::new())
+    .bind(&profile.worker_target)
+    .bind(profile.tags.iter().map(Name::as_str).collect::<Vec<_>>())
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(put)
+}
+
+async fn put_plan(work: &mut UnitOfWork, plan: &Plan, card_id: CardId) -> Result<Put, Error> {
+    let project_id = work.project_id();
+    // Two at once would take the same version, and one of them fails on the key.
+    let put = sqlx::query_as(
+        "with last as (
+           select version, plan_card_id
+             from resource.plans
+            where project_id = $1 and name = $2
+            order by version desc
+            limit 1
+         ), put as (
+           insert into resource.plans (project_id, name, version, plan_card_id)
+           select $1, $2, coalesce((select version from last), 0) + 1, $3
+            where $3 is distinct from (select plan_card_id from last)
+        returning version
+         )
+         select version, true as changed from put
+          union all
+         select version, false from last where not exists (select from put)",
+    )
+    .bind(project_id)
+    .bind(&plan.name)
+    .bind(card_id)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(put)
+}
+
+async fn put_settings(work: &mut UnitOfWork, card_id: CardId) -> Result<Put, Error> {
+    let project_id = work.project_id();
+    let put: Option<Put> = sqlx::query_as(
+        "with old as (
+           select settings_card_id from resource.projects where project_id = $1 for no key update
+         ), put as (
+           update resource.projects p set settings_card_id = $2
+             from old
+            where p.project_id = $1 and old.settings_card_id is distinct from $2
+        returning 1
+         )
+         select case when old.settings_card_id is null then 1 else 2 end as version, exists (select from put) as changed from old",
+    )
+    .bind(project_id)
+    .bind(card_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    put.ok_or(Error::NoProject)
+}
+
+async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let wanted: Vec<&str> = profile.allowed_tools.iter().map(Name::as_str).collect();
+    let known: Vec<Name> =
+        sqlx::query_scalar("select name from resource.tools where project_id = $1 and name = any($2)")
+            .bind(project_id)
+            .bind(&wanted)
+            .fetch_all(&mut **work)
+            .await?;
+    let unknown: Vec<Name> = profile.allowed_tools.iter().filter(|name| !known.contains(name)).cloned().collect();
+    if !unknown.is_empty() {
+        return Err(Error::UnknownTools { profile: profile.name.clone(), names: unknown });
+    }
+    let internal: BTreeSet<&str> =
+        profile.allowed_internal_tools.iter().map(|tool| InternalTool::as_str(*tool)).collect();
+    let may_call = |name: &&Name| profile.allowed_tools.contains(*name) || internal.contains(name.as_str());
+    match profile.must_end_with.iter().find(|name| !may_call(name)) {
+        Some(name) => Err(Error::EndNotAllowed { profile: profile.name.clone(), name: name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// A name, and what it stands for now.
+#[derive(Clone, Debug, Serialize, FromRow)]
+pub struct Listed {
+    pub kind: String,
+    pub name: Name,
+    pub version: i32,
+    pub card_id: CardId,
+    pub worker_target: Option<Target>,
+    pub updated_at: DateTime<Utc>,
+}
+
+/// Everything that the project has, by kind and name.
+pub async fn list(work: &mut UnitOfWork) -> Result<Vec<Listed>, Error> {
+    let project_id = work.project_id();
+    let listed = sqlx::query_as(
+        "select 'profile' as kind, name, version, profile_card_id as card_id, worker_target::text, updated_at
+           from resource.profiles where project_id = $1
+          union all
+         select 'tool', name, version, tool_card_id, target::text, updated_at
+           from resource.tools where project_id = $1
+          union all
+         select 'plan', p.name, p.version, p.plan_card_id, null, p.created_at
+           from (select distinct on (name) * from resource.plans where project_id = $1 order by name, version desc) p
+          order by kind, name",
+    )
+    .bind(project_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(listed)
+}
+
+/// A profile, and the box that a turn is dispatched with.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub profile: Profile,
+    pub version: i32,
+    pub profile_box_id: BoxId,
+}
+
+/// Looks a profile up.
+pub async fn profile(work: &mut UnitOfWork, name: &Name) -> Result<Found, Error> {
+    let project_id = work.project_id();
+    let row: Option<(i32, CardId, BoxId)> = sqlx::query_as(
+        "select version, profile_card_id, profile_box_id from resource.profiles where project_id = $1 and name = $2",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
+    let (version, card_id, profile_box_id) =
+        row.ok_or_else(|| Error::NotFound { kind: Kind::Profile, name: name.clone() })?;
+    Ok(Found { profile: read(work, Kind::Profile, name, card_id).await?, version, profile_box_id })
+}
+
+/// Looks a tool up.
+pub async fn tool(work: &mut UnitOfWork, name: &Name) -> Result<Tool, Error> {
+    let project_id = work.project_id();
+    let card_id: Option<CardId> =
+        sqlx::query_scalar("select tool_card_id from resource.tools where project_id = $1 and name = $2")
+            .bind(project_id)
+            .bind(name)
+            .fetch_optional(&mut **work)
+            .await?;
+    read(work, Kind::Tool, name, card_id.ok_or_else(|| Error::NotFound { kind: Kind::Tool, name: name.clone() })?).await
+}
+
+/// Looks a plan up: this version, or the newest.
+pub async fn plan(work: &mut UnitOfWork, name: &Name, version: Option<i32>) -> Result<(i32, Plan), Error> {
+    let project_id = work.project_id();
+    let row: Option<(i32, CardId)> = sqlx::query_as(
+        "select version, plan_card_id
+           from resource.plans
+          where project_id = $1 and name = $2 and ($3::int is null or version = $3)
+          order by version desc
+          limit 1",
+    )
+    .bind(project_id)
+    .bind(name)
+    .bind(version)
+    .fetch_optional(&mut **work)
+    .await?;
+    let (version, card_id) = row.ok_or_else(|| Error::NotFound { kind: Kind::Plan, name: name.clone() })?;
+    Ok((version, read(work, Kind::Plan, name, card_id).await?))
+}
+
+/// What holds for the project: what was applied, or what holds for everybody.
+pub async fn settings(work: &mut UnitOfWork) -> Result<Settings, Error> {
+    let project_id = work.project_id();
+    let card_id: Option<Option<CardId>> =
+        sqlx::query_scalar("select settings_card_id from resource.projects where project_id = $1")
+            .bind(project_id)
+            .fetch_optional(&mut **work)
+            .await?;
+    match card_id.flatten() {
+        Some(card_id) => read(work, Kind::Settings, &settings_name(), card_id).await,
+        None => Ok(Settings::default()),
+    }
+}
+
+async fn read<T: DeserializeOwned>(
+    work: &mut UnitOfWork,
+    kind: Kind,
+    name: &Name,
+    card_id: CardId,
+) -> Result<T, Error> {
+    let gone = || Error::Gone { kind, name: name.clone() };
+    let card: Card = match card::fetch(work, &[card_id], None).await?.found.pop() {
+        Some(Reading::Live(card)) => *card,
+        _ => return Err(gone()),
+    };
+    let unreadable = |source| Error::Unreadable { kind, name: name.clone(), source };
+    serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+}

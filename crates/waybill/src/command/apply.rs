@@ -1,0 +1,87 @@
+//! `waybill apply`: profiles, tools, plans and settings from files.
+
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use waybill_core::resource::Manifest;
+use waybill_kernel::resource;
+
+use crate::{
+    connect::{Service, project_id},
+    output,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// YAML files, or folders of them (`*.yaml`, `*.yml`); `-` is standard input. Documents are separated by `---`.
+    #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Slug or id.
+    #[arg(long)]
+    project: String,
+    /// Check everything, and say what would change.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    service: Service,
+}
+
+pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
+    let manifests = read_all(&arguments.files)?;
+    ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
+    let kernel = arguments.service.kernel().await?;
+    let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;
+    let applied = resource::apply(&mut work, &manifests).await?;
+    if !arguments.dry_run {
+        work.commit().await?;
+    }
+    if as_json {
+        output::json(&applied)?;
+    } else {
+        let change = |change| serde_json::to_value(change).ok().and_then(|word| word.as_str().map(str::to_owned));
+        output::table(
+            ["kind", "name", "version", "change"],
+            applied.iter().map(|a| {
+                [a.kind.to_string(), a.name.to_string(), a.version.to_string(), change(a.change).unwrap_or_default()]
+            }),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
+    let mut manifests = Vec::new();
+    for file in files {
+        if file == Path::new("-") {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).context("standard input")?;
+            manifests.extend(parse("standard input", &text)?);
+        } else if file.is_dir() {
+            let mut inside: Vec<PathBuf> = fs::read_dir(file)
+                .with_context(|| file.display().to_string())?
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect::<io::Result<_>>()?;
+            inside.retain(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"));
+            inside.sort();
+            manifests.extend(read_all(&inside)?);
+        } else {
+            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            manifests.extend(parse(&file.display().to_string(), &text)?);
+        }
+    }
+    Ok(manifests)
+}
+
+/// Every complaint names file, line and field; none shows the line itself, where a key may stand that does not belong there.
+fn parse(name: &str, text: &str) -> Result<Vec<Manifest>> {
+    serde_saphyr::from_multiple(text).map_err(|error| {
+        let said = error.without_snippet().to_string();
+        anyhow::anyhow!("{name}: {}", said.strip_prefix("error: ").unwrap_or(&said))
+    })
+}

@@ -1,0 +1,87 @@
+//! `waybill resource …`: what a project has.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Subcommand, ValueEnum};
+use waybill_core::id::Name;
+use waybill_kernel::resource;
+
+use crate::{
+    connect::{Service, project_id},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Profiles, tools and plans by name, with their versions.
+    List {
+        /// Slug or id.
+        #[arg(long)]
+        project: String,
+        #[command(flatten)]
+        service: Service,
+    },
+    /// One of them as JSON, as it was applied.
+    Show {
+        kind: Kind,
+        /// Of a profile, tool or plan; settings have none.
+        name: Option<Name>,
+        /// Of a plan: this one, not the newest.
+        #[arg(long)]
+        version: Option<i32>,
+        /// Slug or id.
+        #[arg(long)]
+        project: String,
+        #[command(flatten)]
+        service: Service,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Kind {
+    Profile,
+    Tool,
+    Plan,
+    Settings,
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::List { project, service } => {
+            let kernel = service.kernel().await?;
+            let mut work = kernel.begin(project_id(&kernel, &project).await?).await?;
+            let listed = resource::list(&mut work).await?;
+            if as_json {
+                output::json(&listed)?;
+            } else {
+                output::table(
+                    ["kind", "name", "version", "target", "card_id", "updated_at"],
+                    listed.into_iter().map(|row| {
+                        let target = row.worker_target.map(|target| target.to_string()).unwrap_or_default();
+                        [
+                            row.kind,
+                            row.name.to_string(),
+                            row.version.to_string(),
+                            target,
+                            row.card_id.to_string(),
+                            row.updated_at.to_string(),
+                        ]
+                    }),
+                );
+            }
+        }
+        Command::Show { kind, name, version, project, service } => {
+            let kernel = service.kernel().await?;
+            let mut work = kernel.begin(project_id(&kernel, &project).await?).await?;
+            let name = || name.as_ref().context("name the one to show: `waybill resource list` has them");
+            match kind {
+                Kind::Profile => output::json(&resource::profile(&mut work, name()?).await?.profile)?,
+                Kind::Tool => output::json(&resource::tool(&mut work, name()?).await?)?,
+                Kind::Plan => output::json(&resource::plan(&mut work, name()?, version).await?.1)?,
+                Kind::Settings => output::json(&resource::settings(&mut work).await?)?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
