@@ -1139,6 +1139,7 @@ declare
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
+  v_sessions uuid[];
   v_unknown uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
@@ -1173,9 +1174,11 @@ begin
  returning agent_turn_id
   )
   select array_agg(n.agent_turn_id) into v_new from new n;
-  select count(*), array_agg(distinct t.batch_id) into v_children, v_batches
-    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid)
-   where t.batch_id is not null and t.agent_turn_id = any (v_new);
+  select count(t.batch_id), array_agg(distinct t.batch_id) filter (where t.batch_id is not null),
+         array_agg(distinct t.session_id) filter (where t.session_id is not null)
+    into v_children, v_batches, v_sessions
+    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, session_id uuid)
+   where t.agent_turn_id = any (v_new);
   if v_children > 0 then
     -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
     perform from state.pmo_batch_tasks k
@@ -1192,12 +1195,13 @@ begin
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
   end if;
-  select array_agg(t.session_id) into v_unknown
-    from jsonb_to_recordset(p_turns) as t (session_id uuid)
-   where t.session_id is not null
-     and not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = t.session_id);
-  if v_unknown is not null then
-    raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
+  if v_sessions is not null then
+    select array_agg(s.session_id) into v_unknown
+      from unnest(v_sessions) as s (session_id)
+     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id);
+    if v_unknown is not null then
+      raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
+    end if;
   end if;
   --! enqueue_many.turn
   if v_new is not null then
@@ -2209,6 +2213,12 @@ begin
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;
+CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select from state.turns t
+                  where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
+$$;
 CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -2923,6 +2933,8 @@ REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_e
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_service;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;

@@ -163,7 +163,6 @@ impl Materials {
 
     fn list_tools(&self) -> Result<Vec<Tool>, Error> {
         let Some(card) = &self.tools else { return Ok(Vec::new()) };
-        let unreadable = |source| Error::Tools { card_id: card.card_id, source };
-        serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+        card.read_as().map_err(|source| Error::Tools { card_id: card.card_id, source })
     }
 }

@@ -10,9 +10,8 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use smallvec::smallvec;
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Reading, Role},
+    card::{Card, CardType, Content, Draft, Role},
     card_box::{Origin, Placed, Places, Span},
     id::{BoxId, CardId},
     resource::Compaction,
@@ -23,7 +22,7 @@ use crate::{
     compose::{self, Input},
     layer::{Block, Text},
     policy::Policy,
-    unit::{self, Message, Unit},
+    unit::{self, Message, Source, Unit},
 };
 
 /// What a `context.compression` card says.
@@ -46,8 +45,7 @@ impl Summary {
     }
 
     pub fn read(card: &Card) -> Result<Summary, Unreadable> {
-        let unreadable = |source| Unreadable { card_id: card.card_id, source };
-        serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+        card.read_as().map_err(|source| Unreadable { card_id: card.card_id, source })
     }
 }
 
@@ -62,9 +60,8 @@ pub struct Unreadable {
 /// A summary, and the card that says it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    pub card_id: CardId,
+    pub source: Source,
     pub summary: Summary,
-    text: Text,
 }
 
 /// The summaries that hold for a call.
@@ -77,16 +74,9 @@ pub struct InForce {
 impl InForce {
     /// The session's, and the newest of the turn's own.
     pub fn of(session: Option<&Card>, steps: &[Placed]) -> Result<InForce, Unreadable> {
-        let own = steps.iter().rev().find_map(|placed| match &placed.reading {
-            Reading::Live(card) if card.metadata.card_type == CardType::compression() => Some(&**card),
-            _ => None,
-        });
-        let standing = |card: &Card| {
-            let summary = Summary::read(card)?;
-            let text =
-                Text { text: summary.text.clone(), n_tokens: summary.n_tokens, sources: smallvec![unit::source(card)] };
-            Ok(Standing { card_id: card.card_id, summary, text })
-        };
+        let mut own = steps.iter().rev().filter_map(|placed| placed.reading.live());
+        let own = own.find(|card| card.metadata.card_type == CardType::compression());
+        let standing = |card: &Card| Ok(Standing { source: unit::source(card), summary: Summary::read(card)? });
         Ok(InForce { session: session.map(standing).transpose()?, turn: own.map(standing).transpose()? })
     }
 
@@ -106,8 +96,8 @@ impl InForce {
         }
         let text = Text {
             text: texts.join("\n\n"),
-            n_tokens: self.standing().map(|standing| standing.text.n_tokens).sum(),
-            sources: self.standing().flat_map(|standing| standing.text.sources.clone()).collect(),
+            n_tokens: self.standing().map(|standing| standing.summary.n_tokens).sum(),
+            sources: self.standing().map(|standing| standing.source).collect(),
         };
         Some(Block { text, every_step: false })
     }
@@ -150,7 +140,7 @@ impl Plan<'_> {
         let previous = in_force.previous(self.scope);
         let mut covers = self.covers.clone();
         covers.extend(previous.into_iter().flat_map(|previous| previous.summary.covers.spans()));
-        let previous_card_id = previous.map(|previous| previous.card_id);
+        let previous_card_id = previous.map(|previous| previous.source.card_id);
         Summary { n_tokens: tokens::count(&text), text, covers, previous_card_id }
     }
 
@@ -213,7 +203,7 @@ pub fn plan<'a>(
 mod tests {
     use proptest::prelude::*;
 
-    use waybill_core::{card_box::without_repeats, resource::Order};
+    use waybill_core::{card::Reading, card_box::without_repeats, resource::Order};
 
     use super::*;
     use crate::{
@@ -352,7 +342,7 @@ mod tests {
         case.apply(&case.plan(10, 10, true).unwrap(), "s2");
         let second = case.in_force().session.unwrap();
         assert_eq!(case.shown(), "s2 u5 a5 u1");
-        assert_eq!(second.summary.previous_card_id, Some(first.card_id));
+        assert_eq!(second.summary.previous_card_id, Some(first.source.card_id));
         assert_eq!(second.summary.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 4)]);
     }
 

@@ -149,7 +149,7 @@ impl Todo {
     }
 
     pub fn read(card: &Card) -> Result<Todo, Error> {
-        Ok(serde_json::from_value(serde_json::to_value(&card.content)?)?)
+        Ok(card.read_as()?)
     }
 }
 

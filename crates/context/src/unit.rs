@@ -147,6 +147,19 @@ pub struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
+    fn new(first: Message<'a>, place: i64, covered: bool) -> Unit<'a> {
+        Unit {
+            open: first.tool_calls.iter().map(|call| call.tool_call_id).collect(),
+            first,
+            results: Vec::new(),
+            pinned: false,
+            covered,
+            calls_have_cards: false,
+            lost_a_call: false,
+            last: place,
+        }
+    }
+
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Message<'a>> {
         std::iter::once(&self.first).chain(&self.results)
     }
@@ -231,18 +244,9 @@ pub(crate) fn group<'a>(
             _ if message.is_empty() => grouped.omitted.push(omit(Reason::NotForTheModel)),
             _ => {
                 let at = grouped.units.len();
-                let open: SmallVec<[ToolCallId; 2]> = message.tool_calls.iter().map(|call| call.tool_call_id).collect();
-                calls.extend(open.iter().map(|call| (*call, at)));
-                grouped.units.push(Unit {
-                    first: message,
-                    results: Vec::new(),
-                    open,
-                    pinned: false,
-                    calls_have_cards: false,
-                    lost_a_call: false,
-                    covered: covered.contains(&card.card_id),
-                    last: *place,
-                });
+                let unit = Unit::new(message, *place, covered.contains(&card.card_id));
+                calls.extend(unit.open.iter().map(|call| (*call, at)));
+                grouped.units.push(unit);
             }
         }
     }
@@ -302,16 +306,7 @@ fn add_call<'a>(
         }
         None => {
             let message = Message { tool_calls: Cow::Owned(vec![call]), ..message };
-            grouped.units.push(Unit {
-                first: message,
-                results: Vec::new(),
-                open: smallvec![tool_call_id],
-                pinned: false,
-                calls_have_cards: true,
-                lost_a_call: false,
-                covered,
-                last: place,
-            });
+            grouped.units.push(Unit { calls_have_cards: true, ..Unit::new(message, place, covered) });
             calls.insert(tool_call_id, at);
         }
     }

@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -442,6 +442,11 @@ pub struct Card {
 }
 
 impl Card {
+    /// What it says, as whoever wrote it meant it.
+    pub fn read_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::to_value(&self.content).and_then(serde_json::from_value)
+    }
+
     /// Whether the card still says what was hashed when it was written.
     pub fn verifies(&self) -> bool {
         let content = self.content.canonical();
@@ -482,6 +487,22 @@ impl Reading {
         match self {
             Reading::Live(card) => card.card_id,
             Reading::Gone(tombstone) => tombstone.card_id,
+        }
+    }
+
+    /// The card, while its content may be shown.
+    pub fn live(&self) -> Option<&Card> {
+        match self {
+            Reading::Live(card) => Some(card),
+            Reading::Gone(_) => None,
+        }
+    }
+
+    /// [`Reading::live`] for whoever keeps it.
+    pub fn into_live(self) -> Option<Card> {
+        match self {
+            Reading::Live(card) => Some(*card),
+            Reading::Gone(_) => None,
         }
     }
 

@@ -62,13 +62,7 @@ pub enum Error {
     #[error("the database was busy; nothing was written")]
     TryAgain(#[source] sqlx::Error),
     #[error("database")]
-    Db(#[source] sqlx::Error),
-}
-
-impl From<sqlx::Error> for Error {
-    fn from(error: sqlx::Error) -> Error {
-        Error::Db(error)
-    }
+    Db(#[from] sqlx::Error),
 }
 
 /// One change of a blackboard.

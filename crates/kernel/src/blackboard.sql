@@ -39,6 +39,13 @@ begin
   return state.append_new(p_project, v_box, p_cards);
 end $$;
 
+-- Whether one of these turns belongs to a session.
+create or replace function state.talks(p_project uuid, p_turns uuid[]) returns boolean
+language sql stable as $$
+  select exists (select from state.turns t
+                  where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
+$$;
+
 -- What turns of sessions said, when they have ended: the question and the answer. In one order for everybody, and after every head
 -- that the transaction locks: whoever holds a head may wait for a blackboard, never the other way round.
 create or replace function state.remember_turns(p_project uuid, p_turns uuid[]) returns integer

@@ -32,30 +32,19 @@ pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Stored>,
     Ok(found)
 }
 
-/// The newest receipt of a turn.
-pub async fn last(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<Stored>, work::Error> {
+/// The receipt of a step; none named: the newest of the turn.
+pub async fn find(
+    work: &mut UnitOfWork,
+    turn_id: TurnId,
+    step_id: Option<StepId>,
+) -> Result<Option<Stored>, work::Error> {
     let project_id = work.project_id();
     let found = sqlx::query_as(
         "select r.agent_turn_id, r.step_id, r.created_at, r.receipt
            from state.receipts r
-          where r.project_id = $1 and r.agent_turn_id = $2
+          where r.project_id = $1 and r.agent_turn_id = $2 and ($3::uuid is null or r.step_id = $3)
           order by r.created_at desc, r.step_id desc
           limit 1",
-    )
-    .bind(project_id)
-    .bind(turn_id)
-    .fetch_optional(&mut **work)
-    .await?;
-    Ok(found)
-}
-
-/// The receipt of a step.
-pub async fn find(work: &mut UnitOfWork, turn_id: TurnId, step_id: StepId) -> Result<Option<Stored>, work::Error> {
-    let project_id = work.project_id();
-    let found = sqlx::query_as(
-        "select r.agent_turn_id, r.step_id, r.created_at, r.receipt
-           from state.receipts r
-          where r.project_id = $1 and r.agent_turn_id = $2 and r.step_id = $3",
     )
     .bind(project_id)
     .bind(turn_id)

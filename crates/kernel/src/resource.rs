@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::FromRow;
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
+    card::{CardType, Content, Draft, Invalid, NewCard, Reading, Role},
     id::{BoxId, CardId, Name, Target},
     resource::{InternalTool, Manifest, Plan, Profile, Settings, Tool},
 };
@@ -390,11 +390,7 @@ async fn read<T: DeserializeOwned>(
     name: &Name,
     card_id: CardId,
 ) -> Result<T, Error> {
-    let gone = || Error::Gone { kind, name: name.clone() };
-    let card: Card = match card::fetch(work, &[card_id], None).await?.found.pop() {
-        Some(Reading::Live(card)) => *card,
-        _ => return Err(gone()),
-    };
-    let unreadable = |source| Error::Unreadable { kind, name: name.clone(), source };
-    serde_json::to_value(&card.content).and_then(serde_json::from_value).map_err(unreadable)
+    let found = card::fetch(work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
+    let card = found.ok_or_else(|| Error::Gone { kind, name: name.clone() })?;
+    card.read_as().map_err(|source| Error::Unreadable { kind, name: name.clone(), source })
 }

@@ -212,10 +212,7 @@ async fn look_again(
     gathered.compression_card_id = board.compression_card_id;
     let card_ids: Vec<CardId> = board.compression_card_id.into_iter().collect();
     let found = card::fetch(&mut work, &card_ids, None).await?.found.pop();
-    gathered.materials.session_summary = found.and_then(|reading| match reading {
-        Reading::Live(card) => Some(*card),
-        Reading::Gone(_) => None,
-    });
+    gathered.materials.session_summary = found.and_then(Reading::into_live);
     // Another memory altogether: what was read of this one is the turn's own by now.
     gathered.messages_box_id = Some(board.messages_box_id).filter(|now| gathered.messages_box_id == Some(*now));
     Ok(())

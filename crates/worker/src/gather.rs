@@ -89,7 +89,7 @@ pub async fn gather(
     let shows_summary = setting.audience.sees(&BlockKey::Compression);
     let compression_card_id = beside.compression.as_ref().map(Reading::card_id);
     let parent_agent_id = parent(&context.cards, context_box_id);
-    let result_fields = match card(beside.fields).map(|card| card.content) {
+    let result_fields = match beside.fields.and_then(Reading::into_live).map(|card| card.content) {
         Some(Content::Fields(fields)) => fields,
         _ => Vec::new(),
     };
@@ -99,7 +99,7 @@ pub async fn gather(
         system_prompt: setting.system_prompt.clone(),
         tools: setting.tools.clone(),
         blocks,
-        session_summary: card(beside.compression),
+        session_summary: beside.compression.and_then(Reading::into_live),
         read: spans(context_box_id, context.length, context.omitted),
         n_pinned: usize::try_from(setting.n_pinned).unwrap_or_default(),
         history: context.cards,
@@ -114,7 +114,7 @@ pub async fn gather(
         materials,
         messages_box_id: beside.messages_box_id.filter(|_| shows_summary),
         compression_card_id,
-        todo: card(beside.todo),
+        todo: beside.todo.and_then(Reading::into_live),
         result_fields,
         parent_agent_id,
     };
@@ -123,17 +123,10 @@ pub async fn gather(
     Ok(gathered)
 }
 
-fn card(reading: Option<Reading>) -> Option<Card> {
-    match reading {
-        Some(Reading::Live(card)) => Some(*card),
-        _ => None,
-    }
-}
-
 /// The blocks that the turn was shown before, whoever ran it, and the version of the framework's text: collected once per turn (CX-3).
 /// None where no receipt says so.
 async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Option<(Vec<Collected>, String)>, Error> {
-    let Some(last) = receipt::last(work, claimed.fence.agent_turn_id()).await? else { return Ok(None) };
+    let Some(last) = receipt::find(work, claimed.fence.agent_turn_id(), None).await? else { return Ok(None) };
     let Ok(receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
     let blocks: Vec<_> = receipt.blocks.into_iter().filter(|block| !block.every_step).collect();
     let card_ids: Vec<CardId> = blocks.iter().map(|block| block.card_id).collect();
@@ -204,12 +197,7 @@ async fn store(
 
 /// In the order asked for, or what is not there to be shown.
 fn live(asked: &[CardId], found: Vec<Reading>) -> Result<Vec<Card>, Vec<CardId>> {
-    let card = |card_id: &CardId| {
-        found.iter().find_map(|reading| match reading {
-            Reading::Live(card) if card.card_id == *card_id => Some((**card).clone()),
-            _ => None,
-        })
-    };
+    let card = |card_id: &CardId| found.iter().filter_map(Reading::live).find(|card| card.card_id == *card_id).cloned();
     let gone: Vec<CardId> = asked.iter().filter(|card_id| card(card_id).is_none()).copied().collect();
     if gone.is_empty() { Ok(asked.iter().filter_map(card).collect()) } else { Err(gone) }
 }
@@ -224,11 +212,9 @@ fn spans(box_id: BoxId, length: i64, omitted: Option<Span>) -> Vec<Span> {
 /// Whoever handed the work over, as was put into the context box itself (`meta.parent_pointer`): not what it inherited.
 fn parent(cards: &[Placed], context_box_id: BoxId) -> Option<AgentId> {
     let own = cards.iter().rev().filter(|placed| placed.origin.box_id == context_box_id);
-    own.filter_map(|placed| match &placed.reading {
-        Reading::Live(card) if card.metadata.card_type == CardType::parent_pointer() => Some(&card.content),
-        _ => None,
-    })
-    .find_map(|content| match content {
+    let pointers = own.filter_map(|placed| placed.reading.live());
+    let mut pointers = pointers.filter(|card| card.metadata.card_type == CardType::parent_pointer());
+    pointers.find_map(|card| match &card.content {
         Content::Json(value) => value["parent_agent_id"].as_str()?.parse().ok(),
         _ => None,
     })

@@ -17,8 +17,8 @@ use waybill_kernel::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("step {step_id} of turn {turn_id} has no receipt: it asked no model, or its receipts were dropped")]
-    NotFound { turn_id: TurnId, step_id: StepId },
+    #[error("{call} has no receipt: it asked no model, or its receipts were dropped")]
+    NotFound { call: String },
     #[error("a receipt cannot be read by this version of Waybill")]
     Unreadable(#[from] serde_json::Error),
     #[error(transparent)]
@@ -38,15 +38,16 @@ pub async fn list(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Re
     found.iter().map(|stored| Ok((stored.step_id, read(stored)?))).collect()
 }
 
-/// Renders a call again.
+/// Renders a call again: of this step, or the last of the turn.
 pub async fn replay(
     kernel: &Kernel,
     project_id: ProjectId,
     turn_id: TurnId,
-    step_id: StepId,
+    step_id: Option<StepId>,
 ) -> Result<Call<'static>, Error> {
     let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
-    let stored = stored::find(&mut work, turn_id, step_id).await?.ok_or(Error::NotFound { turn_id, step_id })?;
+    let call = || step_id.map_or(format!("turn {turn_id}"), |step_id| format!("step {step_id} of turn {turn_id}"));
+    let stored = stored::find(&mut work, turn_id, step_id).await?.ok_or_else(|| Error::NotFound { call: call() })?;
     let receipt = read(&stored)?;
     let found = find(&mut work, &receipt).await?;
     Ok(receipt.render(found)?)

@@ -128,6 +128,7 @@ declare
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
+  v_sessions uuid[];
   v_unknown uuid[];
   v_count  integer := jsonb_array_length(p_turns);
 begin
@@ -163,9 +164,11 @@ begin
  returning agent_turn_id
   )
   select array_agg(n.agent_turn_id) into v_new from new n;
-  select count(*), array_agg(distinct t.batch_id) into v_children, v_batches
-    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid)
-   where t.batch_id is not null and t.agent_turn_id = any (v_new);
+  select count(t.batch_id), array_agg(distinct t.batch_id) filter (where t.batch_id is not null),
+         array_agg(distinct t.session_id) filter (where t.session_id is not null)
+    into v_children, v_batches, v_sessions
+    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, session_id uuid)
+   where t.agent_turn_id = any (v_new);
   if v_children > 0 then
     -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
     perform from state.pmo_batch_tasks k
@@ -182,12 +185,13 @@ begin
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
   end if;
-  select array_agg(t.session_id) into v_unknown
-    from jsonb_to_recordset(p_turns) as t (session_id uuid)
-   where t.session_id is not null
-     and not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = t.session_id);
-  if v_unknown is not null then
-    raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
+  if v_sessions is not null then
+    select array_agg(s.session_id) into v_unknown
+      from unnest(v_sessions) as s (session_id)
+     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id);
+    if v_unknown is not null then
+      raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
+    end if;
   end if;
   --! enqueue_many.turn
 

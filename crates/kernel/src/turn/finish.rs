@@ -93,8 +93,7 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
 async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, Error> {
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
-                batches <> '{}' and exists (select from state.turns t
-                                             where t.project_id = $1 and t.agent_turn_id = $3 and t.session_id is not null) as talks
+                batches <> '{}' and state.talks($1, array[$3]) as talks
            from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9,
                              $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
     )
@@ -133,8 +132,7 @@ async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedR
     let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
-                batches <> '{}' and exists (select from state.turns t
-                                             where t.project_id = $1 and t.agent_turn_id = any($3) and t.session_id is not null) as talks
+                batches <> '{}' and state.talks($1, $3) as talks
            from state.finish_many($1, $2, $3, $4, $5,
                                   $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
     )

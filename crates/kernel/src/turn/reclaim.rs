@@ -65,8 +65,7 @@ pub async fn reclaim<W: Work>(
     let cards = [ending_card(End::Failed, reason)?];
     let query = sqlx::query_as(
         "select outcome, worker_targets, batches,
-                batches <> '{}' and exists (select from state.turns t
-                                             where t.project_id = $1 and t.agent_turn_id = $3 and t.session_id is not null) as talks
+                batches <> '{}' and state.talks($1, array[$3]) as talks
            from state.reclaim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
                               $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
     )

@@ -24,8 +24,7 @@ pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Resul
     let cards = [ending_card(End::Canceled, reason)?];
     let query = sqlx::query_as(
         "select outcome, worker_targets, batches,
-                batches <> '{}' and exists (select from state.turns t
-                                             where t.project_id = $1 and t.agent_turn_id = $2 and t.session_id is not null) as talks
+                batches <> '{}' and state.talks($1, array[$2]) as talks
            from state.stop($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     )
     .bind(work.project_id())

@@ -328,7 +328,7 @@ async fn a_receipt_is_kept_as_it_was_written() {
     let found = receipt::list(&mut work, fence.agent_turn_id()).await.unwrap();
     assert_eq!(found.iter().map(|r| Some(r.step_id)).collect::<Vec<_>>(), [Some(step.step_id), last.step_id]);
     assert_eq!(found[0].receipt.get(), text);
-    assert!(receipt::find(&mut work, fence.agent_turn_id(), StepId::new()).await.unwrap().is_none());
+    assert!(receipt::find(&mut work, fence.agent_turn_id(), Some(StepId::new())).await.unwrap().is_none());
     drop(work);
     // Of many that end at once.
     let fences = [house.running().await, house.running().await];

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use waybill_core::{
-    card::{Card, CardType, Content, Reading},
+    card::{Card, CardType, Content},
     card_box::Placed,
     id::AgentId,
 };
@@ -77,8 +77,5 @@ pub fn answers(output: &[Placed]) -> usize {
 }
 
 fn live(placed: &[Placed]) -> impl Iterator<Item = &Card> {
-    placed.iter().filter_map(|placed| match &placed.reading {
-        Reading::Live(card) => Some(&**card),
-        Reading::Gone(_) => None,
-    })
+    placed.iter().filter_map(|placed| placed.reading.live())
 }

@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use waybill_context::{call::Call, diff};
@@ -107,15 +107,7 @@ impl Place {
 
 impl Desk {
     async fn render(&self, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
-        let step_id = match step_id {
-            Some(step_id) => step_id,
-            None => {
-                let listed = replay::list(&self.kernel, self.project_id, turn_id).await?;
-                listed.last().map(|(step_id, _)| *step_id).ok_or_else(|| anyhow!("turn {turn_id} has no receipts"))?
-            }
-        };
-        let call = replay::replay(&self.kernel, self.project_id, turn_id, step_id).await;
-        call.with_context(|| format!("call {turn_id}/{step_id}"))
+        Ok(replay::replay(&self.kernel, self.project_id, turn_id, step_id).await?)
     }
 }
 
