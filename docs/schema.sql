@@ -16,14 +16,20 @@ CREATE DOMAIN state.event AS text
 	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text])));
 CREATE DOMAIN state.event_status AS text
 	CONSTRAINT event_status_check CHECK ((VALUE = ANY (ARRAY['success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'running'::text, 'suspended'::text, 'idle'::text, 'dispatched'::text])));
+CREATE DOMAIN state.handover_rule AS text
+	CONSTRAINT handover_rule_check CHECK ((VALUE = ANY (ARRAY['argument'::text, 'memory'::text, 'output'::text, 'box'::text, 'session'::text, 'parent'::text])));
 CREATE DOMAIN state.head_status AS text
 	CONSTRAINT head_status_check CHECK ((VALUE = ANY (ARRAY['idle'::text, 'dispatched'::text, 'running'::text, 'suspended'::text])));
 CREATE DOMAIN state.inbox_status AS text
 	CONSTRAINT inbox_status_check CHECK ((VALUE = ANY (ARRAY['queued'::text, 'pending'::text, 'processing'::text, 'deferred'::text])));
+CREATE DOMAIN state.join_shape AS text
+	CONSTRAINT join_shape_check CHECK ((VALUE = ANY (ARRAY['list'::text, 'one'::text, 'resume'::text])));
 CREATE DOMAIN state.message_type AS text
 	CONSTRAINT message_type_check CHECK ((VALUE = ANY (ARRAY['turn'::text, 'tool_result'::text, 'timeout'::text, 'stop'::text])));
 CREATE DOMAIN state.primitive AS text
 	CONSTRAINT primitive_check CHECK ((VALUE = ANY (ARRAY['enqueue'::text, 'report'::text, 'join'::text, 'command'::text])));
+CREATE DOMAIN state.reading_right AS text
+	CONSTRAINT reading_right_check CHECK ((VALUE = ANY (ARRAY['own'::text, 'handed'::text, 'granted'::text, 'joined'::text, 'cloned'::text, 'asked'::text])));
 CREATE DOMAIN state.step_outcome AS text
 	CONSTRAINT step_outcome_check CHECK ((VALUE = ANY (ARRAY['running'::text, 'suspended'::text, 'finished'::text])));
 CREATE DOMAIN state.target AS text
@@ -234,6 +240,17 @@ CREATE FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) R
                              where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null)
           limit p_most) i
    where l.expires_at = '-infinity'
+   limit p_most
+$$;
+CREATE FUNCTION scheduler.agents_to_retire(p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select a.project_id, a.agent_id
+    from resource.project_agents a
+   where a.retire_by <= now() and a.retire_by is not null and a.retired_at is null
+     and not exists (select from state.agent_state_head h where h.project_id = a.project_id and h.agent_id = a.agent_id)
+   order by a.retire_by
    limit p_most
 $$;
 CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) RETURNS record
@@ -836,30 +853,73 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
-CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) RETURNS boolean
+CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_entered text;
-  v_awaited boolean;
 begin
   v_entered := state.enter(p_project);
   update state.waiting_calls c
      set status = 'awaiting', worker_id = null, claim_token = c.claim_token + 1
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
-  v_awaited := found;
+  awaited := found;
   --! fork.awaited
-  return v_awaited;
+  -- A later statement than the call's lock: a batch that closed while we waited for it is seen.
+  update state.waiting_calls c
+     set status = 'pending'
+   where c.project_id = p_project and c.tool_call_id = p_call and awaited
+     and exists (select from state.pmo_batches b
+                  where b.project_id = p_project and b.tool_call_id = p_call and b.joins_as = 'resume' and b.status <> 'open')
+     and not exists (select from state.pmo_batches b
+                      where b.project_id = p_project and b.tool_call_id = p_call and b.status = 'open')
+  returning c.target into call_target;
 end $$;
-CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
+CREATE FUNCTION state.catch_up(p_project uuid, p_turn uuid) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_last   record;
+  v_box    uuid;
+  v_before bigint;
+  v_n      bigint;
+begin
+  select t.context_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.via, b.length,
+         (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
+    into v_last
+    from state.handovers h
+    join cardbox.boxes b on b.project_id = p_project and b.box_id = h.source_box_id
+   where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
+   order by h.part desc
+   limit 1;
+  if not found or v_last.length <= v_last.upto then
+    return 0;
+  end if;
+  v_n := v_last.length - v_last.upto;
+  update cardbox.boxes b
+     set length = b.length + v_n
+   where b.project_id = p_project and b.box_id = v_box
+ returning b.length - v_n into v_before;
+  insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+  select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
+    from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
+  insert into state.handovers
+         (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
+  values (p_project, v_box, v_last.part + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, 'memory', v_before + 1, v_n,
+          v_last.source_box_id, v_last.length, v_last.via);
+  return v_n;
+end $$;
+CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_target text, call_target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
-  v_batch state.pmo_batches;
+  v_batch  state.pmo_batches;
+  v_target text;
 begin
   update state.pmo_batches b
-     set status = p_status, closed_at = now(),
+     set status = p_status, closed_at = now(), results_box_id = p_results,
          stopping = exists (select from state.pmo_batch_tasks t
                              where t.project_id = p_project and t.batch_id = p_batch and t.status = 'open')
    where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
@@ -871,8 +931,32 @@ begin
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
   values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
   --! join.edge
+  if p_results is not null then
+    with result as (
+      select row_number() over (order by k.task_index) as seq, k.deliverable_card_id
+        from state.pmo_batch_tasks k
+       where k.project_id = p_project and k.batch_id = p_batch and k.deliverable_card_id is not null
+    ), made as (
+      insert into cardbox.boxes (project_id, box_id, length, agent_id)
+      select p_project, p_results, count(*), v_batch.parent_agent_id from result
+    )
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, p_results, r.seq, r.deliverable_card_id from result r;
+  end if;
+  --! join.results
+  if v_batch.joins_as = 'resume' then
+    -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
+    perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
+    update state.waiting_calls c
+       set status = 'pending'
+     where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id and c.status = 'awaiting'
+ returning c.target into v_target;
+    --! join.resumed
+    return query select null::text, v_target;
+    return;
+  end if;
   return query
-  select r.outcome, r.agent_turn_id, r.worker_target
+  select r.worker_target, null::text
     from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
 end $$;
 CREATE FUNCTION state.count_down(p_project uuid, p_turns uuid[]) RETURNS uuid[]
@@ -881,17 +965,17 @@ CREATE FUNCTION state.count_down(p_project uuid, p_turns uuid[]) RETURNS uuid[]
 #variable_conflict use_column
 declare
   v_task   record;
-  v_slot   record;
   v_counted jsonb := '[]';
-  v_left   integer;
-  v_failed integer;
-  v_done   uuid[] := '{}';
 begin
   for v_task in
-    select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
-      from state.turns t
-      join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
-     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
+    select t.batch_id, t.task_index, t.agent_turn_id, t.status, t.deliverable_card_id, t.output_box_id, t.length
+      from unnest(p_turns) as e (agent_turn_id)
+     cross join lateral (
+           select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+             from state.turns t
+             join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.batch_id is not null
+           offset 0) t
      order by t.batch_id, t.task_index
   loop
     update state.pmo_batch_tasks k
@@ -905,9 +989,21 @@ begin
     end if;
   end loop;
   --! finish.tasks
+  return state.count_slots(p_project, v_counted);
+end $$;
+CREATE FUNCTION state.count_slots(p_project uuid, p_counted jsonb) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_slot   record;
+  v_left   integer;
+  v_failed integer;
+  v_done   uuid[] := '{}';
+begin
   for v_slot in
     select c.batch_id, c.slot, count(*)::integer as n, sum(c.failed)::integer as failed
-      from jsonb_to_recordset(v_counted) as c (batch_id uuid, slot smallint, failed integer)
+      from jsonb_to_recordset(p_counted) as c (batch_id uuid, slot smallint, failed integer)
      group by c.batch_id, c.slot
      order by c.batch_id, c.slot
   loop
@@ -918,7 +1014,10 @@ begin
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed
+         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed,
+             deadline_at = case when exists (select from state.waiting_calls c
+                                              where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
+                                then b.deadline_at else least(b.deadline_at, now()) end
        where b.project_id = p_project and b.batch_id = v_slot.batch_id
    returning b.open_slots into v_left;
       if v_left = 0 then
@@ -934,7 +1033,7 @@ begin
   --! finish.batch
   return v_done;
 end $$;
-CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
+CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1022,6 +1121,13 @@ begin
     v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
   end if;
   --! finish.remembered
+  if p_keeps then
+    v_told := state.part(p_project, array[p_agent], array[p_turn]);
+    if v_next is not null then
+      v_told := state.catch_up(p_project, v_next);
+    end if;
+  end if;
+  --! finish.parted
 end $$;
 CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
@@ -1041,8 +1147,10 @@ begin
     from state.agent_state_head h
    where h.project_id = p_project and h.agent_id = p_agent
      for no key update;
-  if not found then
-    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
+  -- One that was here for its turns only has a head again for a new one, and not for one that is over.
+  if not found and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn) then
+    select r.status, r.turn_epoch, r.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
+      from state.rebuild_head(p_project, p_agent) r;
   end if;
   --! enqueue.locked
   insert into state.turns
@@ -1086,10 +1194,10 @@ begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! enqueue.cards
   if p_context_cards is null then
-    insert into cardbox.boxes (project_id, box_id, length) values (p_project, p_output_box, 0);
+    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id) values (p_project, p_output_box, 0, p_agent, p_turn);
   else
-    insert into cardbox.boxes (project_id, box_id, length)
-    values (p_project, p_output_box, 0), (p_project, p_context_box, cardinality(p_context_cards));
+    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+    values (p_project, p_output_box, 0, p_agent, p_turn), (p_project, p_context_box, cardinality(p_context_cards), p_agent, p_turn);
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
     select p_project, p_context_box, c.seq, c.card_id
       from unnest(p_context_cards) with ordinality as c (card_id, seq);
@@ -1136,6 +1244,7 @@ declare
   v_entered text;
   v_written integer;
   v_locked integer;
+  v_here   uuid[];
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
@@ -1145,15 +1254,21 @@ declare
 begin
   v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
-  perform from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = any (p_agents)
-    order by h.agent_id
-      for no key update;
-  get diagnostics v_locked = row_count;
-  if v_locked <> cardinality(p_agents) then
-    raise exception 'no such agent' using errcode = 'WB404',
-      detail = (select string_agg(a::text, ',') from unnest(p_agents) a
-                 where not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a));
+  select array_agg(l.agent_id) into v_here
+    from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
+   cross join lateral (
+         select h.agent_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+            for no key update) l;
+  if coalesce(cardinality(v_here), 0) <> cardinality(p_agents) then
+    -- Those that were here for their turns only have a head again for a new one, and not for one that is over.
+    perform state.rebuild_head(p_project, a.agent_id)
+       from (select distinct t.agent_id
+               from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
+              where t.agent_id <> all (coalesce(v_here, '{}'))
+                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
+              order by t.agent_id) a;
   end if;
   --! enqueue_many.locked
   with new as (
@@ -1181,13 +1296,18 @@ begin
    where t.agent_turn_id = any (v_new);
   if v_children > 0 then
     -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
-    perform from state.pmo_batch_tasks k
-      join jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
-        on k.batch_id = t.batch_id and k.task_index = t.task_index and k.agent_turn_id = t.agent_turn_id
-     where k.project_id = p_project and k.batch_id = any (v_batches)
-       and k.status = 'open' and t.agent_turn_id = any (v_new)
-     order by k.batch_id, k.task_index
-       for no key update of k;
+    perform from (
+           select t.*
+             from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
+            where t.batch_id is not null and t.agent_turn_id = any (v_new)
+            order by t.batch_id, t.task_index
+           offset 0) t
+     cross join lateral (
+           select k.task_index
+             from state.pmo_batch_tasks k
+            where k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
+              and k.agent_turn_id = t.agent_turn_id and k.status = 'open'
+              for no key update) k;
     get diagnostics v_locked = row_count;
     if v_locked <> v_children or cardinality(v_batches) <> (
          select count(*) from state.pmo_batches b
@@ -1209,13 +1329,13 @@ begin
     --! enqueue_many.cards
     with asked as materialized (
       select t.*
-        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
+        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
        where t.agent_turn_id = any (v_new)
     ), box as (
-      insert into cardbox.boxes (project_id, box_id, length)
-      select p_project, a.output_box_id, 0 from asked a
+      insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+      select p_project, a.output_box_id, 0, a.agent_id, a.agent_turn_id from asked a
        union all
-      select p_project, a.context_box_id, cardinality(a.context_card_ids) from asked a where a.context_card_ids is not null
+      select p_project, a.context_box_id, cardinality(a.context_card_ids), a.agent_id, a.agent_turn_id from asked a where a.context_card_ids is not null
     )
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
     select p_project, a.context_box_id, c.seq, c.card_id
@@ -1232,20 +1352,25 @@ begin
              as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
-      select a.*, h.worker_target::text as worker_target,
+      -- By its place on the page, which our lock holds still: one look for each, however many there are.
+      select a.*, h.worker_target, h.row,
              case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
         from asked a
-        join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
+       cross join lateral (
+             select h.ctid as row, h.worker_target::text, h.status, h.turn_epoch
+               from state.agent_state_head h
+              where h.project_id = p_project and h.agent_id = a.agent_id
+             offset 0) h
     ), head as (
       update state.agent_state_head h
          set status = case when p.leased is null then h.status else 'dispatched' end,
              active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
              turn_epoch = coalesce(p.epoch, h.turn_epoch),
              n_queued = h.n_queued + p.n_queued
-        from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
+        from (select p.row, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
                      max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
-                from placed p group by p.agent_id) p
-       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
+                from placed p group by p.row) p
+       where h.ctid = p.row
     ), row as (
       insert into state.agent_inbox
              (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
@@ -1309,7 +1434,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -1329,6 +1454,33 @@ begin
   end loop;
   return made;
 end $$;
+CREATE FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_counted jsonb;
+begin
+  v_entered := state.enter(p_project);
+  -- Waits for a dispatch that has a task; after that it is seen.
+  perform from state.pmo_batch_tasks k
+    where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
+    order by k.task_index
+      for no key update;
+  --! fail_tasks.locked
+  with failed as (
+    update state.pmo_batch_tasks k
+       set status = 'failed', error = p_error
+     where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
+       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id)
+ returning k.task_index
+  )
+  select coalesce(jsonb_agg(jsonb_build_object('batch_id', p_batch, 'slot', f.task_index % 16, 'failed', 1)), '[]') into v_counted
+    from failed f;
+  --! fail_tasks.failed
+  return state.count_slots(p_project, v_counted);
+end $$;
 CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -1336,6 +1488,7 @@ CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch 
 declare
   v_entered text;
   v_queued integer;
+  v_keeps  boolean;
   v_end    record;
 begin
   v_entered := state.enter(p_project);
@@ -1343,7 +1496,7 @@ begin
      set status = 'idle', active_agent_turn_id = null
    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
-  returning h.n_queued into v_queued;
+  returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps;
   finish.duplicate := not found;
   if finish.duplicate then
     -- Ours, and committed without our learning of it?
@@ -1358,7 +1511,7 @@ begin
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, p_alone,
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
@@ -1376,6 +1529,7 @@ declare
   v_count    integer := jsonb_array_length(p_ends);
   v_moved    integer;
   v_queued   integer;
+  v_keeps    boolean;
   v_ended    integer;
   v_children integer;
   v_calls    uuid[];
@@ -1399,9 +1553,9 @@ begin
      where h.project_id = p_project and h.agent_id = any (p_agents)
        and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
        and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
- returning h.n_queued
+ returning h.n_queued, h.ephemeral or h.memory_box_id is not null as keeps
   )
-  select count(*), coalesce(sum(m.n_queued), 0) into v_moved, v_queued from moved m;
+  select count(*), coalesce(sum(m.n_queued), 0), bool_or(m.keeps) into v_moved, v_queued, v_keeps from moved m;
   if v_moved = 0 and v_count = (
        select count(*)
          from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
@@ -1526,6 +1680,11 @@ begin
     v_told := state.remember_turns(p_project, p_turns);
   end if;
   --! finish_many.remembered
+  if v_keeps then
+    v_told := state.part(p_project, p_agents, p_turns);
+    perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
+  end if;
+  --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
 CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
@@ -1553,7 +1712,7 @@ begin
    where i.project_id = p_project and i.agent_turn_id = p_turn;
   return true;
 end $$;
-CREATE FUNCTION state.lock_batch(p_project uuid, p_batch uuid) RETURNS TABLE(tool_call_id uuid, fail_fast boolean, overdue boolean)
+CREATE FUNCTION state.lock_batch(p_project uuid, p_batch uuid) RETURNS TABLE(tool_call_id uuid, joins_as text, fail_fast boolean, overdue boolean)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1562,10 +1721,104 @@ declare
 begin
   v_entered := state.enter(p_project);
   return query
-  select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
+  select b.tool_call_id, b.joins_as::text, b.fail_fast, b.deadline_at <= clock_timestamp()
     from state.pmo_batches b
    where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
      for no key update;
+end $$;
+CREATE FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_length bigint;
+  v_before bigint;
+begin
+  select b.length into v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = p_output;
+  if v_length <= 64 then
+    return state.append_new(p_project, p_memory, p_question || array(
+      select e.card_id from cardbox.box_entries e
+       where e.project_id = p_project and e.box_id = p_output and e.card_id is not null
+       order by e.seq));
+  end if;
+  perform state.append_new(p_project, p_memory, p_question);
+  update cardbox.boxes b
+     set length = b.length + v_length
+   where b.project_id = p_project and b.box_id = p_memory
+ returning b.length - v_length into v_before;
+  insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+  values (p_project, p_memory, v_before + 1, p_output, 1, v_length);
+  return v_length;
+end $$;
+CREATE FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) RETURNS TABLE(agent_id uuid, memory_box_id uuid, output_box_id uuid)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_agent   record;
+  v_turn    record;
+  v_n       integer;
+begin
+  v_entered := state.enter(p_project);
+  -- A turn that ends just now is seen as ended, or finds the memory.
+  perform from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
+   cross join lateral (
+         select h.agent_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+            for no key update) l;
+  --! memory.locked
+  for v_agent in
+    select a.agent_id, asked.box_id
+      from unnest(p_agents, p_boxes) as asked (agent_id, box_id)
+      join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
+     where a.memory_box_id is null
+     order by a.agent_id
+       for no key update of a
+  loop
+    -- Somebody may have been faster while we waited for its row.
+    continue when exists (select from resource.project_agents a
+                           where a.project_id = p_project and a.agent_id = v_agent.agent_id and a.memory_box_id is not null);
+    -- One that was cloned begins with what it was given of the other.
+    with given as materialized (
+      select r.*, row_number() over (order by h.part, r.place) as n
+        from (select t.context_box_id
+                from state.turns t
+               where t.project_id = p_project and t.agent_id = v_agent.agent_id
+               order by t.agent_turn_id
+               limit 1) first
+        join state.handovers h on h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+       cross join lateral cardbox.runs(p_project, h.source_box_id, 1, h.upto) r
+    ), placed as (
+      select g.*, sum(g.to_seq - g.from_seq + 1) over (order by g.n) - (g.to_seq - g.from_seq) as seq from given g
+    ), made as (
+      insert into cardbox.boxes (project_id, box_id, length, agent_id)
+      select p_project, v_agent.box_id, coalesce(sum(g.to_seq - g.from_seq + 1), 0), v_agent.agent_id from given g
+    )
+    insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+    select p_project, v_agent.box_id, p.seq, p.source_box_id, p.from_seq, p.to_seq from placed p;
+    for v_turn in
+      select t.query_card_ids, t.output_box_id
+        from state.turns t
+       where t.project_id = p_project and t.agent_id = v_agent.agent_id and t.status <> 'open'
+       order by t.agent_turn_id
+    loop
+      v_n := state.memorise(p_project, v_agent.box_id, v_turn.query_card_ids, v_turn.output_box_id);
+    end loop;
+    update resource.project_agents a
+       set memory_box_id = v_agent.box_id
+     where a.project_id = p_project and a.agent_id = v_agent.agent_id;
+    update state.agent_state_head h
+       set memory_box_id = v_agent.box_id
+     where h.project_id = p_project and h.agent_id = v_agent.agent_id;
+    --! memory.made
+  end loop;
+  return query
+  select a.agent_id, a.memory_box_id, t.output_box_id
+    from unnest(p_agents) as asked (agent_id)
+    join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
+    left join state.agent_state_head h on h.project_id = p_project and h.agent_id = a.agent_id
+    left join state.turns t on t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id;
 end $$;
 CREATE FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) RETURNS TABLE(batch_id uuid, duplicate boolean)
     LANGUAGE plpgsql
@@ -1576,6 +1829,7 @@ declare
   v_call    state.waiting_calls;
   v_known   uuid;
   v_batch   uuid := p_batch ->> 'batch_id';
+  v_stage   smallint := p_batch ->> 'stage';
   v_n       integer := jsonb_array_length(p_batch -> 'tasks');
   v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
 begin
@@ -1583,7 +1837,8 @@ begin
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   --! fork.locked
-  select b.batch_id into v_known from state.pmo_batches b where b.project_id = p_project and b.tool_call_id = p_call;
+  select b.batch_id into v_known from state.pmo_batches b
+   where b.project_id = p_project and b.tool_call_id = p_call and b.stage = v_stage;
   if found then
     return query select v_known, true;
     return;
@@ -1596,9 +1851,10 @@ begin
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
   insert into state.pmo_batches
-         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, fail_fast, n_tasks, open_slots, deadline_at)
-  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, (p_batch ->> 'fail_fast')::boolean, v_n,
-          least(v_n, 16), now() + v_timeout);
+         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, stage, joins_as, fail_fast, n_tasks, open_slots,
+          deadline_at)
+  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, v_stage, p_batch ->> 'joins_as',
+          (p_batch ->> 'fail_fast')::boolean, v_n, least(v_n, 16), now() + v_timeout);
   --! fork.batch
   insert into state.pmo_batch_tasks (project_id, batch_id, task_index, agent_id, agent_turn_id)
   select p_project, v_batch, t.n - 1, t.agent_id, t.agent_turn_id
@@ -1616,6 +1872,60 @@ begin
   values (p_project, v_batch, 'join', 'request', v_call.agent_turn_id, v_call.agent_id);
   --! fork.edge
   return query select v_batch, false;
+end $$;
+CREATE FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_turn record;
+  v_n    integer := 0;
+begin
+  for v_turn in
+    select h.memory_box_id, t.query_card_ids, t.output_box_id
+      from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+     cross join lateral (
+           select t.agent_id, t.query_card_ids, t.output_box_id
+             from state.turns t
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+           offset 0) t
+     cross join lateral (
+           select h.memory_box_id
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = t.agent_id
+           offset 0) h
+     where h.memory_box_id is not null
+     order by e.n
+  loop
+    v_n := v_n + state.memorise(p_project, v_turn.memory_box_id, v_turn.query_card_ids, v_turn.output_box_id);
+  end loop;
+  -- Idle and with nobody behind, it can have turns only that are to start later.
+  with gone as (
+    delete from state.agent_state_head h
+     using unnest(p_agents) as a (agent_id)
+     cross join lateral (
+           select h.ctid as row
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = a.agent_id and h.ephemeral and h.status = 'idle' and h.n_queued = 0
+           offset 0) l
+     where h.ctid = l.row
+       and not exists (select from state.agent_inbox i
+                        where i.agent_id = h.agent_id and i.project_id = p_project and i.next_retry_at is not null)
+ returning h.agent_id
+  ), due as (
+    select l.row
+      from gone g
+     cross join lateral (
+           select a.ctid as row
+             from resource.project_agents a
+            where a.project_id = p_project and a.agent_id = g.agent_id and a.retire_by < now() + interval '12 hours'
+           offset 0) l
+  )
+  -- After a long turn it is not retired at once.
+  update resource.project_agents a
+     set retire_by = now() + interval '1 day'
+    from due d
+   where a.ctid = d.row;
+  return v_n;
 end $$;
 CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
     LANGUAGE plpgsql
@@ -1710,64 +2020,116 @@ begin
   end if;
   --! patch.pointers
 end $$;
-CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) RETURNS TABLE(status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer)
+CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RETURNS TABLE(box_id uuid, length bigint, upto bigint, via text)
+    LANGUAGE sql STABLE
+    AS $$
+  -- `least` passes over nulls: without a right it would be the whole box.
+  select b.box_id, b.length, case when r.via is not null then least(r.upto, b.length) end, r.via
+    from unnest(p_boxes) as asked (box_id)
+    join cardbox.boxes b on b.project_id = p_project and b.box_id = asked.box_id
+    left join lateral (
+         select rights.upto, rights.via
+           from (select b.length as upto, 'asked' as via, 1 as rank where p_agent is null
+                  union all
+                 select b.length, 'own', 2 where b.agent_id = p_agent
+                  union all
+                 (select h.upto, 'handed', 3
+                    from state.handovers h
+                   where h.project_id = p_project and h.agent_id = p_agent and h.source_box_id = b.box_id
+                     -- What it hands to itself it has by another right, which may end.
+                     and h.source_agent_id is distinct from p_agent
+                   order by h.upto desc
+                   limit 1)
+                  union all
+                 select coalesce(g.upto, b.length), 'granted', 4
+                   from state.grants g
+                  where g.project_id = p_project and g.agent_id = p_agent and g.box_id = b.box_id and g.revoked_at is null
+                  union all
+                 select k.output_length, 'joined', 5
+                   from state.turns t
+                   join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
+                   join state.pmo_batches p on p.project_id = p_project and p.batch_id = t.batch_id
+                  where t.project_id = p_project and t.agent_turn_id = b.agent_turn_id
+                    and p.parent_agent_id = p_agent and k.output_box_id = b.box_id) rights
+          order by rights.upto desc, rights.rank
+          limit 1) r on true
+$$;
+CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) RETURNS TABLE(status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer, worker_target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
   v_entered text;
-  v_target text;
+  v_agent  resource.project_agents;
   v_active state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
   v_queued integer;
+  v_open   uuid[];
 begin
   v_entered := state.enter(p_project);
-  select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
-  if not found then
+  -- Under its lock: it may be about to be retired, or to be given a memory.
+  select a.* into v_agent from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent for no key update;
+  if not found or v_agent.retired_at is not null then
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
-  -- Whoever comes meanwhile waits for this row.
-  insert into state.agent_state_head (project_id, agent_id, worker_target, queue_cap) values (p_project, p_agent, v_target, p_queue_cap)
-      on conflict do nothing;
-  if not found then
+  loop
+    -- Whoever comes meanwhile waits for this row.
+    insert into state.agent_state_head (project_id, agent_id, worker_target, ephemeral, memory_box_id)
+    values (p_project, p_agent, v_agent.worker_target, v_agent.ephemeral, v_agent.memory_box_id)
+        on conflict do nothing;
+    exit when found;
     return query
-    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
-      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
-    return;
-  end if;
+    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
+      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent for no key update;
+    if found then
+      return;
+    end if;
+  end loop;
   --! rebuild.row
+  if v_agent.ephemeral then
+    -- Asked for again: it stays for a while.
+    update resource.project_agents a
+       set retire_by = greatest(a.retire_by, now() + interval '1 day')
+     where a.project_id = p_project and a.agent_id = p_agent;
+  end if;
+  v_open := array(select t.agent_turn_id from state.turns t
+                   where t.project_id = p_project and t.agent_id = p_agent and t.status = 'open');
   select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
     into v_epoch, v_token
-    from state.turns t
+    -- The newest have the highest.
+    from (select t.agent_turn_id, t.turn_epoch, t.claim_token
+            from state.turns t
+           where t.project_id = p_project and t.agent_id = p_agent
+           order by t.agent_turn_id desc
+           limit 1000) t
     left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
                         where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
-   where t.project_id = p_project and t.agent_id = p_agent;
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id;
   -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
   select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
          coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
     into v_epoch, v_token
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent;
+   where i.project_id = p_project and i.agent_turn_id = any (v_open);
   -- The one that was dispatched and is not over; what is not due yet was not.
   select i.* into v_active
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent and i.dispatched_at is not null
+   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.dispatched_at is not null
    order by i.inbox_seq
    limit 1;
   if not found then
     select i.* into v_active
       from state.agent_inbox i
-     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
      order by i.inbox_seq
      limit 1;
   end if;
   select count(*) into v_queued
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
      and i.agent_turn_id is distinct from v_active.agent_turn_id;
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'
@@ -1788,7 +2150,7 @@ begin
      and i.status = 'deferred' and i.next_retry_at is null
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
   return query
-  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
     from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
 end $$;
 CREATE FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
@@ -1799,11 +2161,12 @@ declare
   v_entered text;
   v_inbox  state.agent_inbox;
   v_queued integer;
+  v_keeps  boolean;
   v_waits  boolean;
   v_told   integer;
 begin
   v_entered := state.enter(p_project);
-  select h.n_queued into v_queued
+  select h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps
     from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -1821,7 +2184,7 @@ begin
     --! reclaim.idle
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, p_alone,
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, v_keeps, p_alone,
              c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
     return;
   end if;
@@ -1905,6 +2268,9 @@ begin
     return query select '{}'::text[];
     return;
   end if;
+  if v_head.memory_box_id is not null then
+    v_told := state.catch_up(p_project, p_turn);
+  end if;
   --! release.head
   update state.agent_inbox i
      set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
@@ -1974,7 +2340,8 @@ begin
     end if;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
-  if not found then
+  -- One that was here for its turns only has no head once they are over: whatever comes then is late.
+  if not found and exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn and t.status = 'open') then
     raise exception 'the agent of call % has lost its state', p_call using errcode = 'WB006', detail = p_call::text;
   end if;
   --! report.locked
@@ -2028,6 +2395,27 @@ begin
   end if;
   return query select 'applied'::text, v_turn, null::text;
 end $$;
+CREATE FUNCTION state.retire(p_project uuid, p_agents uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entered text;
+  v_n       integer;
+begin
+  v_entered := state.enter(p_project);
+  with gone as (
+    update resource.project_agents a
+       set retired_at = now()
+     where a.project_id = p_project and a.agent_id = any (p_agents) and a.retired_at is null and a.retire_by <= now()
+       and not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a.agent_id)
+ returning a.agent_id
+  )
+  insert into state.identity_edges (project_id, agent_id, action)
+  select p_project, g.agent_id, 'retired' from gone g;
+  get diagnostics v_n = row_count;
+  --! retire.retired
+  return v_n;
+end $$;
 CREATE FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) RETURNS uuid[]
     LANGUAGE plpgsql
     AS $$
@@ -2075,6 +2463,7 @@ declare
   v_stop     text;
   v_lost     integer;
   v_emit     boolean;
+  v_batch    uuid;
   v_told     integer;
 begin
   v_entered := state.enter(p_project);
@@ -2096,10 +2485,15 @@ begin
   --! step.locked
   select i.stop_reason, i.n_lost_leases into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  select b.box_id, b.length, t.emit_state_event into v_box, v_length, v_emit
+  select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
+  -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
+  if v_batch is not null and v_stop is null
+     and exists (select from state.pmo_batches p where p.project_id = p_project and p.batch_id = v_batch and p.status <> 'open') then
+    v_stop := 'its batch has ended';
+  end if;
   -- A later statement than the head's lock: a report that we waited for is seen.
   -- One that is to stop does not wait: its worker has it in hand, and ends it.
   if (p_step ->> 'suspend')::boolean and v_stop is null
@@ -2182,6 +2576,11 @@ begin
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
   if not found then
+    -- One that was here for its turns only has no head once they are over.
+    if exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn and t.status <> 'open') then
+      return query select 'over'::text, '{}'::text[], '{}'::uuid[];
+      return;
+    end if;
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! stop.locked
@@ -2210,7 +2609,8 @@ begin
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
     from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
            coalesce(v_head.active_agent_turn_id = p_turn, false),
-           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
+           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
+           v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;
 CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
@@ -2236,6 +2636,21 @@ begin
   get diagnostics v_told = row_count;
   return v_told;
 end $$;
+CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  with recursive chain as (
+    select a.agent_id as asked, a.agent_id from unnest(p_agents) as a (agent_id)
+     union
+    select c.asked, k.agent_id
+      from chain c
+      join state.agent_state_head h on h.project_id = p_project and h.agent_id = c.agent_id and h.status = 'suspended'
+      join state.waiting_calls w on w.project_id = p_project and w.agent_turn_id = h.active_agent_turn_id
+      join state.pmo_batches b on b.project_id = p_project and b.tool_call_id = w.tool_call_id and b.status = 'open'
+      join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
+  )
+  select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
+$$;
 CREATE TABLE cardbox.box_entries (
     project_id uuid NOT NULL,
     box_id uuid NOT NULL,
@@ -2256,6 +2671,8 @@ CREATE TABLE cardbox.boxes (
     box_id uuid NOT NULL,
     length bigint DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    agent_id uuid,
+    agent_turn_id uuid,
     CONSTRAINT boxes_length_check CHECK ((length >= 0))
 )
 WITH (fillfactor='80');
@@ -2376,6 +2793,18 @@ CREATE TABLE state.receipts (
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.receipts FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.refusals (
+    project_id uuid NOT NULL,
+    refusal_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    box_id uuid NOT NULL,
+    tool_suffix text NOT NULL,
+    why text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT refusals_why_check CHECK ((why = ANY (ARRAY['not_found'::text, 'forbidden'::text])))
+)
+PARTITION BY RANGE (refusal_id);
+ALTER TABLE ONLY state.refusals FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.plans (
     project_id uuid NOT NULL,
     name text NOT NULL,
@@ -2401,8 +2830,13 @@ CREATE TABLE resource.project_agents (
     project_id uuid NOT NULL,
     agent_id uuid NOT NULL,
     worker_target state.target NOT NULL,
+    profile_name text,
+    memory_box_id uuid,
+    ephemeral boolean DEFAULT false NOT NULL,
+    retire_by timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    retired_at timestamp with time zone
+    retired_at timestamp with time zone,
+    CONSTRAINT project_agents_check CHECK ((ephemeral OR (retire_by IS NULL)))
 );
 ALTER TABLE ONLY resource.project_agents FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.projects (
@@ -2467,6 +2901,8 @@ CREATE TABLE state.agent_state_head (
     n_queued integer DEFAULT 0 NOT NULL,
     queue_cap integer DEFAULT 1000 NOT NULL,
     worker_target state.target NOT NULL,
+    ephemeral boolean DEFAULT false NOT NULL,
+    memory_box_id uuid,
     CONSTRAINT agent_state_head_check CHECK ((((status)::text = 'idle'::text) = (active_agent_turn_id IS NULL))),
     CONSTRAINT agent_state_head_n_queued_check CHECK ((n_queued >= 0)),
     CONSTRAINT queue_is_full CHECK ((n_queued <= queue_cap))
@@ -2484,6 +2920,41 @@ CREATE TABLE state.blackboards (
 )
 WITH (fillfactor='70');
 ALTER TABLE ONLY state.blackboards FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.grants (
+    project_id uuid NOT NULL,
+    grant_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    box_id uuid NOT NULL,
+    upto bigint,
+    granted_by text NOT NULL,
+    reason text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    CONSTRAINT grants_check CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
+    CONSTRAINT grants_granted_by_check CHECK ((granted_by <> ''::text)),
+    CONSTRAINT grants_reason_check CHECK ((reason <> ''::text)),
+    CONSTRAINT grants_upto_check CHECK ((upto >= 0))
+);
+ALTER TABLE ONLY state.grants FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.handovers (
+    project_id uuid NOT NULL,
+    context_box_id uuid NOT NULL,
+    part integer NOT NULL,
+    agent_id uuid NOT NULL,
+    source_agent_id uuid,
+    tool_suffix text NOT NULL,
+    rule state.handover_rule NOT NULL,
+    arg_key text,
+    from_seq bigint NOT NULL,
+    n_cards bigint NOT NULL,
+    source_box_id uuid,
+    upto bigint,
+    via state.reading_right,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT handovers_check CHECK ((num_nonnulls(source_box_id, upto, via) = ANY (ARRAY[0, 3])))
+);
+ALTER TABLE ONLY state.handovers FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.idempotency (
     project_id uuid NOT NULL,
     key text NOT NULL,
@@ -2523,7 +2994,8 @@ CREATE TABLE state.pmo_batch_tasks (
     status state.turn_status DEFAULT 'open'::text NOT NULL,
     deliverable_card_id uuid,
     output_box_id uuid,
-    output_length bigint
+    output_length bigint,
+    error text
 )
 WITH (fillfactor='70');
 ALTER TABLE ONLY state.pmo_batch_tasks FORCE ROW LEVEL SECURITY;
@@ -2534,6 +3006,9 @@ CREATE TABLE state.pmo_batches (
     parent_agent_id uuid NOT NULL,
     tool_call_id uuid NOT NULL,
     status state.batch_status DEFAULT 'open'::text NOT NULL,
+    stage smallint DEFAULT 0 NOT NULL,
+    joins_as state.join_shape DEFAULT 'list'::text NOT NULL,
+    results_box_id uuid,
     fail_fast boolean DEFAULT false NOT NULL,
     n_tasks integer NOT NULL,
     open_slots integer NOT NULL,
@@ -2677,6 +3152,10 @@ ALTER TABLE ONLY state.blackboards
     ADD CONSTRAINT blackboards_pkey PRIMARY KEY (project_id, session_id);
 ALTER TABLE ONLY state.execution_edges
     ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
+ALTER TABLE ONLY state.grants
+    ADD CONSTRAINT grants_pkey PRIMARY KEY (project_id, grant_id);
+ALTER TABLE ONLY state.handovers
+    ADD CONSTRAINT handovers_pkey PRIMARY KEY (project_id, context_box_id, part);
 ALTER TABLE ONLY state.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (project_id, key);
 ALTER TABLE ONLY state.identity_edges
@@ -2695,6 +3174,8 @@ ALTER TABLE ONLY state.quarantine
     ADD CONSTRAINT quarantine_pkey PRIMARY KEY (project_id, sweep, subject_id);
 ALTER TABLE ONLY state.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.refusals
+    ADD CONSTRAINT refusals_pkey PRIMARY KEY (project_id, refusal_id);
 ALTER TABLE ONLY state.relay_shards
     ADD CONSTRAINT relay_shards_pkey PRIMARY KEY (shard);
 ALTER TABLE ONLY state.sweep_clock
@@ -2709,7 +3190,8 @@ CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, pr
 CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id, box_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
-CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id);
+CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
+CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
 CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
@@ -2717,16 +3199,20 @@ CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE ((s
 CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id);
 CREATE INDEX calls_ready ON state.waiting_calls USING btree (target, project_id, call_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX granted ON state.grants USING btree (agent_id, box_id) WHERE (revoked_at IS NULL);
+CREATE INDEX grants_of_box ON state.grants USING btree (box_id, project_id);
+CREATE INDEX handed ON state.handovers USING btree (agent_id, source_box_id, upto) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX idempotency_ended ON state.idempotency USING btree (expires_at);
 CREATE INDEX inbox_due ON state.agent_inbox USING btree (shard, next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX inbox_later ON state.agent_inbox USING btree (agent_id, project_id) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
 CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
 CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
-CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, agent_turn_id);
+CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
@@ -2740,9 +3226,13 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT E
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.grants FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a grant is on record');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.handovers FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a handover is on record');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.patches FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.refusals FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER once BEFORE UPDATE ON state.grants FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a grant ends once');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.boxes ENABLE ROW LEVEL SECURITY;
@@ -2761,6 +3251,7 @@ CREATE POLICY project ON resource.projects USING ((project_id = (current_setting
 CREATE POLICY project ON resource.tools USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
+CREATE POLICY scheduler ON resource.project_agents FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE resource.tools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
@@ -2768,6 +3259,8 @@ ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.blackboards ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.grants ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.handovers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.identity_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.outbox ENABLE ROW LEVEL SECURITY;
@@ -2780,6 +3273,8 @@ CREATE POLICY project ON state.agent_state_head USING ((project_id = (current_se
 CREATE POLICY project ON state.agent_steps USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.blackboards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.grants USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.handovers USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.identity_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.outbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -2789,10 +3284,12 @@ CREATE POLICY project ON state.pmo_batch_tasks USING ((project_id = (current_set
 CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
@@ -2833,6 +3330,8 @@ REVOKE ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most int
 GRANT ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) FROM PUBLIC;
@@ -2885,14 +3384,18 @@ REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM 
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
-REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_service;
+REVOKE ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2901,6 +3404,8 @@ REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2909,12 +3414,20 @@ REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p
 GRANT ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) TO waybill_service;
 REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
-REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
@@ -2927,6 +3440,8 @@ REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM
 GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -2938,11 +3453,15 @@ GRANT ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) TO waybill_ser
 REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_service;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_service;
 GRANT SELECT ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(project_id) ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(box_id) ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(length),UPDATE(length) ON TABLE cardbox.boxes TO waybill_service;
+GRANT INSERT(agent_id) ON TABLE cardbox.boxes TO waybill_service;
+GRANT INSERT(agent_turn_id) ON TABLE cardbox.boxes TO waybill_service;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_service;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_eraser;
 GRANT INSERT(project_id) ON TABLE cardbox.cards TO waybill_service;
@@ -2980,6 +3499,7 @@ GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
 GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.patches TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.refusals TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.plans TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.profiles TO waybill_service;
@@ -2989,8 +3509,13 @@ GRANT UPDATE(worker_target) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(tags) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(updated_at) ON TABLE resource.profiles TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_service;
-GRANT UPDATE(worker_target) ON TABLE resource.project_agents TO waybill_service;
+GRANT SELECT(project_id) ON TABLE resource.project_agents TO waybill_scheduler;
+GRANT SELECT(agent_id) ON TABLE resource.project_agents TO waybill_scheduler;
+GRANT UPDATE(memory_box_id) ON TABLE resource.project_agents TO waybill_service;
+GRANT UPDATE(retire_by) ON TABLE resource.project_agents TO waybill_service;
+GRANT SELECT(retire_by) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_service;
+GRANT SELECT(retired_at) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT SELECT ON TABLE resource.projects TO waybill_service;
 GRANT INSERT(project_id) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
@@ -3028,6 +3553,10 @@ GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.grants TO waybill_service;
+GRANT UPDATE(revoked_at) ON TABLE state.grants TO waybill_service;
+GRANT UPDATE(revoked_by) ON TABLE state.grants TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.handovers TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.idempotency TO waybill_service;
 GRANT DELETE ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;

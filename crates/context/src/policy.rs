@@ -32,18 +32,18 @@ enum Shown {
     Never,
 }
 
-/// One row per process: checkpoint messages, framework, experience, knowledge, todo, compression, extras.
-const RULES: [(Process, [Shown; 7]); 7] = {
+/// One row per process: framework, experience, knowledge, todo, compression, extras.
+const RULES: [(Process, [Shown; 6]); 7] = {
     use Process::*;
     use Shown::{Always as A, Never as N, OnDemand as D};
     [
-        (Sequential, [A, A, A, A, A, A, A]),
-        (Dynamic, [A, A, A, A, A, A, A]),
-        (Hierarchical, [A, A, A, A, A, A, A]),
-        (React, [A, A, A, A, A, A, A]),
-        (MapreducePlanner, [N, A, D, D, A, A, A]),
-        (MapreduceWorker, [N, A, N, D, N, N, N]),
-        (MapreduceReducer, [N, A, D, D, A, A, A]),
+        (Sequential, [A, A, A, A, A, A]),
+        (Dynamic, [A, A, A, A, A, A]),
+        (Hierarchical, [A, A, A, A, A, A]),
+        (React, [A, A, A, A, A, A]),
+        (MapreducePlanner, [A, D, D, A, A, A]),
+        (MapreduceWorker, [A, N, D, N, N, N]),
+        (MapreduceReducer, [A, D, D, A, A, A]),
     ]
 };
 
@@ -67,18 +67,14 @@ impl Audience {
         RULES.iter().find(|(process, _)| *process == self.process).map_or(Shown::Never, |(_, rules)| rules[column])
     }
 
-    pub fn sees_checkpoint_messages(&self) -> bool {
-        self.rule(0) == Shown::Always
-    }
-
     pub fn sees(&self, key: &BlockKey) -> bool {
         let (column, shared) = match key {
-            BlockKey::Framework => (1, false),
-            BlockKey::Experience => (2, true),
-            BlockKey::Knowledge => (3, true),
-            BlockKey::Todo => (4, true),
-            BlockKey::Compression => (5, false),
-            BlockKey::Extra(_) => (6, false),
+            BlockKey::Framework => (0, false),
+            BlockKey::Experience => (1, true),
+            BlockKey::Knowledge => (2, true),
+            BlockKey::Todo => (3, true),
+            BlockKey::Compression => (4, false),
+            BlockKey::Extra(_) => (5, false),
         };
         let by_process = match self.rule(column) {
             Shown::Always => true,
@@ -107,7 +103,7 @@ mod tests {
             ..Audience::of(process)
         };
         let mut letters = String::new();
-        if audience.sees_checkpoint_messages() {
+        if process.sees_checkpoint_messages() {
             letters.push('m');
         }
         for key in BlockKey::KNOWN {

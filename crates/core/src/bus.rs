@@ -29,6 +29,16 @@ pub enum Door {
     Pmo,
 }
 
+/// The target of calls that the orchestrator answers.
+pub const PMO: &str = "pmo";
+
+impl Door {
+    /// Whoever answers the calls of a target.
+    pub fn of_calls(target: Target) -> Door {
+        if target.as_str() == PMO { Door::Pmo } else { Door::Tool(target) }
+    }
+}
+
 /// One ring. It carries no content: who hears it looks what there is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bell {

@@ -90,6 +90,10 @@ uuid_ids! {
     WorkerId "worker",
     /// One event of the outbox.
     EventId "event",
+    /// One right to read a box that somebody gave.
+    GrantId "grant",
+    /// One right that somebody claimed and did not have.
+    RefusalId "refusal",
 }
 
 /// The text cannot be a token of a subject.

@@ -16,6 +16,7 @@ pub mod turn;
 
 pub mod template;
 
+pub mod handover;
 pub mod resource;
 
 pub mod bus;

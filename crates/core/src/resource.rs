@@ -164,6 +164,11 @@ pub enum Process {
 }
 
 impl Process {
+    /// CX-7: whether a session's messages are packed for it. Boxes that are named for it always are.
+    pub const fn sees_checkpoint_messages(self) -> bool {
+        !matches!(self, Process::MapreducePlanner | Process::MapreduceWorker | Process::MapreduceReducer)
+    }
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Process::Sequential => "sequential",

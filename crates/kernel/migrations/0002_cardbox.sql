@@ -54,6 +54,9 @@ create table cardbox.boxes (
   box_id     uuid        not null,
   length     bigint      not null default 0 check (length >= 0),
   created_at timestamptz not null default now(),
+  -- Whose it is: the agent that may read all of it, and the turn that writes it or was handed it.
+  agent_id      uuid,
+  agent_turn_id uuid,
   primary key (project_id, box_id)
 ) with (fillfactor = 80);
 
@@ -104,7 +107,7 @@ grant insert (project_id, card_id, n_tokens, content_addressed, type, role, auth
               step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
   on cardbox.cards to waybill_service;
 grant update (ttl_seconds, expires_at, deleted_at, deleted_reason) on cardbox.cards to waybill_service;
-grant insert (project_id, box_id, length) on cardbox.boxes to waybill_service;
+grant insert (project_id, box_id, length, agent_id, agent_turn_id) on cardbox.boxes to waybill_service;
 grant update (length) on cardbox.boxes to waybill_service;
 grant insert on cardbox.box_entries to waybill_service;
 

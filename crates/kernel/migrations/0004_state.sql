@@ -3,7 +3,7 @@
 --   live rows     agent_state_head, agent_inbox, waiting_calls, worker_leases: small, updated, gone when done
 --   records       turns, pmo_batches and what belongs to them: inserted, ended once, kept
 --   memory        blackboards: one row of pointers per session
---   history       agent_steps, execution_edges, patches, receipts, outbox: inserted, dropped by partition
+--   history       agent_steps, execution_edges, patches, receipts, refusals, outbox: inserted, dropped by partition
 
 create schema state;
 create schema parts; -- the partitions of history
@@ -18,6 +18,7 @@ create domain state.turn_status as text check (value in ('open', 'success', 'fai
 create domain state.message_type as text check (value in ('turn', 'tool_result', 'timeout', 'stop'));
 create domain state.inbox_status as text check (value in ('queued', 'pending', 'processing', 'deferred'));
 create domain state.call_status as text check (value in ('pending', 'processing', 'awaiting'));
+create domain state.join_shape as text check (value in ('list', 'one', 'resume'));
 create domain state.batch_status as text check (value in ('open', 'success', 'partial', 'failed', 'timeout'));
 create domain state.step_outcome as text check (value in ('running', 'suspended', 'finished'));
 create domain state.primitive as text check (value in ('enqueue', 'report', 'join', 'command'));
@@ -32,10 +33,18 @@ create table resource.project_agents (
   project_id    uuid        not null,
   agent_id      uuid        not null,
   worker_target state.target        not null,
+  profile_name  text,
+  -- What it remembers of its turns. None until somebody asks for it, except of those that are here to stay.
+  memory_box_id uuid,
+  -- Made for one task: it has a head while it has work, and is retired once nobody asked for it until then.
+  ephemeral     boolean     not null default false,
+  retire_by     timestamptz,
   created_at    timestamptz not null default now(),
   retired_at    timestamptz,
-  primary key (project_id, agent_id)
+  primary key (project_id, agent_id),
+  check (ephemeral or retire_by is null)
 );
+create index agents_to_retire on resource.project_agents (retire_by) where retire_by is not null and retired_at is null;
 
 create table state.identity_edges (
   project_id      uuid        not null,
@@ -59,6 +68,9 @@ create table state.agent_state_head (
   n_queued             integer not null default 0 check (n_queued >= 0),
   queue_cap            integer not null default 1000,
   worker_target        state.target    not null,
+  -- As the roster says.
+  ephemeral            boolean not null default false,
+  memory_box_id        uuid,
   primary key (project_id, agent_id),
   check ((status = 'idle') = (active_agent_turn_id is null)),
   constraint queue_is_full check (n_queued <= queue_cap)
@@ -98,7 +110,8 @@ create table state.turns (
   check ((status = 'open') = (deliverable_card_id is null)),
   check ((batch_id is null) = (task_index is null))
 ) with (fillfactor = 70);
-create index turns_by_agent on state.turns (agent_id, agent_turn_id);
+-- The project too: without it the planner may read all turns of a project to find an agent's.
+create index turns_by_agent on state.turns (agent_id, project_id, agent_turn_id);
 
 -- ── the inbox: one row per turn that is not over ────────────────────────────────────────────────────────────────
 --   queued      behind another turn of its agent
@@ -137,6 +150,7 @@ create index inbox_in_flight on state.agent_inbox (project_id) where status = 'p
 create index inbox_held on state.agent_inbox (worker_id, silent_by) where status = 'processing';
 create index inbox_queue on state.agent_inbox (agent_id, inbox_seq) where status = 'queued';
 create index inbox_due on state.agent_inbox (shard, next_retry_at) where next_retry_at is not null;
+create index inbox_later on state.agent_inbox (agent_id, project_id) where next_retry_at is not null;
 
 -- ── calls that a turn waits for; also the queue of commands (L0-13) ─────────────────────────────────────────────
 --   pending     ready: its target may claim it
@@ -178,6 +192,12 @@ create table state.pmo_batches (
   parent_agent_id      uuid        not null,
   tool_call_id         uuid        not null,
   status               state.batch_status        not null default 'open',
+  -- A call may take several batches, one after the other.
+  stage                smallint    not null default 0,
+  -- What its end gives: the list of results, the one result, or the call back to its handler.
+  joins_as             state.join_shape not null default 'list',
+  -- The deliverables in task order, where they are too many to list.
+  results_box_id       uuid,
   fail_fast            boolean     not null default false,
   n_tasks              integer     not null check (n_tasks > 0),
   open_slots           integer     not null check (open_slots >= 0),
@@ -191,7 +211,7 @@ create table state.pmo_batches (
   primary key (project_id, batch_id),
   check ((status = 'open') = (closed_at is null))
 ) with (fillfactor = 70);
-create unique index batches_by_call on state.pmo_batches (tool_call_id, project_id);
+create unique index batches_by_call on state.pmo_batches (tool_call_id, project_id, stage);
 create index batches_due on state.pmo_batches (shard, deadline_at) where status = 'open';
 create index batches_stopping on state.pmo_batches (shard) where stopping;
 
@@ -215,6 +235,8 @@ create table state.pmo_batch_tasks (
   output_box_id       uuid,
   -- What the output box held when the child ended: what its parent may read.
   output_length       bigint,
+  -- Why it could not be dispatched.
+  error               text,
   primary key (project_id, batch_id, task_index)
 ) with (fillfactor = 70);
 
@@ -345,6 +367,18 @@ create table state.receipts (
   primary key (project_id, agent_turn_id, step_id)
 ) partition by range (agent_turn_id);
 
+-- What was asked for and refused. Written in a transaction of its own: what was to be done with it is not.
+create table state.refusals (
+  project_id  uuid        not null,
+  refusal_id  uuid        not null,
+  agent_id    uuid        not null,
+  box_id      uuid        not null,
+  tool_suffix text        not null,
+  why         text        not null check (why in ('not_found', 'forbidden')),
+  created_at  timestamptz not null default now(),
+  primary key (project_id, refusal_id)
+) partition by range (refusal_id);
+
 create sequence state.outbox_seq;
 -- Taken while the head is locked: the order of an agent's events. Never the order of commits across agents.
 create table state.outbox (
@@ -373,6 +407,7 @@ create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
 create table parts.patches_rest partition of state.patches default;
 create table parts.receipts_rest partition of state.receipts default;
+create table parts.refusals_rest partition of state.refusals default;
 create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
 
 -- Makes the partitions of the weeks to come; says how many it made. What is older or later than all of them goes to the rest.
@@ -386,7 +421,7 @@ declare
   lo     text;
   hi     text;
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'outbox'] loop
+  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox'] loop
     for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
       if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
         lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
@@ -417,7 +452,7 @@ begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
                            'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
-                           'state.execution_edges', 'state.patches', 'state.receipts', 'state.blackboards',
+                           'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards',
                            'state.outbox'] loop
     execute format('alter table %s enable row level security', t);
     execute format('alter table %s force row level security', t);
@@ -433,14 +468,15 @@ end $$;
 grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls to waybill_service;
 grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
-grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.identity_edges to waybill_service;
+grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
+  to waybill_service;
 grant select, insert on state.blackboards, state.patches to waybill_service;
 grant update (messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id) on state.blackboards to waybill_service;
 grant update (status, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
 grant select, insert on state.outbox to waybill_service;
 grant usage on sequence state.outbox_seq to waybill_service;
 grant select, insert on resource.project_agents to waybill_service;
-grant update (worker_target, retired_at) on resource.project_agents to waybill_service;
+grant update (memory_box_id, retire_by, retired_at) on resource.project_agents to waybill_service;
 
 grant select on state.agent_state_head, state.waiting_calls to waybill_scheduler;
 -- All but why a turn is to stop: that is somebody's text.
@@ -475,6 +511,7 @@ create trigger keep before update or delete on state.agent_steps for each row ex
 create trigger keep before update or delete on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.patches for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.receipts for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before update or delete on state.refusals for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before update or delete on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
 create trigger once before update on state.turns for each row when (old.status <> 'open')
   execute function cardbox.refuse('a turn ends once');

@@ -1,18 +1,19 @@
-//! Agents on the roster, each with the head row that gates everything it does (L0-4, L0-15).
+//! Agents on the roster (PM-1, PM-6), each with the head row that gates everything it does (L0-4, L0-15).
+//!
+//! An agent that is here to stay remembers its turns. One that was made for a task is ephemeral: it has a head while it has work,
+//! remembers only once somebody asks for it, and is retired when nobody did for a day. Who it was stays on record.
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use waybill_core::{
-    id::{AgentId, Target, TurnId},
+    id::{AgentId, BoxId, Name, ProjectId, Target, TurnId},
     turn::{Status, TurnEpoch},
 };
 
 use crate::{
     turn::Error,
-    work::{UnitOfWork, Work},
+    work::{Kernel, UnitOfWork, Work},
 };
-
-/// How many turns may wait behind the one an agent is on.
-pub const QUEUE_CAP: i32 = 1_000;
 
 /// What an agent is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
@@ -23,29 +24,189 @@ pub struct Head {
     pub n_queued: i32,
 }
 
-/// Puts agents on the roster. Creating one again changes nothing.
+/// An agent to be.
+#[derive(Clone, Debug)]
+pub struct NewAgent {
+    pub agent_id: AgentId,
+    pub profile_name: Option<Name>,
+    pub worker_target: Target,
+    pub cloned_from: Option<AgentId>,
+}
+
+/// How long an agent is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// Until somebody retires it. It remembers from its first turn on.
+    Long,
+    /// For its turns.
+    Ephemeral,
+    /// Until somebody retires it, and it remembers nothing.
+    Plain,
+}
+
+/// Puts agents on the roster that have no profile. Creating one again changes nothing.
 pub async fn create(work: &mut UnitOfWork, agent_ids: &[AgentId], target: &Target) -> Result<(), Error> {
+    let plain = |agent_id: &AgentId| NewAgent {
+        agent_id: *agent_id,
+        profile_name: None,
+        worker_target: target.clone(),
+        cloned_from: None,
+    };
+    provision(work, &agent_ids.iter().map(plain).collect::<Vec<_>>(), Stay::Plain, None).await
+}
+
+/// Puts agents on the roster, on record. Doing it again changes nothing.
+pub async fn provision(
+    work: &mut UnitOfWork,
+    agents: &[NewAgent],
+    stay: Stay,
+    by: Option<AgentId>,
+) -> Result<(), Error> {
+    if agents.is_empty() {
+        return Ok(());
+    }
     let project_id = work.project_id();
+    let column = |field: fn(&NewAgent) -> AgentId| agents.iter().map(field).collect::<Vec<_>>();
     sqlx::query(
         "with agent as (
-           insert into resource.project_agents (project_id, agent_id, worker_target)
-           select $1, agent_id, $3 from unnest($2::uuid[]) as a (agent_id)
+           insert into resource.project_agents (project_id, agent_id, profile_name, worker_target, memory_box_id, ephemeral, retire_by)
+           select $1, a.agent_id, a.profile_name, a.worker_target, a.memory_box_id, $7,
+                  case when $7 then now() + interval '1 day' end
+             from unnest($2::uuid[], $3::text[], $4::text[], $6::uuid[]) as a (agent_id, profile_name, worker_target, memory_box_id)
                on conflict do nothing
-        returning agent_id
+        returning agent_id, worker_target, memory_box_id
          ), edge as (
-           insert into state.identity_edges (project_id, agent_id, action)
-           select $1, agent_id, 'created' from agent
+           insert into state.identity_edges (project_id, agent_id, action, source_agent_id)
+           select $1, a.agent_id, case when a.cloned_from is null then 'created' else 'cloned' end, coalesce(a.cloned_from, $8)
+             from unnest($2::uuid[], $5::uuid[]) as a (agent_id, cloned_from)
+               on conflict do nothing
+         ), memory as (
+           insert into cardbox.boxes (project_id, box_id, length, agent_id)
+           select $1, memory_box_id, 0, agent_id from agent where memory_box_id is not null
          )
-         insert into state.agent_state_head (project_id, agent_id, worker_target, queue_cap)
-         select $1, agent_id, $3, $4 from agent",
+         insert into state.agent_state_head (project_id, agent_id, worker_target, ephemeral, memory_box_id)
+         select $1, agent_id, worker_target, $7, memory_box_id from agent",
     )
     .bind(project_id)
-    .bind(agent_ids)
-    .bind(target)
-    .bind(QUEUE_CAP)
+    .bind(column(|agent| agent.agent_id))
+    .bind(agents.iter().map(|agent| agent.profile_name.as_ref().map(Name::as_str)).collect::<Vec<_>>())
+    .bind(agents.iter().map(|agent| agent.worker_target.as_str()).collect::<Vec<_>>())
+    .bind(agents.iter().map(|agent| agent.cloned_from).collect::<Vec<_>>())
+    .bind(agents.iter().map(|_| (stay == Stay::Long).then(BoxId::new)).collect::<Vec<_>>())
+    .bind(stay == Stay::Ephemeral)
+    .bind(by)
     .execute(&mut **work)
     .await?;
     Ok(())
+}
+
+/// Who is on the roster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+pub struct Listed {
+    pub agent_id: AgentId,
+    pub profile_name: Option<Name>,
+    pub worker_target: Target,
+    pub ephemeral: bool,
+    pub memory_box_id: Option<BoxId>,
+    /// None: it has no work, and no head.
+    pub status: Option<String>,
+    pub created_at: DateTime<Utc>,
+    pub retired_at: Option<DateTime<Utc>>,
+}
+
+/// Looks agents up, in any order.
+pub async fn roster(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<Vec<Listed>, Error> {
+    let project_id = work.project_id();
+    let listed = sqlx::query_as(
+        "select a.agent_id, a.profile_name, a.worker_target::text, a.ephemeral, a.memory_box_id, h.status::text, a.created_at, a.retired_at
+           from resource.project_agents a
+           left join state.agent_state_head h on h.project_id = $1 and h.agent_id = a.agent_id
+          where a.project_id = $1 and a.agent_id = any($2)",
+    )
+    .bind(project_id)
+    .bind(agent_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(listed)
+}
+
+/// The roster, in the order of ids. Retired agents are left out.
+pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> Result<Vec<Listed>, Error> {
+    let project_id = work.project_id();
+    let listed = sqlx::query_as(
+        "select a.agent_id, a.profile_name, a.worker_target::text, a.ephemeral, a.memory_box_id, h.status::text, a.created_at, a.retired_at
+           from resource.project_agents a
+           left join state.agent_state_head h on h.project_id = $1 and h.agent_id = a.agent_id
+          where a.project_id = $1 and a.agent_id > $2 and a.retired_at is null
+          order by a.agent_id
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(after.unwrap_or(AgentId::nil()))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(listed)
+}
+
+/// What an agent remembers, and what it is writing just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct Memory {
+    pub agent_id: AgentId,
+    pub memory_box_id: BoxId,
+    pub output_box_id: Option<BoxId>,
+}
+
+/// The memories of agents, in any order. One that has none yet gets one, of all that it has done.
+pub async fn memories(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<Vec<Memory>, Error> {
+    if agent_ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let project_id = work.project_id();
+    let memories = sqlx::query_as("select agent_id, memory_box_id, output_box_id from state.memory_of($1, $2, $3)")
+        .bind(project_id)
+        .bind(agent_ids)
+        .bind(agent_ids.iter().map(|_| BoxId::new()).collect::<Vec<_>>())
+        .fetch_all(&mut **work)
+        .await?;
+    Ok(memories)
+}
+
+/// Which of these agents wait, through whatever batches, for `caller`: waiting for them would never end (PM-6).
+pub async fn waiting_for(work: &mut UnitOfWork, agent_ids: &[AgentId], caller: AgentId) -> Result<Vec<AgentId>, Error> {
+    if agent_ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let project_id = work.project_id();
+    let waiting = sqlx::query_scalar("select state.waiting_for($1, $2, $3)")
+        .bind(project_id)
+        .bind(agent_ids)
+        .bind(caller)
+        .fetch_one(&mut **work)
+        .await?;
+    Ok(waiting)
+}
+
+/// Takes agents off the roster that were made for a task and that nobody asked for any more. Says how many.
+pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
+    let due: Vec<(ProjectId, AgentId)> =
+        sqlx::query_as("select project_id, agent_id from scheduler.agents_to_retire($1)")
+            .bind(most)
+            .fetch_all(kernel.pool())
+            .await?;
+    let mut due = due;
+    due.sort_unstable();
+    let mut retired = 0;
+    for part in due.chunk_by(|one, next| one.0 == next.0) {
+        let agents: Vec<AgentId> = part.iter().map(|(_, agent_id)| *agent_id).collect();
+        let n: i32 = sqlx::query_scalar("select state.retire($1, $2)")
+            .bind(part[0].0)
+            .bind(agents)
+            .fetch_one(kernel.pool())
+            .await?;
+        retired += u64::try_from(n).unwrap_or(0);
+    }
+    Ok(retired)
 }
 
 /// What an agent is doing, if it is known.
@@ -67,16 +228,15 @@ pub async fn find(work: &mut UnitOfWork, agent_id: AgentId) -> Result<Option<Hea
 pub async fn rebuild(work: &mut impl Work, agent_id: AgentId) -> Result<Head, Error> {
     let project_id = work.project_id();
     let head =
-        sqlx::query_as("select status, active_agent_turn_id, turn_epoch, n_queued from state.rebuild_head($1, $2, $3)")
+        sqlx::query_as("select status, active_agent_turn_id, turn_epoch, n_queued from state.rebuild_head($1, $2)")
             .bind(project_id)
             .bind(agent_id)
-            .bind(QUEUE_CAP)
             .fetch_one(work.connection())
             .await?;
     Ok(head)
 }
 
-/// Agents of the roster without a head row, in the order of their ids.
+/// Agents of the roster that should have a head row and have none, in the order of their ids.
 pub async fn without_head(work: &mut UnitOfWork, most: i64) -> Result<Vec<AgentId>, Error> {
     let project_id = work.project_id();
     let lost = sqlx::query_scalar(
@@ -84,6 +244,8 @@ pub async fn without_head(work: &mut UnitOfWork, most: i64) -> Result<Vec<AgentI
            from resource.project_agents a
           where a.project_id = $1 and a.retired_at is null
             and not exists (select from state.agent_state_head h where h.project_id = $1 and h.agent_id = a.agent_id)
+            and (not a.ephemeral
+                 or exists (select from state.turns t where t.project_id = $1 and t.agent_id = a.agent_id and t.status = 'open'))
           order by a.agent_id
           limit $2",
     )

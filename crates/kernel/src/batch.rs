@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::{FromRow, types::Json};
@@ -9,6 +10,7 @@ use waybill_core::{
     bus::Door,
     card::{Draft, NewCard},
     id::{AgentId, BatchId, BoxId, CardId, ProjectId, Target, ToolCallId, TurnId},
+    json,
     turn::ClaimToken,
 };
 
@@ -21,6 +23,8 @@ use crate::{
 /// Above this many tasks a join lists counts and the first failures instead of every result.
 const MOST_LISTED: usize = 64;
 const MOST_FAILURES: usize = 20;
+/// Characters of a deliverable that stand for it among others.
+const MOST_SUMMARY: usize = 500;
 
 /// One child to be: its turn's id is minted before it is dispatched, so that its end always finds its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
@@ -29,10 +33,34 @@ pub struct Task {
     pub agent_turn_id: TurnId,
 }
 
+/// What the end of a batch gives to whoever waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinsAs {
+    /// Its results, in task order.
+    List,
+    /// The deliverable of its one task.
+    One,
+    /// The call back to its handler, which goes on with it.
+    Resume,
+}
+
+impl JoinsAs {
+    const fn as_str(self) -> &'static str {
+        match self {
+            JoinsAs::List => "list",
+            JoinsAs::One => "one",
+            JoinsAs::Resume => "resume",
+        }
+    }
+}
+
 /// A fork.
 #[derive(Clone, Debug)]
 pub struct Fork {
     pub batch_id: BatchId,
+    /// A call may take several batches, one after the other.
+    pub stage: i16,
+    pub joins_as: JoinsAs,
     /// The first failure ends the batch and stops the rest.
     pub fail_fast: bool,
     pub timeout: Duration,
@@ -48,7 +76,7 @@ pub struct Opened {
     pub duplicate: bool,
 }
 
-/// Opens the batch of a claimed call, once per call. The children are enqueued like any other turn, with its id; when all are, say
+/// Opens the batch of a claimed call, once per call and stage. The children are enqueued like any other turn, with its id; when all are, say
 /// so with [`dispatched`].
 pub async fn open(
     work: &mut impl Work,
@@ -61,6 +89,8 @@ pub async fn open(
     }
     let wire = json!({
         "batch_id": fork.batch_id,
+        "stage": fork.stage,
+        "joins_as": fork.joins_as.as_str(),
         "fail_fast": fork.fail_fast,
         "timeout_seconds": fork.timeout.as_secs_f64(),
         "tasks": fork.tasks,
@@ -78,42 +108,73 @@ pub async fn open(
 #[derive(FromRow)]
 struct TaskRow {
     task_index: i32,
+    agent_id: AgentId,
     status: String,
     deliverable_card_id: Option<CardId>,
     output_box_id: Option<BoxId>,
+    error: Option<String>,
+    /// Of the deliverable, where it is to be told.
+    content: Option<Json<Value>>,
+}
+
+impl TaskRow {
+    fn has_failed(&self) -> bool {
+        !matches!(self.status.as_str(), "success" | "open")
+    }
 }
 
 /// Closes a batch if it is due: all tasks over, a failure with `fail_fast`, or its deadline. Tells the parent in the same
 /// transaction. False: it was closed before, or is to go on.
 pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error> {
-    let locked: Option<(ToolCallId, bool, bool)> =
-        sqlx::query_as("select tool_call_id, fail_fast, overdue from state.lock_batch($1, $2)")
+    let locked: Option<(ToolCallId, String, bool, bool)> =
+        sqlx::query_as("select tool_call_id, joins_as, fail_fast, overdue from state.lock_batch($1, $2)")
             .bind(work.project_id())
             .bind(batch_id)
             .fetch_optional(work.connection())
             .await?;
-    let Some((tool_call_id, fail_fast, overdue)) = locked else { return Ok(false) };
+    let Some((tool_call_id, joins_as, fail_fast, overdue)) = locked else { return Ok(false) };
     let tasks: Vec<TaskRow> = sqlx::query_as(
-        "select task_index, status::text, deliverable_card_id, output_box_id
-           from state.pmo_batch_tasks
-          where project_id = $1 and batch_id = $2
-          order by task_index",
+        "select k.task_index, k.agent_id, k.status::text, k.deliverable_card_id, k.output_box_id, k.error, r.content
+           from (select k.*, count(*) over () as n,
+                        count(*) filter (where k.status not in ('success', 'open')) over (order by k.task_index) as n_failed
+                   from state.pmo_batch_tasks k
+                  where k.project_id = $1 and k.batch_id = $2) k
+           left join lateral cardbox.reading($1, k.deliverable_card_id, statement_timestamp()) r
+                on k.n <= $3 or k.n_failed <= $4 and k.status not in ('success', 'open')
+          order by k.task_index",
     )
     .bind(work.project_id())
     .bind(batch_id)
+    .bind(MOST_LISTED as i64)
+    .bind(MOST_FAILURES as i64)
     .fetch_all(work.connection())
     .await?;
     let Some(status) = verdict(&tasks, fail_fast, overdue) else { return Ok(false) };
-    let cards = [result_card(tool_call_id, status, &tasks)?];
-    let query = sqlx::query_scalar(
-        "select worker_target
-           from state.close_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+    // Whoever goes on with them reads them from a box, however many they are.
+    let results_box_id = (joins_as == "resume" || tasks.len() > MOST_LISTED).then(BoxId::new);
+    let cards = match joins_as.as_str() {
+        "resume" => Vec::new(),
+        "one" => {
+            let told = tasks.first().map_or(Value::Null, told_whole);
+            vec![sealed(tool_call_id, status, told, || tasks.first().map_or(Value::Null, pointed_out))?]
+        }
+        _ => {
+            let told = result(status, &tasks, results_box_id, told_briefly);
+            vec![sealed(tool_call_id, status, told, || result(status, &tasks, results_box_id, pointed_out))?]
+        }
+    };
+    let query = sqlx::query_as(
+        "select worker_target, call_target
+           from state.close_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     )
     .bind(work.project_id())
     .bind(batch_id)
-    .bind(status);
-    let parent: Option<Target> = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(status)
+    .bind(results_box_id);
+    let (parent, handler): (Option<Target>, Option<Target>) =
+        bind_cards!(query, &cards).fetch_one(work.connection()).await?;
     parent.into_iter().for_each(|target| work.ring(Door::Agent(target)));
+    handler.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(true)
 }
 
@@ -132,45 +193,181 @@ fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<&'static
     }
 }
 
-/// `{status, results}` in task order; above [`MOST_LISTED`] tasks `{status, counts, failed}`.
-fn result_card(tool_call_id: ToolCallId, status: &str, tasks: &[TaskRow]) -> Result<NewCard, Error> {
-    let one = |task: &TaskRow| -> Value {
-        let mut result = json!({ "task_index": task.task_index, "status": task.status });
-        if let Some(card_id) = task.deliverable_card_id {
-            result["deliverable_card_id"] = json!(card_id);
+/// Of the one task that was waited for: its deliverable as it is.
+fn told_whole(task: &TaskRow) -> Value {
+    let mut result = json!({ "status": task.status, "agent_id": task.agent_id });
+    if let Some(box_id) = task.output_box_id {
+        result["output_box_id"] = json!(box_id);
+    }
+    if let Some(error) = &task.error {
+        result["error"] = json!(error);
+    }
+    if let Some(Json(content)) = &task.content {
+        result["deliverable"] = content.clone();
+    }
+    result
+}
+
+/// Of one task among many: what it comes to, in a few words.
+fn told_briefly(task: &TaskRow) -> Value {
+    let mut result = json!({ "task_index": task.task_index, "status": task.status });
+    if let Some(card_id) = task.deliverable_card_id {
+        result["deliverable_card_id"] = json!(card_id);
+    }
+    if let Some(box_id) = task.output_box_id {
+        result["output_box_id"] = json!(box_id);
+    }
+    let said = task.content.as_ref().map(|Json(content)| match content {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) if fields.get("reason").is_some_and(Value::is_string) && task.has_failed() => {
+            fields["reason"].as_str().unwrap_or_default().to_owned()
         }
-        if let Some(box_id) = task.output_box_id {
-            result["output_box_id"] = json!(box_id);
+        Value::Object(fields) if fields.get("summary").is_some_and(Value::is_string) => {
+            fields["summary"].as_str().unwrap_or_default().to_owned()
         }
-        result
-    };
-    let result = if tasks.len() <= MOST_LISTED {
+        other => other.to_string(),
+    });
+    let said = said.map(|text| brief(&text));
+    match (&task.error, said) {
+        (Some(error), _) => result["error"] = json!(error),
+        (None, Some(said)) if task.has_failed() => result["error"] = json!(said),
+        (None, Some(said)) => result["summary"] = json!(said),
+        (None, None) => {}
+    }
+    result
+}
+
+/// The beginning of a text. A stored text may have escapes, of which none is to be cut in two.
+fn brief(text: &str) -> String {
+    let mut brief: String = text.chars().take(MOST_SUMMARY).collect();
+    while json::check_string(&brief).is_err() && brief.pop().is_some() {}
+    brief
+}
+
+/// `{status, results}` in task order; above [`MOST_LISTED`] tasks `{status, counts, failed, results_box_id}`.
+fn result(status: &str, tasks: &[TaskRow], results_box_id: Option<BoxId>, one: fn(&TaskRow) -> Value) -> Value {
+    if tasks.len() <= MOST_LISTED {
         json!({ "status": status, "results": tasks.iter().map(one).collect::<Vec<_>>() })
     } else {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for task in tasks {
             *counts.entry(&task.status).or_default() += 1;
         }
-        let failed = tasks.iter().filter(|task| !matches!(task.status.as_str(), "success" | "open"));
-        json!({ "status": status, "counts": counts, "failed": failed.take(MOST_FAILURES).map(one).collect::<Vec<_>>() })
-    };
-    Ok(Draft::tool_result(tool_call_id, status, result).seal()?)
+        let failed = tasks.iter().filter(|task| task.has_failed()).take(MOST_FAILURES);
+        let failed: Vec<Value> = failed.map(one).collect();
+        json!({ "status": status, "counts": counts, "failed": failed, "results_box_id": results_box_id })
+    }
 }
 
-/// The tasks of a batch, in order: for a handler that finds it open and dispatches what is left.
-pub async fn tasks(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<Task>, Error> {
+/// A join never fails on what somebody delivered: what cannot be told is only pointed out.
+fn sealed(
+    tool_call_id: ToolCallId,
+    status: &str,
+    told: Value,
+    pointed_out: impl FnOnce() -> Value,
+) -> Result<NewCard, Error> {
+    match Draft::tool_result(tool_call_id, status, told).seal() {
+        Ok(card) => Ok(card),
+        Err(_) => Ok(Draft::tool_result(tool_call_id, status, pointed_out()).seal()?),
+    }
+}
+
+/// Of a task: where to find what it came to.
+fn pointed_out(task: &TaskRow) -> Value {
+    json!({
+        "task_index": task.task_index, "agent_id": task.agent_id, "status": task.status,
+        "deliverable_card_id": task.deliverable_card_id, "output_box_id": task.output_box_id,
+    })
+}
+
+/// The tasks of a batch that are still to be dispatched, by their index. None of one that has ended.
+pub async fn undispatched(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<(i32, Task)>, Error> {
     let project_id = work.project_id();
-    let tasks = sqlx::query_as(
-        "select agent_id, agent_turn_id
+    let tasks: Vec<(i32, AgentId, TurnId)> = sqlx::query_as(
+        "select k.task_index, k.agent_id, k.agent_turn_id
+           from state.pmo_batches b
+           join state.pmo_batch_tasks k on k.project_id = $1 and k.batch_id = b.batch_id and k.status = 'open'
+           left join lateral (
+                select t.agent_turn_id from state.turns t where t.project_id = $1 and t.agent_turn_id = k.agent_turn_id offset 0) t on true
+          where b.project_id = $1 and b.batch_id = $2 and b.status = 'open' and t.agent_turn_id is null
+          order by k.task_index",
+    )
+    .bind(project_id)
+    .bind(batch_id)
+    .fetch_all(&mut **work)
+    .await?;
+    let task = |(task_index, agent_id, agent_turn_id)| (task_index, Task { agent_id, agent_turn_id });
+    Ok(tasks.into_iter().map(task).collect())
+}
+
+/// A batch of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+pub struct Batch {
+    pub batch_id: BatchId,
+    pub tool_call_id: ToolCallId,
+    pub stage: i16,
+    pub status: String,
+    pub n_tasks: i32,
+    pub n_failed: i32,
+    /// The deliverables, in task order, where they are not listed in the result.
+    pub results_box_id: Option<BoxId>,
+    pub created_at: DateTime<Utc>,
+    pub closed_at: Option<DateTime<Utc>>,
+}
+
+/// The batches of a call, in the order of their stages.
+pub async fn of_call(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Vec<Batch>, Error> {
+    let project_id = work.project_id();
+    let batches = sqlx::query_as(
+        "select b.batch_id, b.tool_call_id, b.stage, b.status::text, b.n_tasks, b.results_box_id, b.created_at, b.closed_at,
+                (select count(*)::int from state.pmo_batch_tasks k
+                  where k.project_id = $1 and k.batch_id = b.batch_id and k.status not in ('success', 'open')) as n_failed
+           from state.pmo_batches b
+          where b.project_id = $1 and b.tool_call_id = $2
+          order by b.stage",
+    )
+    .bind(project_id)
+    .bind(tool_call_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(batches)
+}
+
+/// What the tasks of a batch delivered, in task order.
+pub async fn deliverables(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<CardId>, Error> {
+    let project_id = work.project_id();
+    let card_ids = sqlx::query_scalar(
+        "select deliverable_card_id
            from state.pmo_batch_tasks
-          where project_id = $1 and batch_id = $2
+          where project_id = $1 and batch_id = $2 and deliverable_card_id is not null
           order by task_index",
     )
     .bind(project_id)
     .bind(batch_id)
     .fetch_all(&mut **work)
     .await?;
-    Ok(tasks)
+    Ok(card_ids)
+}
+
+/// Gives tasks up that cannot be dispatched; joins the batch if they were the last.
+pub async fn fail_tasks(
+    work: &mut UnitOfWork,
+    batch_id: BatchId,
+    task_indexes: &[i32],
+    error: &str,
+) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let done: Vec<BatchId> = sqlx::query_scalar("select unnest(state.fail_tasks($1, $2, $3, $4))")
+        .bind(project_id)
+        .bind(batch_id)
+        .bind(task_indexes)
+        .bind(error)
+        .fetch_all(&mut **work)
+        .await?;
+    for batch_id in done {
+        join(work, batch_id).await?;
+    }
+    Ok(())
 }
 
 /// Says that all children are dispatched: the call waits for the join alone. False: it was answered, or taken from us.
@@ -179,12 +376,14 @@ pub async fn dispatched(
     tool_call_id: ToolCallId,
     claim_token: ClaimToken,
 ) -> Result<bool, Error> {
-    let awaited = sqlx::query_scalar("select state.await_batch($1, $2, $3)")
-        .bind(work.project_id())
-        .bind(tool_call_id)
-        .bind(claim_token)
-        .fetch_one(work.connection())
-        .await?;
+    let (awaited, handler): (bool, Option<Target>) =
+        sqlx::query_as("select awaited, call_target from state.await_batch($1, $2, $3)")
+            .bind(work.project_id())
+            .bind(tool_call_id)
+            .bind(claim_token)
+            .fetch_one(work.connection())
+            .await?;
+    handler.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(awaited)
 }
 

@@ -1,5 +1,5 @@
 -- The handler of a fork opens the batch: once per call. From here on the call waits for the join, as long as the batch may take.
---   p_batch  {batch_id, fail_fast, timeout_seconds, tasks: [{agent_id, agent_turn_id}]}
+--   p_batch  {batch_id, stage, joins_as, fail_fast, timeout_seconds, tasks: [{agent_id, agent_turn_id}]}
 create or replace function state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb)
 returns table (batch_id uuid, duplicate boolean)
 language plpgsql as $$
@@ -9,6 +9,7 @@ declare
   v_call    state.waiting_calls;
   v_known   uuid;
   v_batch   uuid := p_batch ->> 'batch_id';
+  v_stage   smallint := p_batch ->> 'stage';
   v_n       integer := jsonb_array_length(p_batch -> 'tasks');
   v_timeout interval := make_interval(secs => (p_batch ->> 'timeout_seconds')::double precision);
 begin
@@ -16,7 +17,8 @@ begin
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   --! fork.locked
-  select b.batch_id into v_known from state.pmo_batches b where b.project_id = p_project and b.tool_call_id = p_call;
+  select b.batch_id into v_known from state.pmo_batches b
+   where b.project_id = p_project and b.tool_call_id = p_call and b.stage = v_stage;
   if found then
     return query select v_known, true;
     return;
@@ -29,9 +31,10 @@ begin
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
   insert into state.pmo_batches
-         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, fail_fast, n_tasks, open_slots, deadline_at)
-  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, (p_batch ->> 'fail_fast')::boolean, v_n,
-          least(v_n, 16), now() + v_timeout);
+         (project_id, batch_id, parent_agent_turn_id, parent_agent_id, tool_call_id, stage, joins_as, fail_fast, n_tasks, open_slots,
+          deadline_at)
+  values (p_project, v_batch, v_call.agent_turn_id, v_call.agent_id, p_call, v_stage, p_batch ->> 'joins_as',
+          (p_batch ->> 'fail_fast')::boolean, v_n, least(v_n, 16), now() + v_timeout);
   --! fork.batch
   insert into state.pmo_batch_tasks (project_id, batch_id, task_index, agent_id, agent_turn_id)
   select p_project, v_batch, t.n - 1, t.agent_id, t.agent_turn_id
@@ -53,22 +56,31 @@ end $$;
 
 -- All children are dispatched: from here on the call waits for the join alone, and whoever handled it has nothing more to say.
 -- A handler that dies before leaves the call to another, who finds the batch open and dispatches the rest: their turns' ids are known.
-create or replace function state.await_batch(p_project uuid, p_call uuid, p_token bigint) returns boolean
+-- One whose end gives the call back to its handler, and that has ended already, gives it back here.
+create or replace function state.await_batch(p_project uuid, p_call uuid, p_token bigint, out awaited boolean, out call_target text)
 language plpgsql as $$
 declare
   v_entered text;
-  v_awaited boolean;
 begin
   v_entered := state.enter(p_project);
   update state.waiting_calls c
      set status = 'awaiting', worker_id = null, claim_token = c.claim_token + 1
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
-  v_awaited := found;
+  awaited := found;
   --! fork.awaited
-  return v_awaited;
+  -- A later statement than the call's lock: a batch that closed while we waited for it is seen.
+  update state.waiting_calls c
+     set status = 'pending'
+   where c.project_id = p_project and c.tool_call_id = p_call and awaited
+     and exists (select from state.pmo_batches b
+                  where b.project_id = p_project and b.tool_call_id = p_call and b.joins_as = 'resume' and b.status <> 'open')
+     and not exists (select from state.pmo_batches b
+                      where b.project_id = p_project and b.tool_call_id = p_call and b.status = 'open')
+  returning c.target into call_target;
 end $$;
 
--- The turn that waited for these forks is over: their deadline is now. Waits for nobody: a batch that somebody has locked is being closed.
+-- The turn that waited for these forks is over: their deadline is now. Waits for nobody: whoever has a batch locked closes it, and may want our
+-- head for that; or counts down in it, and then the next who does sees that the call is gone.
 create or replace function state.abandon_forks(p_project uuid, p_calls uuid[]) returns integer
 language plpgsql as $$
 declare
@@ -125,17 +137,17 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
   v_task   record;
-  v_slot   record;
   v_counted jsonb := '[]';
-  v_left   integer;
-  v_failed integer;
-  v_done   uuid[] := '{}';
 begin
   for v_task in
-    select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
-      from state.turns t
-      join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
-     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.batch_id is not null
+    select t.batch_id, t.task_index, t.agent_turn_id, t.status, t.deliverable_card_id, t.output_box_id, t.length
+      from unnest(p_turns) as e (agent_turn_id)
+     cross join lateral (
+           select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
+             from state.turns t
+             join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.batch_id is not null
+           offset 0) t
      order by t.batch_id, t.task_index
   loop
     update state.pmo_batch_tasks k
@@ -149,9 +161,50 @@ begin
     end if;
   end loop;
   --! finish.tasks
+  return state.count_slots(p_project, v_counted);
+end $$;
+
+-- Tasks that could not be dispatched, and will not be. Answers like a count down.
+create or replace function state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) returns uuid[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_counted jsonb;
+begin
+  v_entered := state.enter(p_project);
+  -- Waits for a dispatch that has a task; after that it is seen.
+  perform from state.pmo_batch_tasks k
+    where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
+    order by k.task_index
+      for no key update;
+  --! fail_tasks.locked
+  with failed as (
+    update state.pmo_batch_tasks k
+       set status = 'failed', error = p_error
+     where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
+       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id)
+ returning k.task_index
+  )
+  select coalesce(jsonb_agg(jsonb_build_object('batch_id', p_batch, 'slot', f.task_index % 16, 'failed', 1)), '[]') into v_counted
+    from failed f;
+  --! fail_tasks.failed
+  return state.count_slots(p_project, v_counted);
+end $$;
+
+-- The slots and the batches of tasks that are over: [{batch_id, slot, failed}].
+create or replace function state.count_slots(p_project uuid, p_counted jsonb) returns uuid[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_slot   record;
+  v_left   integer;
+  v_failed integer;
+  v_done   uuid[] := '{}';
+begin
   for v_slot in
     select c.batch_id, c.slot, count(*)::integer as n, sum(c.failed)::integer as failed
-      from jsonb_to_recordset(v_counted) as c (batch_id uuid, slot smallint, failed integer)
+      from jsonb_to_recordset(p_counted) as c (batch_id uuid, slot smallint, failed integer)
      group by c.batch_id, c.slot
      order by c.batch_id, c.slot
   loop
@@ -162,7 +215,10 @@ begin
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed
+         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed,
+             deadline_at = case when exists (select from state.waiting_calls c
+                                              where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
+                                then b.deadline_at else least(b.deadline_at, now()) end
        where b.project_id = p_project and b.batch_id = v_slot.batch_id
    returning b.open_slots into v_left;
       if v_left = 0 then
@@ -181,7 +237,7 @@ end $$;
 
 -- What a join has to tell, read under the batch's lock. Nothing: it was closed before.
 create or replace function state.lock_batch(p_project uuid, p_batch uuid)
-returns table (tool_call_id uuid, fail_fast boolean, overdue boolean)
+returns table (tool_call_id uuid, joins_as text, fail_fast boolean, overdue boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -189,24 +245,27 @@ declare
 begin
   v_entered := state.enter(p_project);
   return query
-  select b.tool_call_id, b.fail_fast, b.deadline_at <= clock_timestamp()
+  select b.tool_call_id, b.joins_as::text, b.fail_fast, b.deadline_at <= clock_timestamp()
     from state.pmo_batches b
    where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
      for no key update;
 end $$;
 
--- Closes a batch that the caller has locked, and tells its parent: the join edge, then the result, in one transaction.
-create or replace function state.close_batch(p_project uuid, p_batch uuid, p_status text,
+-- Closes a batch that the caller has locked, and tells its parent: the join edge, then the result, in one transaction. One whose end
+-- gives the call back to its handler tells that one instead.
+--   p_results  a box for the deliverables, in task order; null: they are listed, or there are none
+create or replace function state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
-returns table (outcome text, agent_turn_id uuid, worker_target text)
+returns table (worker_target text, call_target text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  v_batch state.pmo_batches;
+  v_batch  state.pmo_batches;
+  v_target text;
 begin
   update state.pmo_batches b
-     set status = p_status, closed_at = now(),
+     set status = p_status, closed_at = now(), results_box_id = p_results,
          stopping = exists (select from state.pmo_batch_tasks t
                              where t.project_id = p_project and t.batch_id = p_batch and t.status = 'open')
    where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
@@ -218,7 +277,31 @@ begin
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
   values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
   --! join.edge
+  if p_results is not null then
+    with result as (
+      select row_number() over (order by k.task_index) as seq, k.deliverable_card_id
+        from state.pmo_batch_tasks k
+       where k.project_id = p_project and k.batch_id = p_batch and k.deliverable_card_id is not null
+    ), made as (
+      insert into cardbox.boxes (project_id, box_id, length, agent_id)
+      select p_project, p_results, count(*), v_batch.parent_agent_id from result
+    )
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, p_results, r.seq, r.deliverable_card_id from result r;
+  end if;
+  --! join.results
+  if v_batch.joins_as = 'resume' then
+    -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
+    perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
+    update state.waiting_calls c
+       set status = 'pending'
+     where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id and c.status = 'awaiting'
+ returning c.target into v_target;
+    --! join.resumed
+    return query select null::text, v_target;
+    return;
+  end if;
   return query
-  select r.outcome, r.agent_turn_id, r.worker_target
+  select r.worker_target, null::text
     from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
 end $$;

@@ -1,17 +1,20 @@
 //! Commands: the calls that turns wait for, claimed by whoever answers them (L0-13).
 
 use chrono::{DateTime, Utc};
-use sqlx::FromRow;
+use sqlx::{FromRow, Row, types::Json};
 use waybill_core::{
     bus::Door,
-    card::{Draft, NewCard},
-    id::{AgentId, CardId, ProjectId, StepId, Target, ToolCallId, TurnId, WorkerId},
+    card::{CallContent, Draft, NewCard},
+    id::{
+        AgentId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, ToolCallId, TraceId, TurnId, WorkerId,
+    },
+    resource::Profile,
     turn::ClaimToken,
 };
 
 use crate::{
     turn::{Claiming, Error, interval},
-    work::{Kernel, Work},
+    work::{Kernel, UnitOfWork, Work},
 };
 
 /// A call that is ours to answer until its deadline, or until it is taken from us.
@@ -52,6 +55,98 @@ pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCal
     Ok(held.fetch_all(kernel.pool()).await?)
 }
 
+/// What a call asks for, and on whose behalf.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub tool_name: String,
+    /// The model's own text.
+    pub arguments: String,
+    /// Of the turn that calls. None: it was dispatched without one.
+    pub profile: Option<Profile>,
+    pub channel: Channel,
+    pub output_box_id: BoxId,
+    pub session_id: Option<SessionId>,
+    pub recursion_depth: i32,
+    pub trace_id: Option<TraceId>,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+}
+
+/// Reads what a claimed call asks for. None: the card or the profile cannot be read any more.
+pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<Asked>, Error> {
+    let project_id = work.project_id();
+    let row = sqlx::query(
+        "select t.channel::text, t.output_box_id, t.session_id, t.recursion_depth, t.trace_id, t.traceparent, t.tracestate, t.profile_box_id,
+                asked.content as call, profile.content as profile
+           from state.turns t
+          cross join lateral cardbox.reading($1, $3, statement_timestamp()) asked
+           left join lateral (
+                select r.content
+                  from cardbox.box_entries e
+                 cross join lateral cardbox.reading($1, e.card_id, statement_timestamp()) r
+                 where e.project_id = $1 and e.box_id = t.profile_box_id and e.seq = 1) profile on true
+          where t.project_id = $1 and t.agent_turn_id = $2",
+    )
+    .bind(project_id)
+    .bind(call.agent_turn_id)
+    .bind(call.tool_call_card_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let Ok(Json(CallContent { tool_name, arguments, .. })) = row.try_get("call") else { return Ok(None) };
+    let profile = match row.try_get::<Option<BoxId>, _>("profile_box_id")? {
+        None => None,
+        Some(_) => match row.try_get("profile") {
+            Ok(Json(profile)) => Some(profile),
+            Err(_) => return Ok(None),
+        },
+    };
+    Ok(Some(Asked {
+        tool_name,
+        arguments,
+        profile,
+        channel: row.try_get("channel")?,
+        output_box_id: row.try_get("output_box_id")?,
+        session_id: row.try_get("session_id")?,
+        recursion_depth: row.try_get("recursion_depth")?,
+        trace_id: row.try_get("trace_id")?,
+        traceparent: row.try_get("traceparent")?,
+        tracestate: row.try_get("tracestate")?,
+    }))
+}
+
+/// Makes sure that a claimed call is ours until the unit of work ends.
+pub async fn hold(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let held: Option<ToolCallId> = sqlx::query_scalar(
+        "select tool_call_id
+           from state.waiting_calls
+          where project_id = $1 and tool_call_id = $2 and claim_token = $3 and status = 'processing'
+            for no key update",
+    )
+    .bind(project_id)
+    .bind(call.tool_call_id)
+    .bind(call.claim_token)
+    .fetch_optional(&mut **work)
+    .await?;
+    held.map(|_| ()).ok_or_else(|| Error::Stale(call.tool_call_id.to_string()))
+}
+
+/// The card that answered a call, if one did.
+pub async fn answer(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<CardId>, Error> {
+    let project_id = work.project_id();
+    let card_id = sqlx::query_scalar(
+        "select card_id
+           from state.execution_edges
+          where project_id = $1 and correlation_id = $2 and primitive = 'report' and edge_phase = 'response'",
+    )
+    .bind(project_id)
+    .bind(tool_call_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(card_id)
+}
+
 /// Takes a call from whoever claimed it. False: it was answered, or taken before.
 pub async fn reclaim(work: &mut impl Work, tool_call_id: ToolCallId, claim_token: ClaimToken) -> Result<bool, Error> {
     let target: Option<Target> = sqlx::query_scalar("select state.reclaim_call($1, $2, $3)")
@@ -61,7 +156,7 @@ pub async fn reclaim(work: &mut impl Work, tool_call_id: ToolCallId, claim_token
         .fetch_one(work.connection())
         .await?;
     let taken = target.is_some();
-    target.into_iter().for_each(|target| work.ring(Door::Tool(target)));
+    target.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(taken)
 }
 

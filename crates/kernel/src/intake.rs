@@ -103,7 +103,7 @@ impl Claimable for ClaimedCall {
     }
 
     fn door(target: Target) -> Door {
-        Door::Tool(target)
+        Door::of_calls(target)
     }
 
     async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {

@@ -18,6 +18,9 @@ pub mod blackboard;
 pub mod receipt;
 
 pub mod agent;
+pub mod grant;
+pub mod handover;
+
 pub mod batch;
 pub mod call;
 pub mod intake;

@@ -13,20 +13,22 @@ use sqlx::{
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 5] = [
+const MIGRATIONS: [(i64, &str, &str); 6] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
     (4, "state", include_str!("../migrations/0004_state.sql")),
     (5, "registry", include_str!("../migrations/0005_registry.sql")),
+    (6, "handover", include_str!("../migrations/0006_handover.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 16] = [
+pub const FUNCTIONS: [&str; 17] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
     include_str!("outbox.sql"),
     include_str!("blackboard.sql"),
+    include_str!("handover.sql"),
     include_str!("batch.sql"),
     include_str!("turn/enqueue.sql"),
     include_str!("turn/claim.sql"),

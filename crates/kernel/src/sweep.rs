@@ -213,7 +213,7 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
         sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(kernel.pool()).await?;
     swept.doors_rung = ready.len() as u64;
     for (project_id, target, calls) in ready {
-        let door = if calls { Door::Tool(target) } else { Door::Agent(target) };
+        let door = if calls { Door::of_calls(target) } else { Door::Agent(target) };
         kernel.bus().ring(Bell { project_id, door });
     }
     Ok(swept)

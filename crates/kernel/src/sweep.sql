@@ -197,64 +197,82 @@ end $$;
 
 -- An agent's head, from what else is known of it: the inbox says what it is about, turns, steps and edges which epochs were used.
 -- A turn that somebody was running is armed again under a new fence, as in a reclaim.
-create or replace function state.rebuild_head(p_project uuid, p_agent uuid, p_queue_cap integer)
-returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer)
+create or replace function state.rebuild_head(p_project uuid, p_agent uuid)
+returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer, worker_target text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
   v_entered text;
-  v_target text;
+  v_agent  resource.project_agents;
   v_active state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
   v_queued integer;
+  v_open   uuid[];
 begin
   v_entered := state.enter(p_project);
-  select a.worker_target into v_target from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
-  if not found then
+  -- Under its lock: it may be about to be retired, or to be given a memory.
+  select a.* into v_agent from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent for no key update;
+  if not found or v_agent.retired_at is not null then
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
-  -- Whoever comes meanwhile waits for this row.
-  insert into state.agent_state_head (project_id, agent_id, worker_target, queue_cap) values (p_project, p_agent, v_target, p_queue_cap)
-      on conflict do nothing;
-  if not found then
+  loop
+    -- Whoever comes meanwhile waits for this row.
+    insert into state.agent_state_head (project_id, agent_id, worker_target, ephemeral, memory_box_id)
+    values (p_project, p_agent, v_agent.worker_target, v_agent.ephemeral, v_agent.memory_box_id)
+        on conflict do nothing;
+    exit when found;
     return query
-    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
-      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
-    return;
-  end if;
+    select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
+      from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent for no key update;
+    if found then
+      return;
+    end if;
+  end loop;
   --! rebuild.row
+  if v_agent.ephemeral then
+    -- Asked for again: it stays for a while.
+    update resource.project_agents a
+       set retire_by = greatest(a.retire_by, now() + interval '1 day')
+     where a.project_id = p_project and a.agent_id = p_agent;
+  end if;
+  v_open := array(select t.agent_turn_id from state.turns t
+                   where t.project_id = p_project and t.agent_id = p_agent and t.status = 'open');
   select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
     into v_epoch, v_token
-    from state.turns t
+    -- The newest have the highest.
+    from (select t.agent_turn_id, t.turn_epoch, t.claim_token
+            from state.turns t
+           where t.project_id = p_project and t.agent_id = p_agent
+           order by t.agent_turn_id desc
+           limit 1000) t
     left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
                         where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
-   where t.project_id = p_project and t.agent_id = p_agent;
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id;
   -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
   select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
          coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
     into v_epoch, v_token
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent;
+   where i.project_id = p_project and i.agent_turn_id = any (v_open);
   -- The one that was dispatched and is not over; what is not due yet was not.
   select i.* into v_active
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent and i.dispatched_at is not null
+   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.dispatched_at is not null
    order by i.inbox_seq
    limit 1;
   if not found then
     select i.* into v_active
       from state.agent_inbox i
-     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
      order by i.inbox_seq
      limit 1;
   end if;
   select count(*) into v_queued
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
      and i.agent_turn_id is distinct from v_active.agent_turn_id;
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'
@@ -275,6 +293,6 @@ begin
      and i.status = 'deferred' and i.next_retry_at is null
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
   return query
-  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued
+  select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
     from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
 end $$;

@@ -107,9 +107,7 @@ impl Kernel {
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
         let mut work =
             UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
-        // SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
-        let begin = format!("begin; set local waybill.project = '{project_id}'");
-        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *work).await?;
+        sqlx::raw_sql(AssertSqlSafe(begin(project_id))).execute(&mut *work).await?;
         Ok(work)
     }
 
@@ -122,6 +120,11 @@ impl Kernel {
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
+}
+
+/// SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
+fn begin(project_id: ProjectId) -> String {
+    format!("begin; set local waybill.project = '{project_id}'")
 }
 
 const RESTED: Duration = Duration::from_millis(500);
@@ -227,6 +230,15 @@ impl UnitOfWork {
             self.bus.ring(Bell { project_id: self.project_id, door });
         }
         committed?;
+        Ok(())
+    }
+
+    /// Ends the transaction, by `commit` or `rollback`, and opens another that cannot be committed: so that a refusal can be written down in a
+    /// transaction of its own.
+    pub(crate) async fn start_over(&mut self, end: &str) -> sqlx::Result<()> {
+        self.refused = true;
+        let sql = format!("{end}; {}", begin(self.project_id));
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **self).await?;
         Ok(())
     }
 

@@ -1,7 +1,8 @@
-//! What must go on whoever else is up: the sweeps, and the relay of events.
+//! The orchestrator: what agents ask of it (delegate, fork, …), and what must go on whoever else is up: the sweeps, and the relay of events.
 //!
 //! Any number of processes may run them at once. They hold nothing in memory that matters: killed at any instant, another goes on.
 //! Not here: NATS. Events leave through [`waybill_core::bus::Feed`], rings through the kernel's bus.
 
+pub mod command;
 pub mod relay;
 pub mod watch;

@@ -7,6 +7,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use waybill_kernel::{
+    agent,
     sweep::{self, Swept},
     work::Kernel,
 };
@@ -21,10 +22,31 @@ pub struct Config {
 
 /// A tick that takes longer is given up: whoever is at the other end of its connection is gone.
 const MOST_PATIENT: Duration = Duration::from_secs(15);
+/// Agents that nobody asked for any more, at a time.
+const MOST_RETIRED: i32 = 1_000;
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sweeps for ever.
+/// Sweeps for ever, and retires beside it.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
+    tokio::select! {
+        swept = sweep(kernel, config) => swept,
+        retired = retire(kernel) => retired,
+    }
+}
+
+async fn retire(kernel: &Kernel) -> Infallible {
+    loop {
+        match timeout(MOST_PATIENT, agent::retire(kernel, MOST_RETIRED)).await {
+            Ok(Ok(retired)) if retired >= MOST_RETIRED as u64 => continue,
+            Ok(Ok(_)) => {}
+            trouble => tracing::warn!(?trouble, "agents were not retired"),
+        }
+        sleep(MINUTE).await;
+    }
+}
+
+async fn sweep(kernel: &Kernel, config: &Config) -> Infallible {
     // Four ticks within a lease: a gap as long as a lease means that nobody swept.
     let pause = (config.sweep.lease / 4).min(Duration::from_secs(1));
     let mut extended: Option<Instant> = None;

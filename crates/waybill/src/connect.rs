@@ -9,7 +9,7 @@ use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
     project,
-    work::{Config, Kernel},
+    work::{Config, Kernel, UnitOfWork},
 };
 
 /// The service's connection: the role `waybill_service`.
@@ -65,6 +65,29 @@ pub(crate) struct Owner {
     /// URL of the role that owns the schema: postgres://OWNER:PASSWORD@HOST:PORT/DATABASE
     #[arg(long, env = "WAYBILL_OWNER_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) owner_url: SecretString,
+}
+
+/// A project, and the way there.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// Slug or id.
+    #[arg(long)]
+    project: String,
+    #[command(flatten)]
+    service: Service,
+}
+
+impl Place {
+    pub(crate) async fn open(&self) -> Result<(Kernel, ProjectId)> {
+        let kernel = self.service.kernel().await?;
+        let project_id = project_id(&kernel, &self.project).await?;
+        Ok((kernel, project_id))
+    }
+
+    pub(crate) async fn begin(&self) -> Result<UnitOfWork> {
+        let (kernel, project_id) = self.open().await?;
+        Ok(kernel.begin(project_id).await?)
+    }
 }
 
 /// The id behind what people write: a slug or the id itself.

@@ -10,7 +10,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use command::{admin, apply, bench, card, chaos, context, doctor, lab, lint, migrate, orchestrator, project, resource};
+use command::{
+    admin, agent, apply, bench, card, chaos, context, doctor, grant, lab, lint, migrate, orchestrator, project,
+    resource,
+};
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -36,7 +39,13 @@ enum Command {
     /// Look at what a project has: profiles, tools, plans, settings.
     #[command(subcommand)]
     Resource(resource::Command),
-    /// Look at cards, or destroy their content on record.
+    /// The roster: who there is, and what each is doing.
+    #[command(subcommand)]
+    Agent(agent::Command),
+    /// Let an agent read a box, on record; and see what was refused.
+    #[command(subcommand)]
+    Grant(grant::Command),
+    /// Look at cards, who could see them, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
     /// What a model saw: every call of a turn, rendered again, verified and compared.
@@ -45,7 +54,8 @@ enum Command {
     /// Look after a running system: watchdogs, quarantine, lost state, partitions.
     #[command(subcommand)]
     Admin(admin::Command),
-    /// Keep everything going: the watchdogs, and the relay of events to NATS. Run at least one, better two.
+    /// Keep everything going: what agents ask for (delegate, fork, …), the watchdogs, and the relay of events to NATS. Run at least one, better
+    /// two.
     Orchestrator(orchestrator::Arguments),
     /// Find what is wrong with model requests and transcripts, whoever made them. Exits with 1 if anything is.
     ///
@@ -79,6 +89,8 @@ async fn main() -> ExitCode {
         Command::Project(command) => project::run(command, json).await,
         Command::Apply(arguments) => apply::run(arguments, json).await,
         Command::Resource(command) => resource::run(command, json).await,
+        Command::Agent(command) => agent::run(command, json).await,
+        Command::Grant(command) => grant::run(command, json).await,
         Command::Card(command) => card::run(command, json).await,
         Command::Context(command) => context::run(command, json).await,
         Command::Admin(command) => admin::run(command, json).await,

@@ -15,8 +15,8 @@ use waybill_core::{
 use super::{Error, check_cards};
 use crate::{card::bind_cards, work::Work};
 
-/// A spawn adds one to its parent's depth. Deeper than this is refused.
-pub const MAX_RECURSION_DEPTH: i32 = 20;
+/// A spawn adds one to its parent's depth. Deeper than this is refused, whatever a project's settings allow.
+pub const MAX_RECURSION_DEPTH: i32 = 100;
 
 const MOST_HEADER: usize = 512;
 

@@ -23,8 +23,10 @@ begin
     from state.agent_state_head h
    where h.project_id = p_project and h.agent_id = p_agent
      for no key update;
-  if not found then
-    raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
+  -- One that was here for its turns only has a head again for a new one, and not for one that is over.
+  if not found and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn) then
+    select r.status, r.turn_epoch, r.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
+      from state.rebuild_head(p_project, p_agent) r;
   end if;
   --! enqueue.locked
   insert into state.turns
@@ -68,10 +70,10 @@ begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! enqueue.cards
   if p_context_cards is null then
-    insert into cardbox.boxes (project_id, box_id, length) values (p_project, p_output_box, 0);
+    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id) values (p_project, p_output_box, 0, p_agent, p_turn);
   else
-    insert into cardbox.boxes (project_id, box_id, length)
-    values (p_project, p_output_box, 0), (p_project, p_context_box, cardinality(p_context_cards));
+    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+    values (p_project, p_output_box, 0, p_agent, p_turn), (p_project, p_context_box, cardinality(p_context_cards), p_agent, p_turn);
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
     select p_project, p_context_box, c.seq, c.card_id
       from unnest(p_context_cards) with ordinality as c (card_id, seq);
@@ -125,6 +127,7 @@ declare
   v_entered text;
   v_written integer;
   v_locked integer;
+  v_here   uuid[];
   v_children integer;
   v_batches uuid[];
   v_new    uuid[];
@@ -134,15 +137,21 @@ declare
 begin
   v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
-  perform from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = any (p_agents)
-    order by h.agent_id
-      for no key update;
-  get diagnostics v_locked = row_count;
-  if v_locked <> cardinality(p_agents) then
-    raise exception 'no such agent' using errcode = 'WB404',
-      detail = (select string_agg(a::text, ',') from unnest(p_agents) a
-                 where not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a));
+  select array_agg(l.agent_id) into v_here
+    from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
+   cross join lateral (
+         select h.agent_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+            for no key update) l;
+  if coalesce(cardinality(v_here), 0) <> cardinality(p_agents) then
+    -- Those that were here for their turns only have a head again for a new one, and not for one that is over.
+    perform state.rebuild_head(p_project, a.agent_id)
+       from (select distinct t.agent_id
+               from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
+              where t.agent_id <> all (coalesce(v_here, '{}'))
+                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
+              order by t.agent_id) a;
   end if;
   --! enqueue_many.locked
 
@@ -171,13 +180,18 @@ begin
    where t.agent_turn_id = any (v_new);
   if v_children > 0 then
     -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
-    perform from state.pmo_batch_tasks k
-      join jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
-        on k.batch_id = t.batch_id and k.task_index = t.task_index and k.agent_turn_id = t.agent_turn_id
-     where k.project_id = p_project and k.batch_id = any (v_batches)
-       and k.status = 'open' and t.agent_turn_id = any (v_new)
-     order by k.batch_id, k.task_index
-       for no key update of k;
+    perform from (
+           select t.*
+             from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
+            where t.batch_id is not null and t.agent_turn_id = any (v_new)
+            order by t.batch_id, t.task_index
+           offset 0) t
+     cross join lateral (
+           select k.task_index
+             from state.pmo_batch_tasks k
+            where k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
+              and k.agent_turn_id = t.agent_turn_id and k.status = 'open'
+              for no key update) k;
     get diagnostics v_locked = row_count;
     if v_locked <> v_children or cardinality(v_batches) <> (
          select count(*) from state.pmo_batches b
@@ -200,13 +214,13 @@ begin
     --! enqueue_many.cards
     with asked as materialized (
       select t.*
-        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
+        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
        where t.agent_turn_id = any (v_new)
     ), box as (
-      insert into cardbox.boxes (project_id, box_id, length)
-      select p_project, a.output_box_id, 0 from asked a
+      insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+      select p_project, a.output_box_id, 0, a.agent_id, a.agent_turn_id from asked a
        union all
-      select p_project, a.context_box_id, cardinality(a.context_card_ids) from asked a where a.context_card_ids is not null
+      select p_project, a.context_box_id, cardinality(a.context_card_ids), a.agent_id, a.agent_turn_id from asked a where a.context_card_ids is not null
     )
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
     select p_project, a.context_box_id, c.seq, c.card_id
@@ -224,20 +238,25 @@ begin
              as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
-      select a.*, h.worker_target::text as worker_target,
+      -- By its place on the page, which our lock holds still: one look for each, however many there are.
+      select a.*, h.worker_target, h.row,
              case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
         from asked a
-        join state.agent_state_head h on h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = a.agent_id
+       cross join lateral (
+             select h.ctid as row, h.worker_target::text, h.status, h.turn_epoch
+               from state.agent_state_head h
+              where h.project_id = p_project and h.agent_id = a.agent_id
+             offset 0) h
     ), head as (
       update state.agent_state_head h
          set status = case when p.leased is null then h.status else 'dispatched' end,
              active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
              turn_epoch = coalesce(p.epoch, h.turn_epoch),
              n_queued = h.n_queued + p.n_queued
-        from (select p.agent_id, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
+        from (select p.row, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
                      max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
-                from placed p group by p.agent_id) p
-       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = p.agent_id
+                from placed p group by p.row) p
+       where h.ctid = p.row
     ), row as (
       insert into state.agent_inbox
              (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)

@@ -1,11 +1,104 @@
+-- What agents keep of turns that have ended: those that remember, the question and what came of it; those that were here for them only,
+-- not even their heads. The caller holds the heads' locks.
+create or replace function state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) returns integer
+language plpgsql as $$
+declare
+  v_turn record;
+  v_n    integer := 0;
+begin
+  for v_turn in
+    select h.memory_box_id, t.query_card_ids, t.output_box_id
+      from unnest(p_turns) with ordinality as e (agent_turn_id, n)
+     cross join lateral (
+           select t.agent_id, t.query_card_ids, t.output_box_id
+             from state.turns t
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+           offset 0) t
+     cross join lateral (
+           select h.memory_box_id
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = t.agent_id
+           offset 0) h
+     where h.memory_box_id is not null
+     order by e.n
+  loop
+    v_n := v_n + state.memorise(p_project, v_turn.memory_box_id, v_turn.query_card_ids, v_turn.output_box_id);
+  end loop;
+  -- Idle and with nobody behind, it can have turns only that are to start later.
+  with gone as (
+    delete from state.agent_state_head h
+     using unnest(p_agents) as a (agent_id)
+     cross join lateral (
+           select h.ctid as row
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = a.agent_id and h.ephemeral and h.status = 'idle' and h.n_queued = 0
+           offset 0) l
+     where h.ctid = l.row
+       and not exists (select from state.agent_inbox i
+                        where i.agent_id = h.agent_id and i.project_id = p_project and i.next_retry_at is not null)
+ returning h.agent_id
+  ), due as (
+    select l.row
+      from gone g
+     cross join lateral (
+           select a.ctid as row
+             from resource.project_agents a
+            where a.project_id = p_project and a.agent_id = g.agent_id and a.retire_by < now() + interval '12 hours'
+           offset 0) l
+  )
+  -- After a long turn it is not retired at once.
+  update resource.project_agents a
+     set retire_by = now() + interval '1 day'
+    from due d
+   where a.ctid = d.row;
+  return v_n;
+end $$;
+
+-- A turn that waited behind others of its agent begins: what the agent has come to remember since it was packed joins its context, on record.
+create or replace function state.catch_up(p_project uuid, p_turn uuid) returns integer
+language plpgsql as $$
+declare
+  v_last   record;
+  v_box    uuid;
+  v_before bigint;
+  v_n      bigint;
+begin
+  select t.context_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.via, b.length,
+         (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
+    into v_last
+    from state.handovers h
+    join cardbox.boxes b on b.project_id = p_project and b.box_id = h.source_box_id
+   where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
+   order by h.part desc
+   limit 1;
+  if not found or v_last.length <= v_last.upto then
+    return 0;
+  end if;
+  v_n := v_last.length - v_last.upto;
+  update cardbox.boxes b
+     set length = b.length + v_n
+   where b.project_id = p_project and b.box_id = v_box
+ returning b.length - v_n into v_before;
+  insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+  select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
+    from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
+  insert into state.handovers
+         (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
+  values (p_project, v_box, v_last.part + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, 'memory', v_before + 1, v_n,
+          v_last.source_box_id, v_last.length, v_last.via);
+  return v_n;
+end $$;
+
 -- What every end of a turn has in common; the caller holds the head's lock and has proved its right. The cards go to the output
 -- box, the last of them is the deliverable.
 --   p_active  the agent was on it; else it ends in the queue, or before its time
 --   p_queued  how many turns wait behind it
+--   p_keeps   the agent remembers its turns, or is here for them only
 -- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
 -- Answers with the target to ring, and with the batch that is to be joined in this transaction.
 create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_active boolean, p_queued integer, p_alone boolean,
+  p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out worker_target text, out batch_id uuid)
@@ -95,6 +188,13 @@ begin
     v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
   end if;
   --! finish.remembered
+  if p_keeps then
+    v_told := state.part(p_project, array[p_agent], array[p_turn]);
+    if v_next is not null then
+      v_told := state.catch_up(p_project, v_next);
+    end if;
+  end if;
+  --! finish.parted
 end $$;
 
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
@@ -108,6 +208,7 @@ language plpgsql as $$
 declare
   v_entered text;
   v_queued integer;
+  v_keeps  boolean;
   v_end    record;
 begin
   v_entered := state.enter(p_project);
@@ -115,7 +216,7 @@ begin
      set status = 'idle', active_agent_turn_id = null
    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
-  returning h.n_queued into v_queued;
+  returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps;
   finish.duplicate := not found;
   if finish.duplicate then
     -- Ours, and committed without our learning of it?
@@ -130,7 +231,7 @@ begin
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, p_alone,
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
@@ -153,6 +254,7 @@ declare
   v_count    integer := jsonb_array_length(p_ends);
   v_moved    integer;
   v_queued   integer;
+  v_keeps    boolean;
   v_ended    integer;
   v_children integer;
   v_calls    uuid[];
@@ -176,9 +278,9 @@ begin
      where h.project_id = p_project and h.agent_id = any (p_agents)
        and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
        and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
- returning h.n_queued
+ returning h.n_queued, h.ephemeral or h.memory_box_id is not null as keeps
   )
-  select count(*), coalesce(sum(m.n_queued), 0) into v_moved, v_queued from moved m;
+  select count(*), coalesce(sum(m.n_queued), 0), bool_or(m.keeps) into v_moved, v_queued, v_keeps from moved m;
   if v_moved = 0 and v_count = (
        select count(*)
          from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
@@ -305,5 +407,10 @@ begin
     v_told := state.remember_turns(p_project, p_turns);
   end if;
   --! finish_many.remembered
+  if v_keeps then
+    v_told := state.part(p_project, p_agents, p_turns);
+    perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
+  end if;
+  --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $$;

@@ -14,11 +14,12 @@ declare
   v_entered text;
   v_inbox  state.agent_inbox;
   v_queued integer;
+  v_keeps  boolean;
   v_waits  boolean;
   v_told   integer;
 begin
   v_entered := state.enter(p_project);
-  select h.n_queued into v_queued
+  select h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps
     from state.agent_state_head h
     where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
       and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
@@ -36,7 +37,7 @@ begin
     --! reclaim.idle
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, p_alone,
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, v_keeps, p_alone,
              c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
     return;
   end if;
@@ -105,6 +106,9 @@ begin
      where i.project_id = p_project and i.agent_turn_id = p_turn;
     return query select '{}'::text[];
     return;
+  end if;
+  if v_head.memory_box_id is not null then
+    v_told := state.catch_up(p_project, p_turn);
   end if;
   --! release.head
   update state.agent_inbox i

@@ -32,7 +32,8 @@ begin
     end if;
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
-  if not found then
+  -- One that was here for its turns only has no head once they are over: whatever comes then is late.
+  if not found and exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn and t.status = 'open') then
     raise exception 'the agent of call % has lost its state', p_call using errcode = 'WB006', detail = p_call::text;
   end if;
   --! report.locked

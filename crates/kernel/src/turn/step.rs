@@ -77,7 +77,7 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     .bind(Json(wire));
     let stepped = bind_cards!(query, &step.cards).fetch_one(work.connection()).await?;
     for call in &step.calls {
-        work.ring(Door::Tool(call.target.clone()));
+        work.ring(Door::of_calls(call.target.clone()));
     }
     Ok(stepped)
 }

@@ -19,6 +19,7 @@ declare
   v_stop     text;
   v_lost     integer;
   v_emit     boolean;
+  v_batch    uuid;
   v_told     integer;
 begin
   v_entered := state.enter(p_project);
@@ -40,10 +41,15 @@ begin
   --! step.locked
   select i.stop_reason, i.n_lost_leases into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  select b.box_id, b.length, t.emit_state_event into v_box, v_length, v_emit
+  select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
     join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
+  -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
+  if v_batch is not null and v_stop is null
+     and exists (select from state.pmo_batches p where p.project_id = p_project and p.batch_id = v_batch and p.status <> 'open') then
+    v_stop := 'its batch has ended';
+  end if;
   -- A later statement than the head's lock: a report that we waited for is seen.
   -- One that is to stop does not wait: its worker has it in hand, and ends it.
   if (p_step ->> 'suspend')::boolean and v_stop is null

@@ -20,6 +20,11 @@ begin
   end if;
   select h.* into v_head from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent for no key update;
   if not found then
+    -- One that was here for its turns only has no head once they are over.
+    if exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn and t.status <> 'open') then
+      return query select 'over'::text, '{}'::text[], '{}'::uuid[];
+      return;
+    end if;
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! stop.locked
@@ -48,6 +53,7 @@ begin
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
     from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
            coalesce(v_head.active_agent_turn_id = p_turn, false),
-           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end, p_alone,
+           case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
+           v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;

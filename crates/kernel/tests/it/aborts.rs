@@ -9,7 +9,8 @@ use waybill_core::{
     turn::{ClaimToken, Fence},
 };
 use waybill_kernel::{
-    agent, batch,
+    agent::{self, NewAgent, Stay},
+    batch::{self, Fork, JoinsAs},
     blackboard::{self, Patch},
     call, lease, sweep, turn,
     turn::{Attempts, Claimed, Claiming, DispatchRequest, Error, Loss, Report, Step, Stepped},
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// What must hold when all is over, as questions with the answer 0.
-const INVARIANTS: [(&str, &str); 13] = [
+const INVARIANTS: [(&str, &str); 15] = [
     ("turns without an end", "select count(*) from state.turns where status = 'open'"),
     ("inbox rows left", "select count(*) from state.agent_inbox"),
     ("agents not idle", "select count(*) from state.agent_state_head where status <> 'idle' or n_queued <> 0"),
@@ -81,11 +82,29 @@ const INVARIANTS: [(&str, &str); 13] = [
                               where e.project_id = b.project_id and e.box_id = r.box_id)",
     ),
     (
+        "agents that were here for their turns and still have a head, or were not retired",
+        "select (select count(*) from state.agent_state_head where ephemeral)
+              + (select count(*) from resource.project_agents where retire_by < now() and retired_at is null)",
+    ),
+    (
+        "memories that do not hold each question and what came of it once",
+        "select count(*) from resource.project_agents a
+           join cardbox.boxes b on b.project_id = a.project_id and b.box_id = a.memory_box_id
+          where b.length <> (select coalesce(sum(o.length), 0) + count(distinct t.query_card_ids[1])
+                               from state.turns t
+                               join cardbox.boxes o on o.project_id = t.project_id and o.box_id = t.output_box_id
+                              where t.project_id = a.project_id and t.agent_id = a.agent_id)",
+    ),
+    (
         "boxes whose length is not what they hold",
         "select count(*) from cardbox.boxes b
           where b.length <> (select count(*) from cardbox.box_entries e where e.project_id = b.project_id and e.box_id = b.box_id)",
     ),
 ];
+
+fn short_lived(agent_id: AgentId) -> NewAgent {
+    NewAgent { agent_id, profile_name: None, worker_target: target("llm"), cloned_from: None }
+}
 
 /// A patch with every verb that a step may use.
 fn remembering(step: &Step, messages_box_id: BoxId) -> Patch {
@@ -178,6 +197,7 @@ impl<'h> World<'h> {
         .unwrap();
         surely(async || self.house.enqueue_all(&self.turns[5..8], card).await).await.unwrap();
         surely(async || self.house.stop_once(self.turns[3].agent_turn_id).await).await.unwrap();
+        self.remember_and_retire().await;
         self.lose_a_head().await;
         self.lose_a_worker().await;
         match self.abandon_a_fork().await {
@@ -228,6 +248,26 @@ impl<'h> World<'h> {
             self.house.meddle("update state.agent_inbox set silent_by = now() where status = 'processing'").await;
         }
         panic!("it does not come to an end");
+    }
+
+    /// Somebody is to remember from now on; and somebody whom nobody asked for goes.
+    async fn remember_and_retire(&self) {
+        let gone = short_lived(AgentId::new());
+        surely(async || {
+            let mut work = self.kernel().begin(self.project_id()).await?;
+            agent::memories(&mut work, &[self.turns[5].agent_id]).await?;
+            agent::provision(&mut work, std::slice::from_ref(&gone), Stay::Ephemeral, None).await?;
+            Ok(work.commit().await?)
+        })
+        .await
+        .unwrap();
+        let sql = format!(
+            "delete from state.agent_state_head where agent_id = '{id}';
+             update resource.project_agents set retire_by = now() where agent_id = '{id}'",
+            id = gone.agent_id
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut self.house.t.admin().await).await.unwrap();
+        surely(async || agent::retire(self.kernel(), 10).await).await.unwrap();
     }
 
     async fn lose_a_head(&self) {
@@ -330,14 +370,24 @@ impl<'h> World<'h> {
         surely(async || self.house.stop_once(turn.agent_turn_id).await).await
     }
 
-    /// The handler of the fork: batch and children in one transaction, so that one that dies leaves both or neither.
+    /// The handler of the fork: batch and children in one transaction, so that one that dies leaves both or neither. The end of the children
+    /// gives the call back, and a second batch, of one task that cannot be dispatched, answers it.
     async fn fork(&self, (tool_call_id, token): (ToolCallId, ClaimToken)) -> Result<(), Error> {
-        let Plan { fork, children, card } = self.house.plan_fork(2, false, LONG).await;
+        let mut work = self.kernel().begin(self.project_id()).await?;
+        let stage = batch::of_call(&mut work, tool_call_id).await?.iter().filter(|b| b.status != "open").count() as i16;
+        drop(work);
+        let Plan { fork, children, card } = self.house.plan_fork(if stage == 0 { 2 } else { 1 }, false, LONG);
+        let joins_as = if stage == 0 { JoinsAs::Resume } else { JoinsAs::List };
+        let fork = Fork { stage, joins_as, ..fork };
+        let made: Vec<NewAgent> = children.iter().map(|child| child.agent_id).map(short_lived).collect();
         surely(async || {
             let mut work = self.kernel().begin(self.project_id()).await?;
             let opened = batch::open(&mut work, tool_call_id, token, &fork).await?;
-            if !opened.duplicate {
+            if !opened.duplicate && stage == 0 {
+                agent::provision(&mut work, &made, Stay::Ephemeral, None).await?;
                 turn::enqueue(&mut work, &children, std::slice::from_ref(&card)).await?;
+            } else if !opened.duplicate {
+                batch::fail_tasks(&mut work, opened.batch_id, &[0], "busy").await?;
             }
             batch::dispatched(&mut work, tool_call_id, token).await?;
             Ok(work.commit().await?)

@@ -6,11 +6,11 @@ use waybill_core::{
     bus::Door,
     card::{NewCard, Reading},
     card_box::Span,
-    id::BatchId,
+    id::{AgentId, BatchId},
     turn::{End, Fence, MessageType, Status},
 };
 use waybill_kernel::{
-    batch,
+    agent, batch,
     batch::Fork,
     call::ClaimedCall,
     card_box, turn,
@@ -36,9 +36,9 @@ pub(crate) struct Plan {
 
 impl House {
     /// A fork of `n` children, each of an agent of its own.
-    pub(crate) async fn plan_fork(&self, n: usize, fail_fast: bool, timeout: Duration) -> Plan {
+    pub(crate) fn plan_fork(&self, n: usize, fail_fast: bool, timeout: Duration) -> Plan {
         let card = instruction("a part of it");
-        let agents = self.agents(n).await;
+        let agents: Vec<AgentId> = (0..n).map(|_| AgentId::new()).collect();
         let mut children: Vec<DispatchRequest> =
             agents.iter().map(|agent| DispatchRequest::instructed(*agent, card.card_id())).collect();
         let fork = fork(&children, fail_fast, timeout);
@@ -48,6 +48,14 @@ impl House {
             child.recursion_depth = 1;
         }
         Plan { fork, children, card }
+    }
+
+    /// Makes the agents of children.
+    pub(crate) async fn make(&self, children: &[DispatchRequest]) {
+        let agents: Vec<AgentId> = children.iter().map(|child| child.agent_id).collect();
+        let mut work = self.t.begin().await;
+        agent::create(&mut work, &agents, &target("llm")).await.unwrap();
+        work.commit().await.unwrap();
     }
 
     /// Lets a running turn ask for a fork and wait; gives the call, claimed by its handler.
@@ -60,7 +68,8 @@ impl House {
     pub(crate) async fn family(&self, n: usize, fail_fast: bool, timeout: Duration) -> Family {
         let parent = self.running().await;
         let call = self.ask_for_fork(&parent).await;
-        let Plan { fork, children, card } = self.plan_fork(n, fail_fast, timeout).await;
+        let Plan { fork, children, card } = self.plan_fork(n, fail_fast, timeout);
+        self.make(&children).await;
         let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
         let opened = batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
         assert_eq!((opened.batch_id, opened.duplicate), (fork.batch_id, false));
@@ -253,7 +262,8 @@ async fn a_fork_is_taken_over() {
     let house = House::new().await;
     let parent = house.running().await;
     let call = house.ask_for_fork(&parent).await;
-    let Plan { fork, children, card } = house.plan_fork(2, false, LONG).await;
+    let Plan { fork, children, card } = house.plan_fork(2, false, LONG);
+    house.make(&children).await;
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], std::slice::from_ref(&card)).await.unwrap();
@@ -262,8 +272,8 @@ async fn a_fork_is_taken_over() {
     let again = house.claim_calls("sys-pmo", 1).await.remove(0);
     let opened = batch::open(&mut alone, again.tool_call_id, again.claim_token, &fork).await.unwrap();
     assert!(opened.duplicate);
-    let tasks = batch::tasks(&mut house.t.begin().await, opened.batch_id).await.unwrap();
-    assert_eq!(tasks, fork.tasks);
+    let left = batch::undispatched(&mut house.t.begin().await, opened.batch_id).await.unwrap();
+    assert_eq!(left, [(1, fork.tasks[1])]);
     let answers = turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
     assert_eq!(answers.iter().map(|a| a.duplicate).collect::<Vec<_>>(), [true, false]);
     assert!(batch::dispatched(&mut alone, again.tool_call_id, again.claim_token).await.unwrap());
@@ -293,7 +303,8 @@ async fn a_child_comes_too_late_for_its_batch() {
     // A fork of two, of which one was never dispatched: the failure of the other ends the batch, and it stays undispatched.
     let parent = house.running_other().await;
     let call = house.ask_for_fork(&parent).await;
-    let Plan { fork, children, card } = house.plan_fork(2, true, LONG).await;
+    let Plan { fork, children, card } = house.plan_fork(2, true, LONG);
+    house.make(&children).await;
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], &[card]).await.unwrap();

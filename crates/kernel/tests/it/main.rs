@@ -8,6 +8,7 @@ mod boxes;
 mod cards;
 mod cost;
 mod erasure;
+mod handovers;
 mod intake;
 mod memory;
 mod outbox;

@@ -235,7 +235,8 @@ async fn a_child_and_its_parent_end_without_waiting_for_each_other() {
     let claimed = house.claim().await.unwrap();
     house.step(&claimed.fence, &calling(1, "sys-pmo", crate::turns::LONG, true)).await.unwrap();
     let call = house.claim_calls("sys-pmo", 1).await.remove(0);
-    let Plan { fork, children, card } = house.plan_fork(1, false, crate::turns::LONG).await;
+    let Plan { fork, children, card } = house.plan_fork(1, false, crate::turns::LONG);
+    house.make(&children).await;
     let children: Vec<DispatchRequest> = children.into_iter().map(of_session).collect();
     let mut work = house.t.begin().await;
     batch::open(&mut work, call.tool_call_id, call.claim_token, &fork).await.unwrap();

@@ -21,11 +21,11 @@ use crate::turns::{House, LONG, ending, instruction, target};
 
 /// Hears every statement that leaves for the database.
 #[derive(Clone, Default)]
-struct Statements(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Statements(Arc<Mutex<Vec<String>>>);
 
 impl Statements {
     /// What was heard since. A new connection asks once for each type it meets: that is not a turn's.
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         let heard = std::mem::take(&mut *self.0.lock().unwrap());
         heard.into_iter().filter(|sql| !sql.contains("pg_type")).collect()
     }

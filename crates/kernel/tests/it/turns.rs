@@ -12,7 +12,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent,
-    batch::{Fork, Task},
+    batch::{Fork, JoinsAs, Task},
     call,
     call::ClaimedCall,
     card_box, lease, sweep, turn,
@@ -88,7 +88,7 @@ pub(crate) fn answer(tool_call_id: ToolCallId) -> Report {
 
 pub(crate) fn fork(children: &[DispatchRequest], fail_fast: bool, timeout: Duration) -> Fork {
     let tasks = children.iter().map(|c| Task { agent_id: c.agent_id, agent_turn_id: c.agent_turn_id }).collect();
-    Fork { batch_id: BatchId::new(), fail_fast, timeout, tasks }
+    Fork { batch_id: BatchId::new(), stage: 0, joins_as: JoinsAs::List, fail_fast, timeout, tasks }
 }
 
 impl House {
@@ -373,7 +373,7 @@ async fn a_dispatch_too_deep_is_rejected() {
     let mut request = DispatchRequest::instructed(agent_id, card.card_id());
     request.recursion_depth = turn::MAX_RECURSION_DEPTH;
     house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap();
-    assert_eq!(house.claim().await.unwrap().recursion_depth, 20);
+    assert_eq!(house.claim().await.unwrap().recursion_depth, turn::MAX_RECURSION_DEPTH);
     request.recursion_depth += 1;
     let outcome = house.enqueue_all(&[request], &[card]).await.unwrap_err().to_string();
     assert!(outcome.starts_with("recursion_depth_exceeded"), "{outcome}");

@@ -3,13 +3,16 @@
 use sqlx::{AssertSqlSafe, Connection, Row};
 use waybill_core::{
     card_box::Span,
-    id::{BoxId, CardId, ProjectId, SessionId},
+    handover::{Handover, InheritContext, TargetProfile},
+    id::{BoxId, CardId, ProjectId, SessionId, TurnId},
     tokens::Tokens,
 };
 use waybill_kernel::{
     blackboard, card, card_box,
     card_box::Window,
-    check, project,
+    check, grant,
+    handover::{self, Pack, Packing, pack_context},
+    project,
     turn::{self, Ending},
     work::UnitOfWork,
 };
@@ -224,7 +227,9 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     let projects = ["resource.projects.project_id", "resource.projects.slug"];
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
-    assert_eq!(readable, [projects, ours, headers].concat());
+    let roster = ["agent_id", "project_id", "retire_by", "retired_at"].map(|c| format!("resource.project_agents.{c}"));
+    assert_eq!(readable[..4], roster);
+    assert_eq!(readable[4..], [projects, ours, headers].concat());
 
     let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
         "select n.nspname || '.' || p.proname, p.prosecdef,
@@ -338,8 +343,23 @@ async fn every_table_is_walled_off() {
         let manifest = serde_json::from_value(manifest).unwrap();
         waybill_kernel::resource::apply(&mut work, &[manifest]).await.unwrap();
     }
+    let whole = Pack::new(child.fence.agent_id(), TurnId::new(), serde_json::Map::new());
+    let handover = Handover {
+        target_profile_config: TargetProfile { profile_name: Some("a".parse().unwrap()) },
+        inherit_context: InheritContext { include_parent: true, ..InheritContext::default() },
+        ..Handover::default()
+    };
+    let packing = Packing::new("x", Some(child.fence.agent_id()), &handover);
+    pack_context(&mut work, packing, std::slice::from_ref(&whole)).await.unwrap();
+    let (box_id, _) = filled_box(&mut work, 1).await;
+    grant::give(&mut work, child.fence.agent_id(), box_id, None, "me", "why not").await.unwrap();
     waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
     work.commit().await.unwrap();
+    let foreign = Handover::instruction();
+    let arguments = serde_json::json!({ "profile_name": "a", "context_box_id": BoxId::new().to_string() });
+    let pack = Pack { arguments: arguments.as_object().unwrap().clone(), ..whole };
+    let refused = pack_context(&mut house.t.begin().await, Packing { handover: &foreign, ..packing }, &[pack]).await;
+    assert!(matches!(refused, Err(handover::Error::NoBox(_))), "{refused:?}");
     let mut admin = house.t.admin().await;
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text
@@ -350,7 +370,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 25, "{tables:?}");
+    assert_eq!(tables.len(), 28, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

@@ -19,6 +19,7 @@ use crate::services::Server;
 pub mod bells;
 pub mod card_box;
 pub mod compose;
+pub mod fork;
 pub mod turns;
 
 /// What each card counts: about 700 bytes of text.

@@ -192,7 +192,7 @@ impl Crew {
 }
 
 /// What a log must not say. A sweep that was given up because the server did not answer is no complaint.
-const UNSAID: [&str; 3] = ["a turn was given up", "a call was given up", "panicked at"];
+const UNSAID: [&str; 4] = ["a turn was given up", "a call was given up", "a command was given up", "panicked at"];
 
 /// The ledger's process. It ends with this value.
 #[derive(Debug)]

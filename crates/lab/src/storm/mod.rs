@@ -1,7 +1,7 @@
 //! The storm: real processes on a real database and a real bus, killed, frozen, cut off, and then held to account.
 //!
 //! ```text
-//!   asker ──▶ PostgreSQL ◀── proxy ◀── worker ×4, tool ×2, sweep ×3, relay ×2   each killed and started again
+//!   asker ──▶ PostgreSQL ◀── proxy ◀── worker ×4, tool ×2, orchestrator ×2, sweep ×3, relay ×2   each killed and started again
 //!                 │                        │ what it did
 //!                 ▼                        ▼
 //!              verdict  ◀───────────── ledger (never killed)
@@ -26,10 +26,11 @@ use waybill_bus::{
 };
 use waybill_core::{
     card::Draft,
-    id::{AgentId, ProjectId},
+    id::{AgentId, BoxId, Name, ProjectId},
 };
 use waybill_kernel::{
-    agent, migrate, outbox,
+    agent::{self, NewAgent, Stay},
+    migrate, outbox, resource,
     turn::{self, DispatchRequest},
     work::{self, Kernel},
 };
@@ -55,7 +56,7 @@ use crew::{Crew, LedgerKeeper, Place};
 use dice::Dice;
 use ledger::{Entry, Ledger};
 use mutant::Mutant;
-use process::{Role, target};
+use process::{PROFILE, Role, target};
 use proxy::{Mode, Proxy};
 use schedule::{Fault, Plan, strength};
 use script::Script;
@@ -111,6 +112,7 @@ struct Project {
     project_id: ProjectId,
     agents: Vec<AgentId>,
     children: Vec<AgentId>,
+    profile_box_id: BoxId,
 }
 
 impl Storm {
@@ -140,9 +142,23 @@ impl Storm {
             let mut work = kernel.begin(project_id).await?;
             let make = || (0..AGENTS).map(|_| AgentId::new()).collect::<Vec<_>>();
             let (agents, children) = (make(), make());
-            agent::create(&mut work, &[agents.clone(), children.clone()].concat(), &target("llm")).await?;
+            let profile = serde_json::json!({ "profile": {
+                "name": PROFILE, "worker_target": "llm", "system_prompt_template": "",
+                "allowed_internal_tools": ["fork_join"], "delegation_policy": { "target_profiles": [PROFILE] },
+                "llm_config": { "provider": "openai_chat", "model": "m" } } });
+            resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
+            let profile_name: Name = PROFILE.parse()?;
+            let profile_box_id = resource::profile(&mut work, &profile_name).await?.profile_box_id;
+            let of_profile = |agent_id: &AgentId| NewAgent {
+                agent_id: *agent_id,
+                profile_name: Some(profile_name.clone()),
+                worker_target: target("llm"),
+                cloned_from: None,
+            };
+            let roster: Vec<NewAgent> = agents.iter().chain(&children).map(of_profile).collect();
+            agent::provision(&mut work, &roster, Stay::Plain, None).await?;
             work.commit().await?;
-            houses.push(Project { project_id, agents, children });
+            houses.push(Project { project_id, agents, children, profile_box_id });
         }
         let keeper = LedgerKeeper::start(&folder.join("ledger"))?;
         let mut places = Vec::new();
@@ -218,7 +234,7 @@ impl Storm {
                 figures.push(Figure::new(what, n.load(Relaxed) as f64, "faults", Bar::AtLeast(least as f64)));
             }
         };
-        count("kills of workers, tools, sweeps and relays", &self.counts.kills, plan.kills * 2 / 3);
+        count("kills of workers, tools, orchestrators, sweeps and relays", &self.counts.kills, plan.kills * 2 / 3);
         count("processes frozen for longer than their lease", &self.counts.freezes, plan.freezes * 2 / 3);
         count("partitions for longer than the lease", &self.counts.partitions, plan.partitions * 2 / 3);
         count("kills of NATS", &self.counts.nats_kills, plan.nats_kills);
@@ -353,7 +369,9 @@ impl Storm {
         loop {
             let open = async {
                 let mut admin = PgConnection::connect(&self.postgres.server.admin_url(DATABASE)).await?;
-                sqlx::query_scalar::<_, bool>("select exists (select from state.turns where status = 'open')")
+                sqlx::query_scalar::<_, bool>(
+                    "select exists (select from state.turns where status = 'open') or exists (select from state.pmo_batches where stopping)",
+                )
                     .fetch_one(&mut admin)
                     .await
             };
@@ -426,6 +444,7 @@ async fn ask(plan: Plan, kernel: Kernel, houses: Arc<Vec<Project>>, ledger: Arc<
             let card = Draft::instruction(&serde_json::to_string(&script)?).seal()?;
             let request = DispatchRequest {
                 emit_state_event: dice.chance(0.1),
+                profile_box_id: Some(house.profile_box_id),
                 ..DispatchRequest::instructed(house.agents[dice.one_of(AGENTS)], card.card_id())
             };
             let (kernel, ledger, project_id) = (kernel.clone(), ledger.clone(), house.project_id);

@@ -5,28 +5,29 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use serde_json::json;
 use tokio::time::sleep;
 use waybill_bus::{
     feed::{Config as FeedConfig, NatsFeed},
     nats::Nats,
 };
 use waybill_core::{
-    card::{CallContent, CardType, Content, Draft, NewCard, Reading, Role as Speaker},
+    bus::PMO,
+    card::{CallContent, CardType, Content, Draft, NewCard, Role as Speaker},
     card_box::Span,
-    id::{AgentId, BatchId, CardId, StepId, Target, ToolCallId, TurnId},
+    id::{CardId, StepId, Target, ToolCallId, TurnId},
     turn::{ClaimToken, End, MessageType},
 };
 use waybill_kernel::{
-    batch::{self, Fork, Task},
     call::ClaimedCall,
-    card, card_box,
+    card_box,
     intake::{self, Holding, Intake, Order},
     sweep,
-    turn::{self, Call, Claimed, DispatchRequest, Ending, Error, Report, Step},
+    turn::{self, Call, Claimed, Ending, Error, Report, Step},
     work::{self, Kernel},
 };
-use waybill_orchestrator::{relay, watch};
+use waybill_orchestrator::{command, relay, watch};
 
 use super::{
     dice::Dice,
@@ -39,22 +40,27 @@ use super::{
 pub enum Role {
     Worker,
     Tool,
+    Orchestrator,
     Sweep,
     Relay,
 }
 
 impl Role {
-    pub const ALL: [Role; 4] = [Role::Worker, Role::Tool, Role::Sweep, Role::Relay];
+    pub const ALL: [Role; 5] = [Role::Worker, Role::Tool, Role::Orchestrator, Role::Sweep, Role::Relay];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Role::Worker => "worker",
             Role::Tool => "tool",
+            Role::Orchestrator => "orchestrator",
             Role::Sweep => "sweep",
             Role::Relay => "relay",
         }
     }
 }
+
+/// Of everybody in a storm.
+pub const PROFILE: &str = "storm";
 
 /// What a process needs to know.
 #[derive(Clone, Debug)]
@@ -90,21 +96,18 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
         }
         Role::Tool => {
             let desk = Desk::open(&kernel, &post)?;
-            let forks = Intake::<ClaimedCall>::open(&kernel, target("fork"), config(&post, 4));
-            tokio::spawn(serve(desk.clone(), forks, true));
-            let tools = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
-            serve(desk, tools, false).await;
+            let mut tools = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
+            loop {
+                let holding = tools.next().await;
+                let desk = desk.clone();
+                tokio::spawn(async move { desk.call(holding).await });
+            }
+        }
+        Role::Orchestrator => {
+            command::run(&kernel, &command::Config { lease: post.lease, ..command::Config::default() }).await;
         }
     }
     Ok(())
-}
-
-async fn serve(desk: Desk, mut intake: Intake<ClaimedCall>, forks: bool) {
-    loop {
-        let holding = intake.next().await;
-        let desk = desk.clone();
-        tokio::spawn(async move { desk.call(holding, forks).await });
-    }
 }
 
 pub fn target(name: &str) -> Target {
@@ -204,6 +207,9 @@ impl Desk {
                 let status = if stopping { End::Canceled } else { End::Success };
                 return self.finish(claimed, status, script::answers(&output)).await;
             };
+            if *op == Op::Fail {
+                return self.finish(claimed, End::Failed, 0).await;
+            }
             let step = step(place, op)?;
             let card_id = step.cards[0].card_id();
             let written = known!({
@@ -263,11 +269,11 @@ impl Desk {
         error.into()
     }
 
-    async fn call(&self, holding: Holding<ClaimedCall>, forks: bool) {
+    async fn call(&self, holding: Holding<ClaimedCall>) {
         let tool_call_id = holding.claimed.tool_call_id;
         let lost = lost(&holding);
         let outcome = tokio::select! {
-            outcome = async { if forks { self.fork(&holding.claimed).await } else { self.answer(&holding.claimed).await } } => outcome,
+            outcome = self.answer(&holding.claimed) => outcome,
             () = lost => return,
         };
         if let Err(trouble) = outcome {
@@ -302,63 +308,6 @@ impl Desk {
         }
         Ok(())
     }
-
-    /// Opens a batch, or finds it open, and dispatches its children.
-    async fn fork(&self, claimed: &ClaimedCall) -> Result<()> {
-        let asked = known!({
-            let mut work = self.kernel.begin(claimed.project_id).await?;
-            let read = card::fetch(&mut work, &[claimed.tool_call_card_id], None).await;
-            read.map_err(|_| Error::TryAgain(sqlx::Error::PoolTimedOut))
-        })?;
-        let arguments = asked.found.iter().find_map(|reading| match reading {
-            Reading::Live(card) => match &card.content {
-                Content::ToolCall(call) => Some(call.arguments.clone()),
-                _ => None,
-            },
-            Reading::Gone(_) => None,
-        });
-        let agents: Vec<AgentId> = serde_json::from_str(&arguments.context("a fork names its agents")?)?;
-        let tasks = agents.into_iter().map(|agent_id| Task { agent_id, agent_turn_id: TurnId::new() }).collect();
-        let fork = Fork { batch_id: BatchId::new(), fail_fast: false, timeout: Duration::from_secs(600), tasks };
-        let opened = known!({
-            let mut alone = self.kernel.alone(claimed.project_id).await?;
-            batch::open(&mut alone, claimed.tool_call_id, claimed.claim_token, &fork).await
-        })?;
-        let tasks = if opened.duplicate {
-            known!({
-                let mut work = self.kernel.begin(claimed.project_id).await?;
-                batch::tasks(&mut work, opened.batch_id).await
-            })?
-        } else {
-            fork.tasks
-        };
-        let (mut requests, mut cards) = (Vec::new(), Vec::new());
-        for (task_index, task) in tasks.iter().enumerate() {
-            let card = Draft::instruction(&serde_json::to_string(&Script::task())?).seal()?;
-            requests.push(DispatchRequest {
-                agent_turn_id: task.agent_turn_id,
-                parent_agent_turn_id: Some(claimed.agent_turn_id),
-                parent_tool_call_id: Some(claimed.tool_call_id),
-                batch_id: Some(opened.batch_id),
-                task_index: Some(i32::try_from(task_index)?),
-                recursion_depth: 1,
-                ..DispatchRequest::instructed(task.agent_id, card.card_id())
-            });
-            cards.push(card);
-        }
-        known!({
-            let mut alone = self.kernel.alone(claimed.project_id).await?;
-            turn::enqueue(&mut alone, &requests, &cards).await
-        })?;
-        for request in &requests {
-            self.ledger.note(&Entry::Accepted { turn_id: request.agent_turn_id, ready: false });
-        }
-        known!({
-            let mut alone = self.kernel.alone(claimed.project_id).await?;
-            batch::dispatched(&mut alone, claimed.tool_call_id, claimed.claim_token).await
-        })?;
-        Ok(())
-    }
 }
 
 fn step(place: usize, op: &Op) -> Result<Step> {
@@ -370,7 +319,7 @@ fn step(place: usize, op: &Op) -> Result<Step> {
         let card = Draft::new(CardType::tool_call(), Speaker::Assistant, Content::ToolCall(content)).seal()?;
         calls.push(Call {
             tool_call_id: ToolCallId::new(),
-            target: target(tool),
+            target: target(if tool == "fork_join" { PMO } else { tool }),
             tool_call_card_id: card.card_id(),
             timeout,
         });
@@ -378,14 +327,26 @@ fn step(place: usize, op: &Op) -> Result<Step> {
     };
     const LONG: Duration = Duration::from_secs(900);
     match op {
-        Op::Think => {}
+        Op::Think | Op::Fail => {}
         Op::Call(n) => {
             for _ in 0..*n {
                 cards.push(call("tool", "{}".to_owned(), LONG)?);
             }
         }
         Op::Wait => cards.push(call("nobody", "{}".to_owned(), Duration::from_secs(1))?),
-        Op::Fork(agents) => cards.push(call("fork", serde_json::to_string(agents)?, LONG)?),
+        Op::Fork { tasks, fail_fast } => {
+            let task = |task: &script::Task| -> Result<_> {
+                let (strategy, target_ref) = match task.agent_id {
+                    Some(agent_id) => ("reuse", agent_id.to_string()),
+                    None => ("new", PROFILE.to_owned()),
+                };
+                let instruction = serde_json::to_string(&task.script)?;
+                Ok(json!({ "target_strategy": strategy, "target_ref": target_ref, "instruction": instruction }))
+            };
+            let tasks: Vec<_> = tasks.iter().map(task).collect::<Result<_>>()?;
+            let arguments = json!({ "tasks": tasks, "fail_fast": fail_fast, "deadline_seconds": 600 });
+            cards.push(call("fork_join", arguments.to_string(), LONG)?);
+        }
     }
     let suspend = !calls.is_empty();
     Ok(Step { step_id: StepId::new(), cards, calls, suspend, receipt: None })

@@ -13,7 +13,7 @@ pub struct Plan {
     pub turns: usize,
     pub duration: Duration,
     pub lease: Duration,
-    /// Of workers, tools, sweeps and relays.
+    /// Of workers, tools, orchestrators, sweeps and relays.
     pub kills: usize,
     /// Longer than the lease.
     pub freezes: usize,
@@ -46,12 +46,20 @@ pub const fn strength(role: Role) -> usize {
         Role::Worker => 4,
         // Of two, one may be frozen while the other is cut off: an outage of sweeping, in which nothing is taken for lost.
         Role::Sweep => 3,
-        Role::Tool | Role::Relay => 2,
+        Role::Tool | Role::Orchestrator | Role::Relay => 2,
     }
 }
 
-const MOSTLY_WORKERS: [Role; 7] =
-    [Role::Worker, Role::Worker, Role::Worker, Role::Tool, Role::Tool, Role::Sweep, Role::Relay];
+const MOSTLY_WORKERS: [Role; 8] = [
+    Role::Worker,
+    Role::Worker,
+    Role::Worker,
+    Role::Tool,
+    Role::Orchestrator,
+    Role::Orchestrator,
+    Role::Sweep,
+    Role::Relay,
+];
 
 impl Plan {
     /// The faults, in order of time.

@@ -20,8 +20,18 @@ pub enum Op {
     Call(usize),
     /// Ask somebody who is never there, and wait for the timeout.
     Wait,
-    /// Give a task to each of these agents, and wait for all.
-    Fork(Vec<AgentId>),
+    /// Give a task to each of these, and wait for all; or, where one is to fail, for that one.
+    Fork { tasks: Vec<Task>, fail_fast: bool },
+    /// Come to a bad end.
+    Fail,
+}
+
+/// Who is to do it, and what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// None: somebody new.
+    pub agent_id: Option<AgentId>,
+    pub script: Script,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,15 +56,21 @@ impl Script {
             }
             _ => {
                 let first = dice.one_of(children.len());
-                ops.push(Op::Fork((0..1 + dice.one_of(4)).map(|n| children[(first + n) % children.len()]).collect()));
+                let fail_fast = dice.chance(0.2);
+                let mut tasks: Vec<Task> = (0..1 + dice.one_of(4))
+                    .map(|n| Task {
+                        agent_id: dice.chance(0.5).then(|| children[(first + n) % children.len()]),
+                        script: Script { ops: vec![Op::Think; 1 + 4 * usize::from(fail_fast)] },
+                    })
+                    .collect();
+                if fail_fast {
+                    let fails = dice.one_of(tasks.len());
+                    tasks[fails].script = Script { ops: vec![Op::Think, Op::Fail] };
+                }
+                ops.push(Op::Fork { tasks, fail_fast });
             }
         }
         Script { ops }
-    }
-
-    /// A script for a task of a batch.
-    pub fn task() -> Script {
-        Script { ops: vec![Op::Think] }
     }
 
     pub fn read(context: &[Placed]) -> Result<Script> {

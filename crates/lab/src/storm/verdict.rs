@@ -13,9 +13,15 @@ use super::ledger::{Entry, Line};
 use crate::figure::{Bar, Figure};
 
 /// What the database says of itself: each must be 0.
-const WRONG: [(&str, &str); 14] = [
+const WRONG: [(&str, &str); 18] = [
     ("turns that have not ended", "select count(*) from state.turns where status = 'open'"),
-    ("turns that did not succeed", "select count(*) from state.turns where status not in ('open', 'success')"),
+    (
+        "turns that did not succeed, outside of batches in which one was to fail",
+        "select count(*)
+           from state.turns t
+           left join state.pmo_batches b on b.project_id = t.project_id and b.batch_id = t.batch_id
+          where t.status not in ('open', 'success') and b.fail_fast is not true",
+    ),
     (
         "ended turns whose deliverable is not the last card of the output box",
         "select count(*)
@@ -118,7 +124,48 @@ const WRONG: [(&str, &str); 14] = [
     ),
     (
         "batches that closed otherwise than by their last child",
-        "select count(*) from state.pmo_batches where status not in ('open', 'success')",
+        "select count(*) from state.pmo_batches where status <> 'open' and status <> case when fail_fast then 'failed' else 'success' end",
+    ),
+    (
+        "batches that did not report exactly once",
+        "select count(*)
+           from state.pmo_batches b
+          where 1 <> (select count(*) from state.execution_edges e
+                       where e.project_id = b.project_id and e.correlation_id = b.batch_id
+                         and e.primitive = 'join' and e.edge_phase = 'response')
+             or 1 <> (select count(*) from state.execution_edges e
+                       where e.project_id = b.project_id and e.correlation_id = b.tool_call_id
+                         and e.primitive = 'report' and e.edge_phase = 'response')",
+    ),
+    (
+        "results of batches that are not complete and in task order",
+        "select count(*)
+           from state.pmo_batches b
+           join state.execution_edges e on e.project_id = b.project_id and e.correlation_id = b.batch_id
+                and e.primitive = 'join' and e.edge_phase = 'response'
+           join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
+          where (select coalesce(jsonb_agg(r -> 'task_index' order by n), '[]')
+                   from jsonb_array_elements(c.content::jsonb -> 'result' -> 'results') with ordinality as r (r, n))
+                <> (select jsonb_agg(i) from generate_series(0, b.n_tasks - 1) i)
+             or exists (select from jsonb_array_elements(c.content::jsonb -> 'result' -> 'results') r
+                          join state.pmo_batch_tasks k on k.project_id = b.project_id and k.batch_id = b.batch_id
+                               and k.task_index = (r ->> 'task_index')::int
+                         where r ->> 'status' = 'success' and r ->> 'deliverable_card_id' is distinct from k.deliverable_card_id::text)",
+    ),
+    (
+        "children that took more than one step after their batch had ended",
+        "select count(*)
+           from state.pmo_batches b
+           join state.execution_edges e on e.project_id = b.project_id and e.correlation_id = b.batch_id
+                and e.primitive = 'join' and e.edge_phase = 'response'
+           join state.turns t on t.project_id = b.project_id and t.batch_id = b.batch_id
+          where 1 < (select count(*) from state.agent_steps s
+                      where s.project_id = t.project_id and s.agent_turn_id = t.agent_turn_id and s.outcome <> 'finished'
+                        and s.created_at > pg_xact_commit_timestamp(e.xmin))",
+    ),
+    (
+        "agents that were made for a task and still have a head",
+        "select count(*) from state.agent_state_head where ephemeral",
     ),
 ];
 

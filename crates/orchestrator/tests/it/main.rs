@@ -1,6 +1,8 @@
-//! The sweeps and the relay, against a real PostgreSQL and a real NATS.
+//! The commands, the sweeps and the relay, against a real PostgreSQL and a real NATS.
 
 #![allow(clippy::unwrap_used)]
+
+mod commands;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

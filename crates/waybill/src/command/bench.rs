@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{bells, card_box, compose, turns},
+    bench::{bells, card_box, compose, fork, turns},
     figure::Bar,
 };
 
@@ -41,6 +41,17 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// What a fork costs: commits and rows for each child, growth with their number, fairness between batches.
+    ///
+    /// Starts a private NATS, and a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Fork {
+        /// Children of the largest fork.
+        #[arg(long, default_value_t = 10_000)]
+        children: usize,
+        /// The size for CI: 1,000 children, once.
+        #[arg(long)]
+        short: bool,
+    },
     /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -70,6 +81,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             Command::Compose { messages, short } => {
                 ensure!(messages >= 100, "--messages {messages}: at least 100, or there is nothing to measure");
                 compose::run(compose::Options { messages, samples: if short { 20 } else { 100 } }).await
+            }
+            Command::Fork { children, short } => {
+                ensure!((1_000..=20_000).contains(&children), "--children {children}: 1,000 to 20,000");
+                let long = fork::Options { children, rounds: 3 };
+                fork::run(if short { fork::Options { children: 1_000, rounds: 1 } } else { long }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");

@@ -9,10 +9,10 @@ use waybill_core::{
     id::CardId,
     json,
 };
-use waybill_kernel::{card, migrate};
+use waybill_kernel::{card, handover, migrate};
 
 use crate::{
-    connect::{Owner, Service, project_id},
+    connect::{Owner, Place, Service, project_id},
     output,
 };
 
@@ -27,6 +27,15 @@ pub(crate) enum Command {
         project: String,
         #[command(flatten)]
         service: Service,
+    },
+    /// Everybody who could see a card, and why: whom it was handed to, by whom; who was granted it; whose children wrote it.
+    Sight {
+        #[arg(value_name = "CARD")]
+        card_id: CardId,
+        #[arg(long, default_value_t = 1000)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
     },
     /// Destroy the content of cards for good. Id, hash, lineage and the reason stay.
     Erase {
@@ -47,6 +56,7 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
+        Command::Sight { card_id, most, place } => sight(card_id, most, &place, as_json).await,
         Command::Show { card_ids, project, service } => show(&card_ids, &project, &service).await,
         Command::Erase { card_ids, project, reason, service, owner } => {
             let project_id = project_id(&service.kernel().await?, &project).await?;
@@ -66,6 +76,30 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {
+    let seen = handover::sight(&mut place.begin().await?, card_id, most).await?;
+    if as_json {
+        output::json(&seen)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["agent_id", "right", "why", "from", "turn", "box", "place"],
+        seen.into_iter().map(|sight| {
+            let from = sight.source_agent_id.map(|agent_id| agent_id.to_string()).or(sight.granted_by);
+            [
+                sight.agent_id.to_string(),
+                sight.via,
+                sight.rule.unwrap_or_default(),
+                from.unwrap_or_default(),
+                sight.agent_turn_id.map(|turn_id| turn_id.to_string()).unwrap_or_default(),
+                sight.box_id.to_string(),
+                sight.place.to_string(),
+            ]
+        }),
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn show(card_ids: &[CardId], project: &str, service: &Service) -> Result<ExitCode> {

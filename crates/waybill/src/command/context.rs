@@ -7,17 +7,14 @@ use std::{
 };
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::json;
 use waybill_context::{call::Call, diff};
-use waybill_core::id::{Malformed, ProjectId, StepId, TurnId};
-use waybill_kernel::work::Kernel;
+use waybill_core::id::{CardId, Malformed, StepId, TurnId};
+use waybill_kernel::handover;
 use waybill_worker::replay;
 
-use crate::{
-    connect::{Service, project_id},
-    output,
-};
+use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -38,6 +35,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Which handover put a card before a turn: by which rule, from whom, out of which box, by which right.
+    ///
+    /// Exits with 1 where the turn does not have the card.
+    Why {
+        #[arg(value_name = "CARD")]
+        card_id: CardId,
+        #[arg(long)]
+        turn: TurnId,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Compare two calls: by set, order and tokens, and where a prompt cache stops being of use.
     Diff {
         left: CallId,
@@ -45,15 +53,6 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// Slug or id.
-    #[arg(long)]
-    project: String,
-    #[command(flatten)]
-    service: Service,
 }
 
 /// `TURN/STEP`, or `TURN` for its last call.
@@ -76,44 +75,62 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::List { turn_id, place } => list(turn_id, &place, as_json).await?,
         Command::Show { call, request, place } => {
-            let call = place.open().await?.render(call).await?;
+            let call = render(&place, call).await?;
             if request {
                 io::stdout().write_all(&call.request)?;
             } else {
                 show(&call, as_json)?;
             }
         }
+        Command::Why { card_id, turn, place } => return why(card_id, turn, &place, as_json).await,
         Command::Diff { left, right, place } => {
-            let desk = place.open().await?;
-            let (left, right) = (desk.render(left).await?, desk.render(right).await?);
+            let (left, right) = (render(&place, left).await?, render(&place, right).await?);
             print_diff(&diff::diff(&left, &right), as_json)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-struct Desk {
-    kernel: Kernel,
-    project_id: ProjectId,
+async fn render(place: &Place, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
+    let (kernel, project_id) = place.open().await?;
+    Ok(replay::replay(&kernel, project_id, turn_id, step_id).await?)
 }
 
-impl Place {
-    async fn open(&self) -> Result<Desk> {
-        let kernel = self.service.kernel().await?;
-        let project_id = project_id(&kernel, &self.project).await?;
-        Ok(Desk { kernel, project_id })
+/// Which handover put a card before a turn.
+async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> Result<ExitCode> {
+    let found = handover::why(&mut place.begin().await?, card_id, turn_id).await?;
+    if as_json {
+        output::json(&found)?;
+    } else if found.is_empty() {
+        println!("turn {turn_id} does not have card {card_id}");
+    } else {
+        output::table(
+            ["rule", "argument", "tool", "from", "box", "upto", "right", "place"],
+            found.iter().map(|why| {
+                let from = match (why.rule.as_str(), why.source_agent_id) {
+                    ("wrote", _) => "itself".to_owned(),
+                    (_, Some(agent_id)) => agent_id.to_string(),
+                    (_, None) => "a person".to_owned(),
+                };
+                [
+                    why.rule.clone(),
+                    why.arg_key.clone().unwrap_or_default(),
+                    why.tool_suffix.clone().unwrap_or_default(),
+                    from,
+                    why.source_box_id.unwrap_or(why.box_id).to_string(),
+                    why.upto.map(|upto| upto.to_string()).unwrap_or_default(),
+                    why.via.clone().unwrap_or_default(),
+                    why.place.to_string(),
+                ]
+            }),
+        );
     }
-}
-
-impl Desk {
-    async fn render(&self, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
-        Ok(replay::replay(&self.kernel, self.project_id, turn_id, step_id).await?)
-    }
+    Ok(if found.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 async fn list(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
-    let desk = place.open().await?;
-    let listed = replay::list(&desk.kernel, desk.project_id, turn_id).await?;
+    let (kernel, project_id) = place.open().await?;
+    let listed = replay::list(&kernel, project_id, turn_id).await?;
     if as_json {
         for (step_id, receipt) in &listed {
             output::json(&json!({ "step_id": step_id, "receipt": receipt }))?;

@@ -17,6 +17,7 @@ pub(crate) enum Command {
     },
     Worker(Arguments),
     Tool(Arguments),
+    Orchestrator(Arguments),
     Sweep(Arguments),
     Relay(Arguments),
 }
@@ -54,6 +55,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Worker(arguments) => (Role::Worker, arguments),
         Command::Tool(arguments) => (Role::Tool, arguments),
+        Command::Orchestrator(arguments) => (Role::Orchestrator, arguments),
         Command::Sweep(arguments) => (Role::Sweep, arguments),
         Command::Relay(arguments) => (Role::Relay, arguments),
     };

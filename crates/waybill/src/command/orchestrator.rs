@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use waybill_bus::feed::{Config as FeedConfig, NatsFeed};
 use waybill_kernel::sweep;
-use waybill_orchestrator::{relay, watch};
+use waybill_orchestrator::{command, relay, watch};
 
 use crate::{
     command::admin::WEEKS_AHEAD,
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
-    /// Only the sweeps, or only the relay of events. Without it, both; the relay needs NATS.
+    /// Only one of its parts. Without it, all; the relay of events needs NATS.
     #[arg(long)]
     only: Option<Part>,
     /// Seconds that a process may be out of reach before others get what it holds. The same for all processes.
@@ -33,6 +33,8 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Part {
+    /// What agents ask for: delegate, fork, …
+    Commands,
     Sweep,
     Relay,
 }
@@ -49,19 +51,28 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     if arguments.only == Some(Part::Relay) && feed.is_none() {
         bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
     }
+    let runs = |part| arguments.only.is_none_or(|only| only == part);
+    let command_config = command::Config { lease, ..command::Config::default() };
+    let answering = async {
+        match runs(Part::Commands) {
+            true => command::run(&kernel, &command_config).await,
+            false => std::future::pending().await,
+        }
+    };
     let sweeping = async {
-        match arguments.only {
-            Some(Part::Relay) => std::future::pending().await,
-            _ => watch::run(&kernel, &watch_config).await,
+        match runs(Part::Sweep) {
+            true => watch::run(&kernel, &watch_config).await,
+            false => std::future::pending().await,
         }
     };
     let relaying = async {
         match &feed {
-            Some(feed) if arguments.only != Some(Part::Sweep) => relay::run(&kernel, feed, &relay_config).await,
+            Some(feed) if runs(Part::Relay) => relay::run(&kernel, feed, &relay_config).await,
             _ => std::future::pending().await,
         }
     };
     tokio::select! {
+        _ = answering => {}
         _ = sweeping => {}
         _ = relaying => {}
         heard = interrupted() => heard?,

@@ -29,7 +29,7 @@ use waybill_worker::{
     gather::{Setting, gather},
 };
 
-fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+pub(crate) fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waybill"));
     command
         .args(arguments)
@@ -39,18 +39,18 @@ fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command.envs(environment.iter().copied()).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[track_caller]
-fn json(output: &Output) -> Value {
+pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 32] = [
+    let commands: [&[&str]; 41] = [
         &[],
         &["migrate"],
         &["doctor"],
@@ -59,13 +59,22 @@ fn every_command_explains_itself() {
         &["project", "list"],
         &["card", "show"],
         &["card", "erase"],
+        &["card", "sight"],
+        &["agent", "provision"],
+        &["agent", "list"],
+        &["grant", "give"],
+        &["grant", "revoke"],
+        &["grant", "list"],
+        &["grant", "refusals"],
         &["apply"],
         &["resource", "list"],
         &["resource", "show"],
         &["context", "list"],
         &["context", "show"],
         &["context", "diff"],
+        &["context", "why"],
         &["bench", "compose"],
+        &["bench", "fork"],
         &["admin"],
         &["admin", "quarantine", "list"],
         &["admin", "quarantine", "retry"],
@@ -324,7 +333,7 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let swept = waybill(&["admin", "sweep", "--json"], &urls);
     assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
     let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
-    assert_eq!(json(&extended)["made"], 10, "two more weeks of five tables: {extended:?}");
+    assert_eq!(json(&extended)["made"], 12, "two more weeks of five tables: {extended:?}");
     assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
 }
 

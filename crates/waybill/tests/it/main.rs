@@ -5,3 +5,4 @@
 mod cli;
 mod house;
 mod lint;
+mod team;

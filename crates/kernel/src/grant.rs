@@ -1,0 +1,190 @@
+//! Who may read which box (SE-3): what was made for an agent, handed to it, granted to it, or written by children it waited for.
+//! Every grant, every use of a right and every refusal is on record.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use waybill_core::id::{AgentId, BoxId, GrantId, RefusalId};
+
+use crate::work::UnitOfWork;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no box {0} in this project")]
+    NoBox(BoxId),
+    #[error("there is no agent {0} on the roster of this project")]
+    NoAgent(AgentId),
+    #[error("there is no grant {0}, or it was revoked before")]
+    NotFound(GrantId),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// How far a box may be read, and why.
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct Readable {
+    pub box_id: BoxId,
+    pub length: i64,
+    /// None: it may not be read.
+    pub upto: Option<i64>,
+    /// `own`, `handed`, `granted`, `joined`, or `asked` where a person asks.
+    pub via: Option<String>,
+}
+
+/// How far an agent may read boxes; none for the agent: a person asks. A box that is not there is not in the answer.
+pub async fn readable(
+    work: &mut UnitOfWork,
+    agent_id: Option<AgentId>,
+    box_ids: &[BoxId],
+) -> sqlx::Result<HashMap<BoxId, Readable>> {
+    if box_ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let project_id = work.project_id();
+    let rows: Vec<Readable> = sqlx::query_as("select box_id, length, upto, via from state.readable($1, $2, $3)")
+        .bind(project_id)
+        .bind(agent_id)
+        .bind(box_ids)
+        .fetch_all(&mut **work)
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.box_id, row)).collect())
+}
+
+/// What somebody decided outside of any handover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+pub struct Grant {
+    pub grant_id: GrantId,
+    pub agent_id: AgentId,
+    pub box_id: BoxId,
+    /// None: all of it, also what is yet to come.
+    pub upto: Option<i64>,
+    pub granted_by: String,
+    pub reason: String,
+    pub created_at: DateTime<Utc>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+/// Lets an agent read a box.
+pub async fn give(
+    work: &mut UnitOfWork,
+    agent_id: AgentId,
+    box_id: BoxId,
+    upto: Option<i64>,
+    granted_by: &str,
+    reason: &str,
+) -> Result<GrantId, Error> {
+    let (project_id, grant_id) = (work.project_id(), GrantId::new());
+    let (has_box, has_agent): (bool, bool) = sqlx::query_as(
+        "with known as materialized (
+           select exists (select from cardbox.boxes where project_id = $1 and box_id = $4) as box,
+                  exists (select from resource.project_agents where project_id = $1 and agent_id = $3 and retired_at is null) as agent
+         ), given as (
+           insert into state.grants (project_id, grant_id, agent_id, box_id, upto, granted_by, reason)
+           select $1, $2, $3, $4, $5, $6, $7 from known where known.box and known.agent
+         )
+         select box, agent from known",
+    )
+    .bind(project_id)
+    .bind(grant_id)
+    .bind(agent_id)
+    .bind(box_id)
+    .bind(upto)
+    .bind(granted_by)
+    .bind(reason)
+    .fetch_one(&mut **work)
+    .await?;
+    match (has_box, has_agent) {
+        (true, true) => Ok(grant_id),
+        (false, _) => Err(work.refuse(Error::NoBox(box_id))),
+        (true, false) => Err(work.refuse(Error::NoAgent(agent_id))),
+    }
+}
+
+/// Ends a grant. What was handed over by it stays where it is.
+pub async fn revoke(work: &mut UnitOfWork, grant_id: GrantId, revoked_by: &str) -> Result<(), Error> {
+    let project_id = work.project_id();
+    let ended = sqlx::query(
+        "update state.grants
+            set revoked_at = now(), revoked_by = $3
+          where project_id = $1 and grant_id = $2 and revoked_at is null",
+    )
+    .bind(project_id)
+    .bind(grant_id)
+    .bind(revoked_by)
+    .execute(&mut **work)
+    .await?;
+    if ended.rows_affected() == 1 { Ok(()) } else { Err(work.refuse(Error::NotFound(grant_id))) }
+}
+
+/// Grants, the newest first: of an agent, or of all.
+pub async fn list(work: &mut UnitOfWork, agent_id: Option<AgentId>, most: i64) -> Result<Vec<Grant>, Error> {
+    let project_id = work.project_id();
+    let grants = sqlx::query_as(
+        "select grant_id, agent_id, box_id, upto, granted_by, reason, created_at, revoked_at
+           from state.grants
+          where project_id = $1 and ($2::uuid is null or agent_id = $2)
+          order by grant_id desc
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(agent_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(grants)
+}
+
+/// What was asked for and refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+pub struct Refusal {
+    pub refusal_id: RefusalId,
+    pub agent_id: AgentId,
+    pub box_id: BoxId,
+    pub tool_suffix: String,
+    /// `not_found` or `forbidden`.
+    pub why: String,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Refusals, the newest first.
+pub async fn refusals(work: &mut UnitOfWork, most: i64) -> Result<Vec<Refusal>, Error> {
+    let project_id = work.project_id();
+    let refusals = sqlx::query_as(
+        "select refusal_id, agent_id, box_id, tool_suffix, why, created_at
+           from state.refusals
+          where project_id = $1
+          order by refusal_id desc
+          limit $2",
+    )
+    .bind(project_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(refusals)
+}
+
+/// Writes refusals down in a transaction of their own. Of the unit of work nothing can be committed any more.
+pub(crate) async fn record(
+    work: &mut UnitOfWork,
+    agent_id: AgentId,
+    tool_suffix: &str,
+    refused: &[(BoxId, &'static str)],
+) -> sqlx::Result<()> {
+    work.start_over("rollback").await?;
+    let project_id = work.project_id();
+    sqlx::query(
+        "insert into state.refusals (project_id, refusal_id, agent_id, box_id, tool_suffix, why)
+         select $1, r.refusal_id, $2, r.box_id, $3, r.why
+           from unnest($4::uuid[], $5::uuid[], $6::text[]) as r (refusal_id, box_id, why)",
+    )
+    .bind(project_id)
+    .bind(agent_id)
+    .bind(tool_suffix)
+    .bind(refused.iter().map(|_| RefusalId::new()).collect::<Vec<_>>())
+    .bind(refused.iter().map(|(box_id, _)| *box_id).collect::<Vec<_>>())
+    .bind(refused.iter().map(|(_, why)| *why).collect::<Vec<_>>())
+    .execute(&mut **work)
+    .await?;
+    work.start_over("commit").await
+}

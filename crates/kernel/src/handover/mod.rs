@@ -1,0 +1,56 @@
+//! Handing over (PM-4, PM-5, PM-12): the context box of a turn is packed on record, by reference, within the rights of whoever packs it.
+//!
+//! ```text
+//!   arguments ──rules──▶ cards            1 … n       what is asked
+//!   memory, boxes, session ──ranges──▶    n + 1 …     what went before
+//!   parent pointer                        last        who asks
+//! ```
+//! Each part is one row of `state.handovers`: which rule put it there, from which box, how far, by which right. It is also what gives the
+//! receiver the right to read that box, and pass it on.
+
+mod pack;
+mod trace;
+
+pub use pack::{Brings, Named, Pack, Packed, Packing, Prepared, Target, name, pack_context, prepare, targets, write};
+pub use trace::{Sight, Why, sight, why};
+use waybill_core::{
+    card::Invalid,
+    id::{BoxId, Name, SessionId},
+};
+
+use crate::{card, card_box};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    BadRequest(String),
+    #[error("argument `{arg_key}` cannot be a card")]
+    Argument { arg_key: String, source: Invalid },
+    #[error("there is no profile `{0}` in this project")]
+    NoProfile(Name),
+    #[error("there is no session {0} in this project")]
+    NoSession(SessionId),
+    #[error("there are no boxes {0:?} in this project")]
+    NoBox(Vec<BoxId>),
+    /// On record by the time this is returned.
+    #[error("boxes {0:?} are not this agent's, were not handed to it, and were not granted to it")]
+    Forbidden(Vec<BoxId>),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error(transparent)]
+    Box(#[from] card_box::Error),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+impl Error {
+    /// For whoever asked, in one word.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::BadRequest(_) | Error::Argument { .. } => "bad_request",
+            Error::NoProfile(_) | Error::NoSession(_) | Error::NoBox(_) => "not_found",
+            Error::Forbidden(_) => "forbidden",
+            Error::Card(_) | Error::Box(_) | Error::Db(_) => "error",
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Why a turn has a card, and who could see one (PM-12): each one query over what was written down when it was handed over.
+
+use serde::Serialize;
+use sqlx::FromRow;
+use waybill_core::id::{AgentId, BoxId, CardId, TurnId};
+
+use crate::work::UnitOfWork;
+
+/// What put a card before a turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+pub struct Why {
+    pub box_id: BoxId,
+    /// Where in that box.
+    pub place: i64,
+    /// The rule of the handover: `argument`, `memory`, `output`, `box`, `session` or `parent`; `wrote`: the turn itself did; `dispatched`: it
+    /// was dispatched with it, without a handover.
+    pub rule: String,
+    pub arg_key: Option<String>,
+    pub tool_suffix: Option<String>,
+    /// Who handed it over; none: a person.
+    pub source_agent_id: Option<AgentId>,
+    /// What it was taken from, how far, and by which right.
+    pub source_box_id: Option<BoxId>,
+    pub upto: Option<i64>,
+    pub via: Option<String>,
+}
+
+/// Every place where a turn has a card, and what put it there. Empty: it has not.
+pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) -> sqlx::Result<Vec<Why>> {
+    let project_id = work.project_id();
+    sqlx::query_as(
+        "with turn as materialized (
+           select context_box_id, output_box_id, source_agent_id from state.turns where project_id = $1 and agent_turn_id = $3
+         ), own as materialized (
+           select e.box_id, e.seq from cardbox.box_entries e where e.project_id = $1 and e.card_id = $2
+         ), place as (
+           select o.box_id, o.seq as place from own o
+            union all
+           select r.box_id, r.seq + o.seq - r.from_seq
+             from turn t
+            cross join own o
+            cross join lateral (
+                  select r.box_id, r.seq, r.from_seq
+                    from cardbox.box_entries r
+                   where r.project_id = $1 and r.box_id = t.context_box_id and r.source_box_id = o.box_id
+                     and o.seq between r.from_seq and r.to_seq
+                  offset 0) r
+         )
+         select p.box_id, p.place, coalesce(h.rule::text, case when p.box_id = t.output_box_id then 'wrote' else 'dispatched' end) as rule,
+                h.arg_key, h.tool_suffix,
+                case when p.box_id = t.context_box_id then coalesce(h.source_agent_id, t.source_agent_id) end as source_agent_id,
+                h.source_box_id, h.upto, h.via::text
+           from turn t
+           join place p on p.box_id in (t.context_box_id, t.output_box_id)
+           left join state.handovers h on h.project_id = $1 and h.context_box_id = p.box_id
+                and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+          order by p.box_id, p.place",
+    )
+    .bind(project_id)
+    .bind(card_id)
+    .bind(agent_turn_id)
+    .fetch_all(&mut **work)
+    .await
+}
+
+/// Somebody who could see a card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+pub struct Sight {
+    pub agent_id: AgentId,
+    /// The box it stands in, and where.
+    pub box_id: BoxId,
+    pub place: i64,
+    /// `own`: the box is the agent's; `handed`: it is what a turn of it was packed; `granted`; `joined`: a child of it wrote the box.
+    pub via: String,
+    pub agent_turn_id: Option<TurnId>,
+    /// Of the handover, or of the grant: which rule, or for what reason; and who.
+    pub rule: Option<String>,
+    pub source_agent_id: Option<AgentId>,
+    pub granted_by: Option<String>,
+}
+
+/// Everybody who could see a card, and why: whom boxes with it were made for or packed for, whom they are granted to, and whose children
+/// wrote them. Grants that were revoked count: they could.
+pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::Result<Vec<Sight>> {
+    let project_id = work.project_id();
+    sqlx::query_as(
+        "with own as materialized (
+           select e.box_id, e.seq from cardbox.box_entries e where e.project_id = $1 and e.card_id = $2
+         ), place as (
+           select o.box_id, o.seq as place from own o
+            union all
+           select r.box_id, r.seq + o.seq - r.from_seq
+             from own o
+            cross join lateral (
+                  select r.box_id, r.seq, r.from_seq
+                    from cardbox.box_entries r
+                   where r.project_id = $1 and r.source_box_id = o.box_id and o.seq between r.from_seq and r.to_seq
+                  offset 0) r
+         ), held as materialized (
+           select p.box_id, min(p.place) as place from place p group by p.box_id order by p.box_id limit $3
+         )
+         select b.agent_id, b.box_id, p.place, case when h.rule is null then 'own' else 'handed' end as via, b.agent_turn_id,
+                h.rule::text, h.source_agent_id, null::text as granted_by
+           from held p
+           join cardbox.boxes b on b.project_id = $1 and b.box_id = p.box_id and b.agent_id is not null
+           left join state.handovers h on h.project_id = $1 and h.context_box_id = p.box_id
+                and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+          union all
+         select g.agent_id, p.box_id, p.place, 'granted', null, g.reason, null, g.granted_by
+           from held p
+           join state.grants g on g.project_id = $1 and g.box_id = p.box_id and p.place <= coalesce(g.upto, p.place)
+          union all
+         select a.parent_agent_id, p.box_id, p.place, 'joined', b.agent_turn_id, null, b.agent_id, null
+           from held p
+           join cardbox.boxes b on b.project_id = $1 and b.box_id = p.box_id
+           join state.turns t on t.project_id = $1 and t.agent_turn_id = b.agent_turn_id
+           join state.pmo_batch_tasks k on k.project_id = $1 and k.batch_id = t.batch_id and k.task_index = t.task_index
+                and k.output_box_id = b.box_id and p.place <= k.output_length
+           join state.pmo_batches a on a.project_id = $1 and a.batch_id = t.batch_id
+          order by agent_id, box_id, via",
+    )
+    .bind(project_id)
+    .bind(card_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await
+}

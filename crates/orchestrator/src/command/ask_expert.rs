@@ -1,0 +1,63 @@
+//! `ask_expert` (PM-7): a question to somebody new, whose deliverable is the answer.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use waybill_core::{
+    handover::{ContextPacking, Handover, InheritContext, PackArgument},
+    resource::InternalTool,
+};
+use waybill_kernel::{batch::JoinsAs, work::Kernel};
+
+use super::{
+    Answer, Command, Error, Handler,
+    spawn::{self, Fan, Strategy, Task},
+};
+
+#[derive(Debug)]
+pub(super) struct AskExpert;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    expert_profile: String,
+    question: String,
+    #[serde(default)]
+    include_history: bool,
+    deadline_seconds: Option<f64>,
+}
+
+/// A question, and what the caller has written so far.
+fn handover() -> Handover {
+    Handover {
+        context_packing_config: ContextPacking { pack_arguments: vec![PackArgument::new("question")] },
+        inherit_context: InheritContext { include_boxes_from_args: vec!["history".to_owned()], include_parent: true },
+        ..Handover::default()
+    }
+}
+
+impl Handler for AskExpert {
+    fn tool(&self) -> InternalTool {
+        InternalTool::AskExpert
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let asked: Arguments = command.read()?;
+            let history = asked.include_history.then_some(command.asked.output_box_id);
+            let arguments = Map::from_iter([
+                ("question".to_owned(), Value::from(asked.question)),
+                ("history".to_owned(), spawn::boxed(history)),
+            ]);
+            let fan = Fan {
+                stage: 0,
+                joins_as: JoinsAs::One,
+                fail_fast: false,
+                deadline: spawn::deadline(asked.deadline_seconds)?,
+                handover: &handover(),
+                tasks: &[Task { target_strategy: Strategy::New, target_ref: asked.expert_profile, arguments }],
+            };
+            spawn::fan_out(kernel, command, fan).await
+        })
+    }
+}

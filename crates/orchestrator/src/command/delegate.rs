@@ -1,0 +1,104 @@
+//! `delegate_async` and `launch_principal` (PM-6, PM-7): one task for one agent, waited for or not.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use waybill_core::{card::Draft, handover::Handover, resource::InternalTool};
+use waybill_kernel::{batch::JoinsAs, handover, turn, work::Kernel};
+
+use super::{
+    Answer, Command, Error, Handler, answer, begin,
+    spawn::{self, Dispatch, Fan, Policy, Strategy, Task},
+};
+
+#[derive(Debug)]
+pub(super) struct DelegateAsync;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    #[serde(default)]
+    target_strategy: Strategy,
+    target_ref: String,
+    instruction: String,
+    #[serde(default)]
+    context_box_id: Value,
+    #[serde(default)]
+    wait: bool,
+    deadline_seconds: Option<f64>,
+}
+
+impl Handler for DelegateAsync {
+    fn tool(&self) -> InternalTool {
+        InternalTool::DelegateAsync
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let asked: Arguments = command.read()?;
+            let arguments = spawn::instruction(asked.instruction.into(), asked.context_box_id);
+            let task = Task { target_strategy: asked.target_strategy, target_ref: asked.target_ref, arguments };
+            if !asked.wait {
+                return send(kernel, command, task).await;
+            }
+            let fan = Fan {
+                stage: 0,
+                joins_as: JoinsAs::One,
+                fail_fast: false,
+                deadline: spawn::deadline(asked.deadline_seconds)?,
+                handover: &Handover::instruction(),
+                tasks: &[task],
+            };
+            spawn::fan_out(kernel, command, fan).await
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LaunchPrincipal;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Launch {
+    profile_name: String,
+    instruction: String,
+}
+
+impl Handler for LaunchPrincipal {
+    fn tool(&self) -> InternalTool {
+        InternalTool::LaunchPrincipal
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let asked: Launch = command.read()?;
+            let arguments = spawn::instruction(asked.instruction.into(), Value::Null);
+            let task = Task { target_strategy: Strategy::New, target_ref: asked.profile_name, arguments };
+            send(kernel, command, task).await
+        })
+    }
+}
+
+/// Dispatches and answers in one transaction: delivered again, the call is answered already and nothing is written.
+async fn send(kernel: &Kernel, command: &Command, task: Task) -> Result<Answer, Error> {
+    let mut work = begin(kernel, &command.call).await?;
+    let tasks = [task];
+    let addressed = spawn::address(&mut work, command, &tasks, false, Policy::Heeded).await?;
+    let to = &addressed[0];
+    let ids = spawn::mint(to);
+    let sent = Dispatch { to, ids, batch: None };
+    let handover = Handover::instruction();
+    let named = handover::name(&mut work, spawn::packing(command, &handover), [&tasks[0].arguments]).await?;
+    let dispatched = spawn::dispatch(&mut work, command, &handover, &[sent], &named).await?;
+    let result = json!({
+        "status": "accepted",
+        "agent_id": ids.agent_id,
+        "agent_turn_id": ids.agent_turn_id,
+        "turn_epoch": dispatched[0].turn_epoch,
+        "trace_id": command.asked.trace_id,
+    });
+    let card = Draft::tool_result(command.call.tool_call_id, "success", result).seal().map_err(turn::Error::from)?;
+    let answer = answer(&mut work, &command.call, "success", card).await?;
+    work.commit().await?;
+    Ok(answer)
+}

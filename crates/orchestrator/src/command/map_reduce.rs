@@ -1,0 +1,183 @@
+//! `map_reduce` (PM-11, CX-7): somebody plans, many work, somebody puts the results together. Three batches of one call; each but the last gives
+//! the call back, and what is to be done next is read from the batches that are over.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use waybill_core::{
+    card::{Content, Draft},
+    card_box::{Placed, Span},
+    handover::{ContextPacking, Handover, InheritContext, PackArgument},
+    id::{BoxId, StepId},
+    json,
+    resource::InternalTool,
+};
+use waybill_kernel::{
+    batch::{self, Batch, JoinsAs},
+    blackboard::{self, Patch},
+    call, card_box, handover, turn,
+    work::{Kernel, UnitOfWork},
+};
+
+use super::{
+    Answer, Command, Error, Handler, answer, begin,
+    spawn::{self, Fan, Strategy, Task},
+};
+
+#[derive(Debug)]
+pub(super) struct MapReduce;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    planner_profile: String,
+    worker_profile: String,
+    reducer_profile: String,
+    instruction: String,
+    #[serde(default)]
+    context_box_id: Value,
+    #[serde(default)]
+    fail_fast: bool,
+    deadline_seconds: Option<f64>,
+}
+
+const PLAN: i16 = 0;
+const MAP: i16 = 1;
+const REDUCE: i16 = 2;
+
+/// What is asked of everybody, the part of it that is this one's, and what may be read.
+fn handover() -> Handover {
+    let pack_arguments = vec![PackArgument::new("instruction"), PackArgument::new("part")];
+    Handover {
+        context_packing_config: ContextPacking { pack_arguments },
+        inherit_context: InheritContext {
+            include_boxes_from_args: vec!["context_box_id".to_owned(), "results_box_id".to_owned()],
+            include_parent: true,
+        },
+        ..Handover::default()
+    }
+}
+
+impl Handler for MapReduce {
+    fn tool(&self) -> InternalTool {
+        InternalTool::MapReduce
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let asked: Arguments = command.read()?;
+            let deadline = spawn::deadline(asked.deadline_seconds)?;
+            let mut work = begin(kernel, &command.call).await?;
+            let batches = batch::of_call(&mut work, command.call.tool_call_id).await?;
+            let (stage, tasks) = match batches.last() {
+                None => (PLAN, vec![asked.task(&asked.planner_profile, Value::Null, None)]),
+                // Somebody left it in the middle: the same tasks, of which some are dispatched.
+                Some(last) if last.status == "open" => {
+                    (last.stage, asked.tasks(&mut work, last.stage, &batches).await?)
+                }
+                Some(last) if last.status == "failed" || last.status == "timeout" => {
+                    return failed(work, command, last).await;
+                }
+                Some(last) => (last.stage + 1, asked.tasks(&mut work, last.stage + 1, &batches).await?),
+            };
+            if stage == REDUCE {
+                remember(&mut work, command, &batches).await?;
+            }
+            work.commit().await?;
+            let fan = Fan {
+                stage,
+                joins_as: if stage == REDUCE { JoinsAs::One } else { JoinsAs::Resume },
+                fail_fast: asked.fail_fast,
+                deadline: left(deadline, &batches),
+                handover: &handover(),
+                tasks: &tasks,
+            };
+            spawn::fan_out(kernel, command, fan).await
+        })
+    }
+}
+
+impl Arguments {
+    fn task(&self, profile: &str, part: Value, results_box_id: Option<BoxId>) -> Task {
+        let mut arguments = spawn::instruction(self.instruction.clone().into(), self.context_box_id.clone());
+        arguments.insert("part".to_owned(), part);
+        arguments.insert("results_box_id".to_owned(), spawn::boxed(results_box_id));
+        Task { target_strategy: Strategy::New, target_ref: profile.to_owned(), arguments }
+    }
+
+    /// What a stage is to do, as the stage before it says.
+    async fn tasks(&self, work: &mut UnitOfWork, stage: i16, batches: &[Batch]) -> Result<Vec<Task>, Error> {
+        let before = |stage: i16| batches.iter().find(|batch| batch.stage == stage).and_then(|b| b.results_box_id);
+        match stage {
+            PLAN => Ok(vec![self.task(&self.planner_profile, Value::Null, None)]),
+            MAP => {
+                let parts = plan(&read(work, before(PLAN)).await?)?;
+                Ok(parts.into_iter().map(|part| self.task(&self.worker_profile, part, None)).collect())
+            }
+            _ => Ok(vec![self.task(&self.reducer_profile, Value::Null, before(MAP))]),
+        }
+    }
+}
+
+async fn read(work: &mut UnitOfWork, results_box_id: Option<BoxId>) -> Result<Vec<Placed>, Error> {
+    let gone = || Error::refused("not_found", "the results of the stage before are gone");
+    let span = Span::whole(results_box_id.ok_or_else(gone)?);
+    card_box::read(work, span, None).await.map_err(|error| handover::Error::Box(error).into())
+}
+
+/// A list; or one under `parts`; or either as text.
+fn plan(results: &[Placed]) -> Result<Vec<Value>, Error> {
+    let said = results.first().and_then(|placed| placed.reading.live()).map(|card| match &card.content {
+        Content::Text(text) => json::parse(text.as_bytes()).unwrap_or(Value::Null),
+        other => serde_json::to_value(other).unwrap_or(Value::Null),
+    });
+    let parts = match said {
+        Some(Value::Array(parts)) => parts,
+        Some(Value::Object(mut fields)) => match fields.remove("parts") {
+            Some(Value::Array(parts)) => parts,
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    let message = "the planner's deliverable is no plan: a JSON list of parts, or `{\"parts\": […]}`";
+    if parts.is_empty() { Err(Error::refused("no_plan", message)) } else { Ok(parts) }
+}
+
+/// What the workers found joins the results of the caller's session (CX-9). Written again it changes nothing.
+async fn remember(work: &mut UnitOfWork, command: &Command, batches: &[Batch]) -> Result<(), Error> {
+    let Some(session_id) = command.asked.session_id else { return Ok(()) };
+    let Some(map) = batches.iter().find(|batch| batch.stage == MAP) else { return Ok(()) };
+    // Not for a call that is over, or somebody else's.
+    call::hold(work, &command.call).await?;
+    let card_ids = batch::deliverables(work, map.batch_id).await?;
+    let patch = Patch::default().reset(BoxId::new()).results(&card_ids);
+    // The call's own key: the step that called may have written a patch too.
+    let key: StepId = command.call.tool_call_id.to_string().parse().expect("an id is an id");
+    blackboard::patch(work, session_id, key, &patch).await?;
+    Ok(())
+}
+
+/// One deadline for all stages.
+fn left(deadline: Duration, batches: &[Batch]) -> Duration {
+    let Some(first) = batches.first() else { return deadline };
+    let last = batches.iter().filter_map(|batch| batch.closed_at).max().unwrap_or(first.created_at);
+    let spent = (last - first.created_at).to_std().unwrap_or_default();
+    deadline.saturating_sub(spent).max(Duration::from_secs(1))
+}
+
+async fn failed(mut work: UnitOfWork, command: &Command, batch: &Batch) -> Result<Answer, Error> {
+    let stage = match batch.stage {
+        PLAN => "plan",
+        MAP => "map",
+        _ => "reduce",
+    };
+    let mut result = Map::from_iter([("status".to_owned(), json!(batch.status)), ("stage".to_owned(), json!(stage))]);
+    result.insert("n_failed".to_owned(), json!(batch.n_failed));
+    result.insert("results_box_id".to_owned(), spawn::boxed(batch.results_box_id));
+    let card = Draft::tool_result(command.call.tool_call_id, &batch.status, Value::Object(result)).seal();
+    let answer = answer(&mut work, &command.call, &batch.status, card.map_err(turn::Error::from)?).await?;
+    work.commit().await?;
+    Ok(answer)
+}

@@ -1,0 +1,322 @@
+//! Commands: the calls that the orchestrator answers (PM-2, PM-11). They are rows in the kernel; the bus carries no work.
+//!
+//! ```text
+//!   claim ──▶ read what is asked, and by whom ──▶ the handler ──▶ answered, in the transaction that acts
+//!                                                     └─────────▶ a batch is open: its last child's end answers
+//! ```
+//! A fixed number of commands is in hand at a time. A handler keeps nothing: what it is to do next it reads from the database, so that
+//! whoever claims the call after it goes on where it stopped. A command that is delivered again acts once and is answered alike.
+//!
+//! A new flow is one file: a [`Handler`] with its own handover, made of [`spawn`]'s parts, and a line in [`handlers`].
+
+use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio::time::sleep;
+use waybill_core::{
+    bus::PMO,
+    card::{Draft, NewCard},
+    id::{AgentId, BatchId, CardId},
+    json,
+    resource::{InternalTool, Profile},
+    turn::MessageType,
+};
+use waybill_kernel::{
+    blackboard, call,
+    call::{Asked, ClaimedCall},
+    handover,
+    intake::{self, Holding, Intake, Order},
+    resource,
+    turn::{self, Report},
+    work::{self, Kernel, UnitOfWork},
+};
+
+mod ask_expert;
+mod delegate;
+mod fork_join;
+mod map_reduce;
+mod provision;
+pub mod spawn;
+
+/// How commands are answered.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub lease: Duration,
+    /// How many at a time.
+    pub most: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { lease: waybill_kernel::lease::LEASE, most: 8 }
+    }
+}
+
+/// A command, and who gave it.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub call: ClaimedCall,
+    pub asked: Asked,
+    /// Of the turn that calls.
+    pub profile: Profile,
+    pub arguments: Map<String, Value>,
+}
+
+impl Command {
+    /// Whoever gave it.
+    pub fn caller(&self) -> AgentId {
+        self.call.agent_id
+    }
+
+    /// The arguments as a handler knows them; what it does not know is refused.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        let read = serde_json::from_value(Value::Object(self.arguments.clone()));
+        read.map_err(|error| Error::bad_request(format!("the arguments of `{}`: {error}", self.asked.tool_name)))
+    }
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// With this card.
+    Answered(CardId),
+    /// Will be, by the last child of this batch.
+    Awaiting(BatchId),
+}
+
+/// One flow.
+pub trait Handler: Debug + Send + Sync {
+    /// What it is called by.
+    fn tool(&self) -> InternalTool;
+
+    /// Acts, and answers or leaves it to a batch. Asked again with the same call, it acts once.
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>>;
+}
+
+/// All flows.
+pub fn handlers() -> Vec<Box<dyn Handler>> {
+    vec![
+        Box::new(delegate::DelegateAsync),
+        Box::new(delegate::LaunchPrincipal),
+        Box::new(ask_expert::AskExpert),
+        Box::new(fork_join::ForkJoin),
+        Box::new(map_reduce::MapReduce),
+        Box::new(provision::ProvisionAgent),
+    ]
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Whoever asked is told, and may do something else.
+    #[error("{message}")]
+    Refused { code: &'static str, message: String },
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Handover(handover::Error),
+    #[error(transparent)]
+    Resource(resource::Error),
+    #[error(transparent)]
+    Blackboard(#[from] blackboard::Error),
+}
+
+impl Error {
+    pub fn refused(code: &'static str, message: impl Into<String>) -> Error {
+        Error::Refused { code, message: message.into() }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Error {
+        Error::refused("bad_request", message)
+    }
+
+    /// What whoever asked is told: `busy` may be tried again, `rejected` not. None: it is none of its business.
+    fn verdict(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Error::Refused { code, .. } => Some(("rejected", code)),
+            Error::Turn(turn::Error::Busy) => Some(("busy", "busy")),
+            Error::Turn(turn::Error::RecursionDepthExceeded { .. }) => Some(("rejected", "recursion_depth_exceeded")),
+            Error::Turn(turn::Error::NotFound(_)) => Some(("rejected", "not_found")),
+            Error::Turn(turn::Error::Card(_) | turn::Error::Invalid(_)) => Some(("rejected", "bad_request")),
+            Error::Handover(error) if error.code() != "error" => Some(("rejected", error.code())),
+            Error::Resource(resource::Error::NotFound { .. }) => Some(("rejected", "not_found")),
+            _ => None,
+        }
+    }
+
+    fn is_of_the_server(&self) -> bool {
+        matches!(self, Error::Turn(error) if error.is_of_the_server())
+    }
+}
+
+// What the database said is known by the kernel alone.
+impl From<handover::Error> for Error {
+    fn from(error: handover::Error) -> Error {
+        use waybill_kernel::{card, card_box};
+        match error {
+            handover::Error::Db(error)
+            | handover::Error::Card(card::Error::Db(error))
+            | handover::Error::Box(card_box::Error::Db(error)) => Error::Turn(error.into()),
+            other => Error::Handover(other),
+        }
+    }
+}
+
+impl From<resource::Error> for Error {
+    fn from(error: resource::Error) -> Error {
+        match error {
+            resource::Error::Db(error) => Error::Turn(error.into()),
+            other => Error::Resource(other),
+        }
+    }
+}
+
+impl From<work::Error> for Error {
+    fn from(error: work::Error) -> Error {
+        Error::Turn(error.into())
+    }
+}
+
+/// Answers commands for ever.
+pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
+    let handlers: Arc<[Box<dyn Handler>]> = handlers().into();
+    let target = PMO.parse().expect("a target");
+    let intake = intake::Config { lease: config.lease, most: config.most, ..intake::Config::default() };
+    let mut intake = Intake::<ClaimedCall>::open(kernel, target, intake);
+    loop {
+        let holding = intake.next().await;
+        let (kernel, handlers) = (kernel.clone(), handlers.clone());
+        tokio::spawn(async move { hold(&kernel, &handlers, holding).await });
+    }
+}
+
+/// Until it is done, or somebody else's. However often the server is in trouble, the ids of what is written are the same.
+async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], holding: Holding<ClaimedCall>) {
+    let tool_call_id = holding.claimed.tool_call_id;
+    let answered = async {
+        loop {
+            match deliver(kernel, handlers, &holding.claimed).await {
+                Err(error) if error.is_of_the_server() => {
+                    tracing::debug!(%tool_call_id, %error, "a command is tried again");
+                    sleep(Duration::from_millis(250)).await;
+                }
+                outcome => break outcome,
+            }
+        }
+    };
+    let lost = async {
+        while holding.called_off().await != Order::Lost {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = answered => outcome,
+        () = lost => return,
+    };
+    match outcome {
+        Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
+        // Somebody else has it, or nobody waits for it any more.
+        Err(Error::Turn(turn::Error::Stale(_))) => {}
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(%tool_call_id, %error, cause, "a command was given up");
+        }
+    }
+}
+
+/// Acts on a command, once, and says what it was answered: the same however often it is delivered.
+pub async fn deliver(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall) -> Result<Answer, Error> {
+    let outcome = match read(kernel, handlers, call).await {
+        Ok((handler, command)) => handler.handle(kernel, &command).await,
+        Err(error) => Err(error),
+    };
+    let outcome = match outcome {
+        Err(error) => match error.verdict() {
+            Some((status, code)) => reject(kernel, call, status, code, &error).await,
+            None => Err(error),
+        },
+        done => done,
+    };
+    match outcome {
+        // It was answered before?
+        Err(Error::Turn(turn::Error::Stale(_) | turn::Error::NotFound(_))) => {
+            let mut work = begin(kernel, call).await?;
+            match call::answer(&mut work, call.tool_call_id).await? {
+                Some(card_id) => Ok(Answer::Answered(card_id)),
+                None => outcome,
+            }
+        }
+        outcome => outcome,
+    }
+}
+
+pub(crate) async fn begin(kernel: &Kernel, call: &ClaimedCall) -> Result<UnitOfWork, Error> {
+    Ok(kernel.begin(call.project_id).await.map_err(turn::Error::from)?)
+}
+
+/// What is asked, by whom, and who is to handle it. What the caller's profile does not allow is refused here, whatever its model was shown.
+async fn read<'h>(
+    kernel: &Kernel,
+    handlers: &'h [Box<dyn Handler>],
+    call: &ClaimedCall,
+) -> Result<(&'h dyn Handler, Command), Error> {
+    let mut work = begin(kernel, call).await?;
+    let asked = call::asked(&mut work, call).await?;
+    let asked = asked.ok_or_else(|| Error::bad_request("the call cannot be read any more"))?;
+    work.commit().await?;
+    let tool_name = &asked.tool_name;
+    let handler = handlers.iter().find(|handler| handler.tool().as_str() == tool_name);
+    let handler = handler.ok_or_else(|| Error::refused("not_found", format!("there is no `{tool_name}`")))?;
+    let profile = asked.profile.clone();
+    let profile = profile.ok_or_else(|| Error::refused("forbidden", "the turn has no profile that allows anything"))?;
+    if !profile.allowed_internal_tools.contains(&handler.tool()) {
+        let message = format!("profile `{}` does not allow `{tool_name}`", profile.name);
+        return Err(Error::refused("forbidden", message));
+    }
+    let arguments = match json::parse(asked.arguments.as_bytes()) {
+        Ok(Value::Object(arguments)) => arguments,
+        Ok(_) => return Err(Error::bad_request(format!("the arguments of `{tool_name}` are an object"))),
+        Err(error) => return Err(Error::bad_request(format!("the arguments of `{tool_name}`: {error}"))),
+    };
+    Ok((handler.as_ref(), Command { call: call.clone(), asked, profile, arguments }))
+}
+
+/// A refusal is an answer, and a failure: never a success that says no.
+async fn reject(
+    kernel: &Kernel,
+    call: &ClaimedCall,
+    status: &'static str,
+    code: &'static str,
+    error: &Error,
+) -> Result<Answer, Error> {
+    let result = json!({ "status": status, "error": { "code": code, "message": error.to_string() } });
+    let card = Draft::tool_result(call.tool_call_id, status, result).seal().map_err(turn::Error::from)?;
+    let mut work = begin(kernel, call).await?;
+    let answer = answer(&mut work, call, status, card).await?;
+    work.commit().await?;
+    Ok(answer)
+}
+
+/// Answers in the transaction that acted. If the call was answered before, or is not ours any more, nothing of it is written.
+pub(crate) async fn answer(
+    work: &mut UnitOfWork,
+    call: &ClaimedCall,
+    status: &str,
+    card: NewCard,
+) -> Result<Answer, Error> {
+    let card_id = card.card_id();
+    let report = Report {
+        tool_call_id: call.tool_call_id,
+        claim_token: Some(call.claim_token),
+        message_type: MessageType::ToolResult,
+        status: status.to_owned(),
+        card,
+    };
+    let reported = turn::report(work, &report).await?;
+    if reported.outcome == "applied" {
+        Ok(Answer::Answered(card_id))
+    } else {
+        Err(Error::Turn(turn::Error::Stale(call.tool_call_id.to_string())))
+    }
+}

@@ -1,0 +1,76 @@
+//! `waybill agent …`: the roster.
+
+use std::{collections::BTreeSet, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use waybill_core::id::{AgentId, Name};
+use waybill_kernel::{
+    agent::{self, NewAgent, Stay},
+    handover,
+};
+
+use crate::{connect::Place, output};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Put somebody on the roster who is here to stay, and remembers.
+    Provision {
+        profile: Name,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Who is on the roster, and what each is doing.
+    List {
+        /// Go on after this one.
+        #[arg(long)]
+        after: Option<AgentId>,
+        #[arg(long, default_value_t = 100)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Provision { profile, place } => {
+            let mut work = place.begin().await?;
+            let mut targets = handover::targets(&mut work, &BTreeSet::from([profile.clone()])).await?;
+            let target = targets.remove(&profile).context("the profile was found")?;
+            let made = NewAgent {
+                agent_id: AgentId::new(),
+                profile_name: Some(profile),
+                worker_target: target.worker_target,
+                cloned_from: None,
+            };
+            agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&serde_json::json!({ "agent_id": made.agent_id }))?;
+            } else {
+                println!("{}", made.agent_id);
+            }
+        }
+        Command::List { after, most, place } => {
+            let listed = agent::list(&mut place.begin().await?, after, most).await?;
+            if as_json {
+                output::json(&listed)?;
+            } else {
+                output::table(
+                    ["agent_id", "profile", "target", "status", "stay"],
+                    listed.into_iter().map(|agent| {
+                        [
+                            agent.agent_id.to_string(),
+                            agent.profile_name.map(|name| name.to_string()).unwrap_or_default(),
+                            agent.worker_target.to_string(),
+                            agent.status.unwrap_or_default(),
+                            if agent.ephemeral { "ephemeral" } else { "long" }.to_owned(),
+                        ]
+                    }),
+                );
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
