@@ -332,3 +332,54 @@ async fn the_children_of_an_ended_parent_are_stopped() {
     house.end_child(&running, End::Canceled).await;
     assert_eq!(house.count("select count(*) from state.turns where status = 'open'").await, 0);
 }
+
+/// PM-11: a batch that gives its call back does so whether its last child ends before its handler has left the call, or after.
+#[tokio::test]
+async fn a_call_is_given_back_early_or_late() {
+    let house = House::new().await;
+    for early in [true, false] {
+        let parent = house.running_other().await;
+        let call = house.ask_for_fork(&parent).await;
+        let Plan { fork, children, card } = house.plan_fork(1, false, LONG);
+        house.make(&children).await;
+        let fork = Fork { joins_as: batch::JoinsAs::Resume, ..fork };
+        let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+        batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+        turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
+        let leave = async |alone: &mut _| batch::dispatched(alone, call.tool_call_id, call.claim_token).await.unwrap();
+        if !early {
+            assert!(leave(&mut alone).await);
+        }
+        let child = house.claim().await.unwrap();
+        house.end_child(&child, End::Success).await;
+        if early {
+            assert!(house.claim_calls("sys-pmo", 1).await.is_empty(), "its handler has it");
+            assert!(leave(&mut alone).await);
+        }
+        assert!(house.claim().await.is_none(), "the parent waits");
+        let again = house.claim_calls("sys-pmo", 1).await.pop().expect("the call is back");
+        assert_eq!(again.tool_call_id, call.tool_call_id);
+        // The next stage, with a result.
+        let next = Fork { stage: 1, ..house.plan_fork(1, false, LONG).fork };
+        let opened = batch::open(&mut alone, again.tool_call_id, again.claim_token, &next).await.unwrap();
+        assert!(!opened.duplicate);
+        let mut work = house.t.begin().await;
+        batch::fail_tasks(&mut work, next.batch_id, &[0], "busy").await.unwrap();
+        work.commit().await.unwrap();
+        let parent = house.claim().await.expect("the second batch has answered");
+        assert_eq!(house.told(&parent).await["results"][0]["error"], "busy");
+        house.finish(parent.fence).await.unwrap();
+    }
+}
+
+/// PM-9: a child hears with its next step that its batch has ended, also before a sweep has told it.
+#[tokio::test]
+async fn a_step_hears_that_its_batch_has_ended() {
+    let house = House::new().await;
+    house.family(2, true, LONG).await;
+    let (fails, runs) = (house.claim().await.unwrap(), house.claim().await.unwrap());
+    assert_eq!(house.step(&runs.fence, &calling(0, "x", LONG, false)).await.unwrap().stop_reason, None);
+    house.end_child(&fails, End::Failed).await;
+    let heard = house.step(&runs.fence, &calling(1, "x", LONG, true)).await.unwrap();
+    assert!(!heard.suspended && heard.stop_reason.is_some(), "{heard:?}");
+}

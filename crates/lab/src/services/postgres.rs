@@ -48,8 +48,6 @@ const SHAKEN: &[&str] = &[
     "synchronous_commit=on",
     "full_page_writes=on",
     "shared_buffers=512MB",
-    // When a batch had ended is when that was committed.
-    "track_commit_timestamp=on",
     "max_connections=200",
     "max_wal_size=1GB",
     "checkpoint_timeout=1min",

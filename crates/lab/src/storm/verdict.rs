@@ -94,7 +94,11 @@ const WRONG: [(&str, &str); 18] = [
            left join (select e.agent_turn_id, count(*) as n from state.execution_edges e
                        where e.primitive = 'report' and e.edge_phase = 'response' group by 1) r
              on r.agent_turn_id = t.agent_turn_id
-          where b.length <> coalesce(s.n, 0) + coalesce(r.n, 0)",
+          -- Somebody who stops a turn that nobody runs brings its deliverable along.
+          where b.length <> coalesce(s.n, 0) + coalesce(r.n, 0)
+                + (t.status = 'canceled' and not exists (select from state.agent_steps f
+                                                          where f.project_id = t.project_id and f.agent_turn_id = t.agent_turn_id
+                                                            and f.outcome = 'finished'))::int",
     ),
     (
         "results applied twice",
@@ -156,12 +160,14 @@ const WRONG: [(&str, &str); 18] = [
         "children that took more than one step after their batch had ended",
         "select count(*)
            from state.pmo_batches b
-           join state.execution_edges e on e.project_id = b.project_id and e.correlation_id = b.batch_id
-                and e.primitive = 'join' and e.edge_phase = 'response'
+           -- A commit is seen somewhat later than it is dated. The parent's next step has surely seen it.
+          cross join lateral (select min(p.created_at) as seen_at from state.agent_steps p
+                               where p.project_id = b.project_id and p.agent_turn_id = b.parent_agent_turn_id
+                                 and p.created_at > b.closed_at) p
            join state.turns t on t.project_id = b.project_id and t.batch_id = b.batch_id
           where 1 < (select count(*) from state.agent_steps s
                       where s.project_id = t.project_id and s.agent_turn_id = t.agent_turn_id and s.outcome <> 'finished'
-                        and s.created_at > pg_xact_commit_timestamp(e.xmin))",
+                        and s.created_at > p.seen_at)",
     ),
     (
         "agents that were made for a task and still have a head",

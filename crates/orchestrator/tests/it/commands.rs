@@ -627,8 +627,13 @@ async fn a_fork_is_taken_over_in_the_middle() {
 #[tokio::test]
 async fn fail_fast_reaches_every_child() {
     let team = Team::new().await;
+    let resident = team.resident("helper").await;
+    let busy = team.turn(resident, "helper", 0, None).await;
     let turn = team.lead().await;
-    let tasks: Vec<Value> = (0..4).map(|n| json!({ "target_ref": "helper", "instruction": n.to_string() })).collect();
+    let mut tasks: Vec<Value> =
+        (0..4).map(|n| json!({ "target_ref": "helper", "instruction": n.to_string() })).collect();
+    // One of them queues up behind another turn of its agent.
+    tasks.push(json!({ "target_strategy": "reuse", "target_ref": resident.to_string(), "instruction": "later" }));
     let call = team.ask(&turn, "fork_join", json!({ "tasks": tasks, "fail_fast": true })).await;
     team.deliver(&call).await.unwrap();
     let (fails, runs, waits) = (team.claim().await.unwrap(), team.claim().await.unwrap(), team.claim().await.unwrap());
@@ -646,8 +651,10 @@ async fn fail_fast_reaches_every_child() {
     assert!(turn::step(&mut alone, &runs.fence, &step).await.unwrap().stop_reason.is_some());
     team.finish(&runs, End::Canceled, text("stopped")).await;
     let open = "select count(*) from state.turns where status = 'open'";
-    assert_eq!(team.count(open).await, 1, "only the parent's");
-    assert_eq!(team.count("select count(*) from state.turns where status = 'canceled'").await, 4, "and the grandchild");
+    assert_eq!(team.count(open).await, 2, "the parent's, and what the busy one was at before");
+    assert_eq!(team.count("select count(*) from state.turns where status = 'canceled'").await, 5, "and the grandchild");
+    team.finish(&busy, End::Success, text("done")).await;
+    assert!(team.claim().await.is_none(), "what was queued has ended");
 }
 
 /// PM-11, CX-7, CX-9: a flow of three batches: somebody plans, many work and are shown no session, somebody puts it together; the results join the
