@@ -97,6 +97,23 @@ begin
   raise exception 'card % never changes', old.card_id
     using errcode = 'WB010', hint = 'Write a new card. To destroy content for good, use cardbox.erase.';
 end $$;
+CREATE FUNCTION cardbox.holdings(project uuid, card uuid) RETURNS TABLE(box_id uuid, place bigint)
+    LANGUAGE sql STABLE
+    AS $$
+  select e.box_id, e.seq
+    from cardbox.box_entries e
+   where e.project_id = project and e.card_id = card
+  union all
+  select r.box_id, r.seq + e.seq - r.from_seq
+    from cardbox.box_entries e
+   cross join lateral (
+         select r.box_id, r.seq, r.from_seq
+           from cardbox.box_entries r
+          where r.project_id = project and r.source_box_id = e.box_id
+            and e.seq between r.from_seq and r.to_seq
+         offset 0) r
+   where e.project_id = project and e.card_id = card
+$$;
 CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
     LANGUAGE sql STABLE
     AS $$
@@ -210,11 +227,11 @@ CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETUR
   union all
   select o.first, box, o.first, o.last from own o where o.first <= o.last
 $$;
-CREATE FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, claim_token bigint)
+CREATE FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, claim_token bigint, once boolean)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select c.project_id, c.tool_call_id, c.claim_token
+  select c.project_id, c.tool_call_id, c.claim_token, c.once
     from state.worker_leases l
    cross join lateral (
          select c.*
@@ -253,7 +270,7 @@ CREATE FUNCTION scheduler.agents_to_retire(p_most integer) RETURNS TABLE(project
    order by a.retire_by
    limit p_most
 $$;
-CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) RETURNS record
+CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -312,9 +329,9 @@ begin
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
     select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
+           t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       into claim.profile_box_id, claim.context_box_id, claim.output_box_id, claim.query_card_ids, claim.session_id,
-           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id, v_emit
+           claim.parent_agent_turn_id, claim.parent_step_id, claim.batch_id, claim.recursion_depth, claim.trace_id, claim.channel, v_emit
       from state.turns t
      where t.project_id = v_project and t.agent_turn_id = v_row.agent_turn_id;
     claim.project_id := v_project;
@@ -394,7 +411,7 @@ begin
    order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
 end $$;
-CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, parent_step_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid, channel text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -467,7 +484,7 @@ begin
            i.stop_asked, i.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
+           t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       from row r
       join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
   ), told as (
@@ -478,7 +495,7 @@ begin
   )
   select t.project_id, t.agent_id, t.agent_turn_id, t.turn_epoch, t.claim_token, t.message_type::text, t.n_lost_leases, t.retry_count,
          t.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-         t.batch_id, t.recursion_depth, t.trace_id
+         t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from turn t
    order by array_position(v_projects, t.project_id), t.inbox_seq;
   --! claim_many.taken
@@ -533,13 +550,13 @@ CREATE FUNCTION scheduler.held_calls(p_worker uuid) RETURNS TABLE(project_id uui
     from state.waiting_calls c
    where c.worker_id = p_worker and c.status = 'processing'
 $$;
-CREATE FUNCTION scheduler.held_turns(p_worker uuid) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+CREATE FUNCTION scheduler.held_turns(p_worker uuid) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, parent_step_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid, channel text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
          i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-         t.batch_id, t.recursion_depth, t.trace_id
+         t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from state.agent_inbox i
     join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
    where i.worker_id = p_worker and i.status = 'processing'
@@ -828,6 +845,52 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
+CREATE FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) RETURNS integer
+    LANGUAGE plpgsql
+    AS $_$
+declare
+  v_parent state.budgets;
+  v_shares integer;
+  v_given  record;
+begin
+  select b.* into v_parent
+    from state.budgets b
+   where b.project_id = p_project and b.agent_turn_id = p_parent
+     for no key update;
+  if not found and exists (select from state.turns t
+                            where t.project_id = p_project and t.agent_turn_id = p_parent and t.status <> 'open') then
+    raise exception 'nothing left to give' using errcode = 'WB016', detail = 'the turn that asks is over';
+  end if;
+  if v_parent.agent_turn_id is null and not jsonb_path_exists(p_asked, '$[*].limits ? (@ != null)') then
+    return 0;
+  end if;
+  select coalesce(max(a.shares), 2) into v_shares from jsonb_to_recordset(p_asked) as a (shares integer);
+  with child as (
+    insert into state.budgets (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at)
+    select p_project, a.agent_turn_id, v_parent.agent_turn_id, least(l.steps, v_parent.steps_left / v_shares),
+           least(l.tokens, v_parent.tokens_left / v_shares), least(l.microdollars, v_parent.microdollars_left / v_shares),
+           least(now() + make_interval(secs => l.seconds), v_parent.expires_at)
+      from jsonb_to_recordset(p_asked) as a (agent_turn_id uuid, limits jsonb)
+     cross join lateral jsonb_to_record(case jsonb_typeof(a.limits) when 'object' then a.limits else '{}' end)
+           as l (steps integer, tokens bigint, microdollars bigint, seconds double precision)
+     where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
+ returning steps_left, tokens_left, microdollars_left, expires_at
+  )
+  select count(*)::integer as n, sum(c.steps_left) as steps, sum(c.tokens_left) as tokens, sum(c.microdollars_left) as microdollars,
+         bool_or(c.steps_left < 1) as no_steps, bool_or(c.tokens_left < 1) as no_tokens, bool_or(c.microdollars_left < 1) as no_money,
+         bool_or(c.expires_at <= now()) as no_time
+    into v_given
+    from child c;
+  if v_given.no_steps or v_given.no_tokens or v_given.no_money or v_given.no_time then
+    raise exception 'nothing left to give' using errcode = 'WB016', detail = concat_ws(', ',
+      case when v_given.no_steps then 'steps' end, case when v_given.no_tokens then 'tokens' end,
+      case when v_given.no_money then 'money' end, case when v_given.no_time then 'time' end);
+  end if;
+  update state.budgets b
+     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars
+   where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
+  return v_given.n;
+end $_$;
 CREATE FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -875,6 +938,14 @@ begin
                       where b.project_id = p_project and b.tool_call_id = p_call and b.status = 'open')
   returning c.target into call_target;
 end $$;
+CREATE FUNCTION state.budget_of(p_project uuid, p_turn uuid) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select jsonb_build_object('steps', b.steps_left, 'tokens', b.tokens_left, 'microdollars', b.microdollars_left,
+                            'seconds', extract(epoch from b.expires_at - clock_timestamp()))
+    from state.budgets b
+   where b.project_id = p_project and b.agent_turn_id = p_turn
+$$;
 CREATE FUNCTION state.catch_up(p_project uuid, p_turn uuid) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -998,7 +1069,6 @@ CREATE FUNCTION state.count_slots(p_project uuid, p_counted jsonb) RETURNS uuid[
 declare
   v_slot   record;
   v_left   integer;
-  v_failed integer;
   v_done   uuid[] := '{}';
 begin
   for v_slot in
@@ -1008,13 +1078,13 @@ begin
      order by c.batch_id, c.slot
   loop
     update state.pmo_batch_slots s
-       set remaining = s.remaining - v_slot.n, n_failed = s.n_failed + v_slot.failed
+       set remaining = s.remaining - v_slot.n
      where s.project_id = p_project and s.batch_id = v_slot.batch_id and s.slot = v_slot.slot
- returning s.remaining, s.n_failed into v_left, v_failed;
+ returning s.remaining into v_left;
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed,
+         set open_slots = b.open_slots - 1,
              deadline_at = case when exists (select from state.waiting_calls c
                                               where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
                                 then b.deadline_at else least(b.deadline_at, now()) end
@@ -1033,7 +1103,7 @@ begin
   --! finish.batch
   return v_done;
 end $$;
-CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
+CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1047,6 +1117,7 @@ declare
   v_calls  uuid[];
   v_forks  integer;
   v_told   integer;
+  v_left   jsonb;
 begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
@@ -1071,8 +1142,12 @@ begin
   --! finish.entries
   if p_step is not null then
     insert into state.agent_steps
-           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
-    values (p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length);
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+    select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
+      from jsonb_to_record(coalesce(p_usage, '{}')) as u
+           (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+            n_asked smallint, asked_again boolean);
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
@@ -1115,8 +1190,15 @@ begin
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
   --! finish.counted
-  -- The question and the answer join the session's memory; by reference, and once. Where a batch is to be joined, the parent's head
-  -- comes first: whoever joins does this.
+  if p_usage is not null then
+    v_left := state.spend(p_project, p_turn, p_usage);
+  end if;
+  -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
+  -- parent's head comes first: whoever joins does both.
+  if end_turn.batch_id is null then
+    v_told := state.settle(p_project, array[p_turn]);
+  end if;
+  --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
     v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
   end if;
@@ -1129,7 +1211,7 @@ begin
   end if;
   --! finish.parted
 end $$;
-CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1235,6 +1317,11 @@ begin
   if p_emit_state_event and enqueue.turn_epoch is not null then
     v_written := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
   end if;
+  if p_limits is not null or p_parent_turn is not null then
+    v_written := state.allot(p_project, p_parent_turn, jsonb_build_array(
+      jsonb_build_object('agent_turn_id', p_turn, 'limits', p_limits, 'shares', p_shares)));
+  end if;
+  --! enqueue.allotted
 end $$;
 CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
     LANGUAGE plpgsql
@@ -1254,19 +1341,13 @@ declare
 begin
   v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
-  select array_agg(l.agent_id) into v_here
-    from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
-   cross join lateral (
-         select h.agent_id
-           from state.agent_state_head h
-          where h.project_id = p_project and h.agent_id = a.agent_id
-            for no key update) l;
-  if coalesce(cardinality(v_here), 0) <> cardinality(p_agents) then
+  v_here := state.lock_heads(p_project, p_agents);
+  if cardinality(v_here) <> cardinality(p_agents) then
     -- Those that were here for their turns only have a head again for a new one, and not for one that is over.
     perform state.rebuild_head(p_project, a.agent_id)
        from (select distinct t.agent_id
                from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
-              where t.agent_id <> all (coalesce(v_here, '{}'))
+              where t.agent_id <> all (v_here)
                 and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
               order by t.agent_id) a;
   end if;
@@ -1393,6 +1474,13 @@ begin
     if exists (select from jsonb_to_recordset(p_turns) as t (emit_state_event boolean) where t.emit_state_event) then
       v_written := state.tell(p_project, v_new, null, 'dispatched');
     end if;
+    perform state.allot(p_project, t.parent_agent_turn_id, jsonb_agg(jsonb_build_object(
+              'agent_turn_id', t.agent_turn_id, 'limits', t.limits, 'shares', t.shares)))
+       from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, parent_agent_turn_id uuid, limits jsonb, shares integer)
+      where t.agent_turn_id = any (v_new) and (t.limits is not null or t.parent_agent_turn_id is not null)
+      group by t.parent_agent_turn_id
+      order by t.parent_agent_turn_id;
+    --! enqueue_many.allotted
   end if;
   if coalesce(cardinality(v_new), 0) < v_count then
     -- The turn's id is its key: the same id for another agent is not a replay.
@@ -1481,7 +1569,7 @@ begin
   --! fail_tasks.failed
   return state.count_slots(p_project, v_counted);
 end $$;
-CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1511,7 +1599,7 @@ begin
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, v_keeps, p_alone,
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
@@ -1527,6 +1615,7 @@ declare
   v_entered text;
   v_written integer;
   v_count    integer := jsonb_array_length(p_ends);
+  v_here     uuid[];
   v_moved    integer;
   v_queued   integer;
   v_keeps    boolean;
@@ -1542,10 +1631,7 @@ declare
   v_batches  uuid[];
 begin
   v_entered := state.enter(p_project);
-  perform from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = any (p_agents)
-    order by h.agent_id
-      for no key update;
+  v_here := state.lock_heads(p_project, p_agents);
   with moved as (
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -1579,7 +1665,7 @@ begin
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e
            (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
-            card_ids uuid[], step_id uuid)
+            card_ids uuid[], step_id uuid, usage jsonb)
   ), turn as (
     update state.turns t
        set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
@@ -1587,7 +1673,7 @@ begin
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
  returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
-           e.deliverable_card_id, e.card_ids, e.step_id
+           e.deliverable_card_id, e.card_ids, e.step_id, e.usage
   ), box as (
     update cardbox.boxes b
        set length = b.length + cardinality(t.card_ids)
@@ -1600,10 +1686,14 @@ begin
       from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
   ), step as (
     insert into state.agent_steps
-           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
-           b.length - cardinality(t.card_ids) + 1, b.length
+           b.length - cardinality(t.card_ids) + 1, b.length, u.*
       from turn t join box b on b.agent_turn_id = t.agent_turn_id
+     cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
+           (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+            n_asked smallint, asked_again boolean)
      where t.step_id is not null
   ), row as (
     delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
@@ -1676,8 +1766,16 @@ begin
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
-  if v_sessions > 0 and coalesce(v_batches, '{}') = '{}' then
-    v_told := state.remember_turns(p_project, p_turns);
+  if jsonb_path_exists(p_ends, '$[*].usage') then
+    perform state.spend(p_project, e.agent_turn_id, e.usage)
+       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, usage jsonb)
+      where e.usage is not null;
+  end if;
+  if coalesce(v_batches, '{}') = '{}' then
+    v_told := state.settle(p_project, p_turns);
+    if v_sessions > 0 then
+      v_told := state.remember_turns(p_project, p_turns);
+    end if;
   end if;
   --! finish_many.remembered
   if v_keeps then
@@ -1726,6 +1824,21 @@ begin
    where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open'
      for no key update;
 end $$;
+CREATE FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_here uuid[];
+begin
+  select array_agg(l.agent_id) into v_here
+    from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
+   cross join lateral (
+         select h.agent_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+            for no key update) l;
+  return coalesce(v_here, '{}');
+end $$;
 CREATE FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -1755,18 +1868,14 @@ CREATE FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[])
 #variable_conflict use_column
 declare
   v_entered text;
+  v_here    uuid[];
   v_agent   record;
   v_turn    record;
   v_n       integer;
 begin
   v_entered := state.enter(p_project);
   -- A turn that ends just now is seen as ended, or finds the memory.
-  perform from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
-   cross join lateral (
-         select h.agent_id
-           from state.agent_state_head h
-          where h.project_id = p_project and h.agent_id = a.agent_id
-            for no key update) l;
+  v_here := state.lock_heads(p_project, p_agents);
   --! memory.locked
   for v_agent in
     select a.agent_id, asked.box_id
@@ -2184,7 +2293,7 @@ begin
     --! reclaim.idle
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, v_keeps, p_alone,
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, null, true, v_queued, v_keeps, p_alone,
              c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
     return;
   end if;
@@ -2416,6 +2525,32 @@ begin
   --! retire.retired
   return v_n;
 end $$;
+CREATE FUNCTION state.settle(p_project uuid, p_turns uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_n integer;
+begin
+  with gone as (
+    delete from state.budgets b
+     using unnest(p_turns) as e (agent_turn_id)
+     where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
+ returning b.parent_agent_turn_id, b.steps_left, b.tokens_left, b.microdollars_left
+  ), rest as (
+    select g.parent_agent_turn_id, coalesce(sum(g.steps_left), 0) as steps, coalesce(sum(g.tokens_left), 0) as tokens,
+           coalesce(sum(g.microdollars_left), 0) as microdollars
+      from gone g
+     where g.parent_agent_turn_id is not null
+     group by g.parent_agent_turn_id
+     order by g.parent_agent_turn_id
+  )
+  update state.budgets b
+     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars
+    from rest r
+   where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
 CREATE FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) RETURNS uuid[]
     LANGUAGE plpgsql
     AS $$
@@ -2447,7 +2582,21 @@ begin
   --! settle.told
   return coalesce(v_turns, '{}');
 end $$;
-CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean)
+CREATE FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update state.budgets b
+     set steps_left = b.steps_left - 1,
+         tokens_left = b.tokens_left - (p_usage ->> 'input_tokens')::bigint - (p_usage ->> 'output_tokens')::bigint,
+         microdollars_left = b.microdollars_left - (p_usage ->> 'microdollars')::bigint
+   where b.project_id = p_project and b.agent_turn_id = p_turn;
+  if not found then
+    return null;
+  end if;
+  return state.budget_of(p_project, p_turn);
+end $$;
+CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean, budget jsonb)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -2465,6 +2614,7 @@ declare
   v_emit     boolean;
   v_batch    uuid;
   v_told     integer;
+  v_budget   jsonb;
 begin
   v_entered := state.enter(p_project);
   perform from state.agent_state_head h
@@ -2474,7 +2624,7 @@ begin
   if not found then
     -- Ours, and committed without our learning of it?
     return query
-    select s.outcome::text, null::text, true
+    select s.outcome::text, null::text, true, state.budget_of(p_project, p_turn)
       from state.agent_steps s
      where s.project_id = p_project and s.agent_turn_id = p_turn and s.step_id = v_step and s.claim_token = p_token;
     if not found then
@@ -2502,13 +2652,16 @@ begin
     v_outcome := 'suspended';
   end if;
   insert into state.agent_steps
-         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls)
-  values (p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome,
-          v_length + 1, v_length + cardinality(v_card_ids), v_calls)
+         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+  select p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome, v_length + 1, v_length + cardinality(v_card_ids), v_calls, u.*
+    from jsonb_to_record(coalesce(p_step -> 'usage', '{}')) as u
+         (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+          n_asked smallint, asked_again boolean)
       on conflict do nothing;
   if not found then
     -- The head is still running under this claim, so the first time it went on.
-    return query select 'running'::text, v_stop, true;
+    return query select 'running'::text, v_stop, true, state.budget_of(p_project, p_turn);
     return;
   end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
@@ -2517,6 +2670,10 @@ begin
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, v_step, (p_step ->> 'receipt')::json);
   end if;
   --! step.row
+  if p_step ? 'usage' then
+    v_budget := state.spend(p_project, p_turn, p_step -> 'usage');
+  end if;
+  --! step.spent
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
   if v_card_ids <> '{}' then
@@ -2531,11 +2688,11 @@ begin
   if v_calls > 0 then
     with call as (
       insert into state.waiting_calls
-             (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, deadline_at)
-      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id,
+             (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, once, deadline_at)
+      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id, c.once,
              now() + make_interval(secs => c.timeout_seconds)
         from jsonb_to_recordset(p_step -> 'calls') as c
-             (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision)
+             (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision, once boolean)
    returning tool_call_id, tool_call_card_id
     )
     insert into state.execution_edges
@@ -2557,7 +2714,7 @@ begin
     update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
   --! step.suspended
-  return query select v_outcome, v_stop, false;
+  return query select v_outcome, v_stop, false, v_budget;
 end $$;
 CREATE FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
     LANGUAGE plpgsql
@@ -2607,7 +2764,7 @@ begin
   --! stop.head
   return query
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
+    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null, null,
            coalesce(v_head.active_agent_turn_id = p_turn, false),
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
@@ -2618,6 +2775,8 @@ CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
     AS $$
   select exists (select from state.turns t
                   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
+      or exists (select from unnest(p_turns) as e (agent_turn_id)
+                   join state.budgets b on b.project_id = p_project and b.agent_turn_id = e.agent_turn_id)
 $$;
 CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) RETURNS integer
     LANGUAGE plpgsql
@@ -2731,6 +2890,15 @@ CREATE TABLE state.agent_steps (
     from_seq bigint,
     to_seq bigint,
     n_calls integer DEFAULT 0 NOT NULL,
+    provider text,
+    model text,
+    input_tokens integer,
+    cached_tokens integer,
+    output_tokens integer,
+    microdollars bigint,
+    took_ms integer,
+    n_asked smallint,
+    asked_again boolean,
     created_at timestamp with time zone DEFAULT now() NOT NULL
 )
 PARTITION BY RANGE (agent_turn_id);
@@ -2920,6 +3088,17 @@ CREATE TABLE state.blackboards (
 )
 WITH (fillfactor='70');
 ALTER TABLE ONLY state.blackboards FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.budgets (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    parent_agent_turn_id uuid,
+    steps_left integer,
+    tokens_left bigint,
+    microdollars_left bigint,
+    expires_at timestamp with time zone
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.budgets FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.grants (
     project_id uuid NOT NULL,
     grant_id uuid NOT NULL,
@@ -2980,7 +3159,6 @@ CREATE TABLE state.pmo_batch_slots (
     batch_id uuid NOT NULL,
     slot smallint NOT NULL,
     remaining integer NOT NULL,
-    n_failed integer DEFAULT 0 NOT NULL,
     CONSTRAINT pmo_batch_slots_remaining_check CHECK ((remaining >= 0))
 )
 WITH (fillfactor='50');
@@ -3012,7 +3190,6 @@ CREATE TABLE state.pmo_batches (
     fail_fast boolean DEFAULT false NOT NULL,
     n_tasks integer NOT NULL,
     open_slots integer NOT NULL,
-    n_failed integer DEFAULT 0 NOT NULL,
     deadline_at timestamp with time zone NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     closed_at timestamp with time zone,
@@ -3095,6 +3272,7 @@ CREATE TABLE state.waiting_calls (
     target state.target NOT NULL,
     status state.call_status DEFAULT 'pending'::text NOT NULL,
     tool_call_card_id uuid NOT NULL,
+    once boolean DEFAULT false NOT NULL,
     deadline_at timestamp with time zone NOT NULL,
     claim_token bigint DEFAULT 0 NOT NULL,
     worker_id uuid,
@@ -3150,6 +3328,8 @@ ALTER TABLE ONLY state.agent_steps
     ADD CONSTRAINT agent_steps_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
 ALTER TABLE ONLY state.blackboards
     ADD CONSTRAINT blackboards_pkey PRIMARY KEY (project_id, session_id);
+ALTER TABLE ONLY state.budgets
+    ADD CONSTRAINT budgets_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.execution_edges
     ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
 ALTER TABLE ONLY state.grants
@@ -3190,6 +3370,7 @@ CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, pr
 CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id, box_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
+CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
@@ -3258,6 +3439,7 @@ ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.blackboards ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.budgets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.grants ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.handovers ENABLE ROW LEVEL SECURITY;
@@ -3272,6 +3454,7 @@ CREATE POLICY project ON state.agent_inbox USING ((project_id = (current_setting
 CREATE POLICY project ON state.agent_state_head USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.agent_steps USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.blackboards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.budgets USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.grants USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.handovers USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -3317,6 +3500,8 @@ GRANT USAGE ON SCHEMA state TO waybill_service;
 GRANT USAGE ON SCHEMA state TO waybill_scheduler;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -3332,8 +3517,8 @@ REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most int
 GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) TO waybill_service;
-REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) FROM PUBLIC;
@@ -3382,10 +3567,14 @@ REVOKE ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) FROM
 GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_service;
+REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -3394,10 +3583,10 @@ REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUB
 GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) TO waybill_service;
-REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
-REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
@@ -3406,14 +3595,16 @@ REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) TO waybill_service;
-REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) TO waybill_service;
 REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) FROM PUBLIC;
@@ -3442,8 +3633,12 @@ REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint,
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -3553,6 +3748,7 @@ GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_service;
 GRANT UPDATE(revoked_at) ON TABLE state.grants TO waybill_service;
 GRANT UPDATE(revoked_by) ON TABLE state.grants TO waybill_service;
@@ -3587,6 +3783,7 @@ GRANT SELECT(output_box_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(parent_step_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;

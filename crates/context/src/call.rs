@@ -16,7 +16,7 @@ use crate::{
     layer::{Block, BlockKey, Contexts, Text},
     policy::{Audience, Policy},
     receipt::Receipt,
-    wire::{self, Adapter, Params, Tool},
+    wire::{Adapter, Params, Tool, messages},
 };
 
 /// Everything that a call is made of, as it was read.
@@ -114,7 +114,7 @@ impl Materials {
             (block.key.clone(), Block { text: Text::of(&block.card), every_step: block.every_step })
         };
         let tools = self.tools.as_ref().map_or(Tokens::ZERO, |tools| tools.n_tokens);
-        let besides = tools + Tokens::new(wire::ADDED).unwrap_or_default();
+        let besides = tools + Tokens::new(messages::ADDED).unwrap_or_default();
         let mut contexts: Contexts = self.blocks.iter().map(block).collect();
         contexts.extend(in_force.block().map(|block| (BlockKey::Compression, block)));
         Ok(f(&Input {

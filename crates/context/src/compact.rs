@@ -324,6 +324,22 @@ mod tests {
         assert_eq!(other.plan(10, 0, false).unwrap().scope, Scope::Turn);
     }
 
+    /// What was thought goes with what was said, and counts with it.
+    #[test]
+    fn a_summary_stands_for_what_was_thought_too() {
+        let mut case = case("", "q2x c1x r3x q1y a1 q9x a2");
+        let plan = case.plan(10, 0, false).unwrap();
+        assert_eq!((case.names(&plan.messages).as_str(), plan.n_tokens), ("c1x+q2x r3x a1+q1y", tokens(8)));
+        assert_eq!(plan.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 5)]);
+        case.apply(&plan, "t1");
+        assert_eq!(case.shown(), "t1 u1 a2+q9x");
+        // One of the two alone is not shown with what it does not belong to.
+        let half = case.steps[5].origin;
+        let half = Span { box_id: half.box_id, from: half.seq, upto: half.seq };
+        case.apply(&Plan { covers: [half].into_iter().collect(), ..plan }, "t2");
+        assert_eq!(case.shown(), "t2 u1 a2");
+    }
+
     /// What the turn did last is never summarised, however large.
     #[test]
     fn the_last_step_stays() {

@@ -310,10 +310,10 @@ fn fit<'a>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use waybill_core::card_box::Span;
+    use waybill_core::{card::Reading, card_box::Span};
 
     use super::*;
-    use crate::kit::{Kit, any_line, cases, tokens};
+    use crate::kit::{Kit, any_line, any_steps, cases, tokens};
 
     struct Case {
         kit: Kit,
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn the_query_is_shown_once() {
         let mut case = case("u1", "u2", "a3");
-        let reading = waybill_core::card::Reading::Live(Box::new(case.query[0].clone()));
+        let reading = Reading::Live(Box::new(case.query[0].clone()));
         for list in [&mut case.history, &mut case.steps] {
             let origin = Origin { seq: 9, ..list[0].origin };
             list.push(Placed { place: 9, origin, also: Vec::new(), reading: reading.clone() });
@@ -507,6 +507,42 @@ mod tests {
         }
     }
 
+    /// What the model thought goes with what it said right after, in the same step, while the turn lasts. It never breaks a step.
+    #[test]
+    fn what_was_thought_is_part_of_what_was_said() {
+        let left = |words: &str| {
+            words.split_whitespace().map(|word| format!("{word}:not_for_the_model")).collect::<Vec<_>>().join(" ")
+        };
+        let did = |steps: &str, messages: &str, omitted: &str| case("", "u1", steps).gives(messages, &left(omitted));
+        did("q2x a1 t1x t1y r1x r1y q3y c1z r1z", "u1 a1+q2x+t1x+t1y r1x r1y c1z+q3y r1z", "");
+        did("a1 q2x t1x r1x", "u1 a1 t1x+q2x r1x", ""); // it thought again: another message
+        did("q2x e1 t1x r1x", "u1 t1x+q2x r1x", "e1"); // it said nothing, and called
+        did("q1x q2x a1", "u1 a1+q2x", "q1x");
+        did("q2x", "u1", "q2x");
+        did("q2x u3 a1", "u1 u3 a1", "q2x");
+        did("c1x q2x r1x a1", "u1 c1x r1x a1", "q2x");
+        did("c1x q2x t1x r1x", "u1 c1x+t1x r1x", "q2x"); // the record of a call begins nothing
+        did("q2z a1", "u1 a1", "q2z"); // it cannot be read
+        case("q2x a1 t1x r1x q3x", "u2", "").gives("a1+t1x r1x u2", "q2x:not_for_the_model q3x:not_for_the_model");
+
+        let mut case = case("", "u1", "q2x c1x r1x");
+        case.policy.budget = tokens(4);
+        assert!(
+            matches!(case.compose(), Err(Error::OverBudget { needed, .. }) if needed == tokens(5)),
+            "it is counted"
+        );
+        case.policy.budget = tokens(5);
+        case.gives("u1 c1x+q2x r1x", "");
+        assert_eq!(case.compose().unwrap().messages[1].n_tokens, tokens(3));
+        let result = case.steps.pop();
+        let call = case.steps[1].reading.card_id();
+        assert_eq!(case.compose().unwrap_err(), Error::BrokenStep { card_id: call, reason: Reason::OpenCall });
+        case.steps.extend(result);
+        let Reading::Live(thought) = &mut case.steps[0].reading else { unreachable!() };
+        thought.metadata.step_id = Some(waybill_core::id::StepId::new());
+        case.gives("u1 c1x r1x", "q2x:not_for_the_model"); // of a step that only thought
+    }
+
     /// CX-10: what a summary stands for is not shown, and is said not to be.
     #[test]
     fn what_is_covered_is_skipped() {
@@ -521,9 +557,9 @@ mod tests {
         /// CX-2, CX-8, CX-12: whatever the history is.
         #[test]
         fn whatever_comes_the_messages_are_valid(
-            line in any_line(), n_pinned in 0..3usize, budget in 5..90i32, cache in any::<bool>(),
+            line in any_line(), did in any_steps(), n_pinned in 0..3usize, budget in 5..120i32, cache in any::<bool>(),
         ) {
-            let mut case = case(&line, "u5", "a1 c1v r1v");
+            let mut case = case(&line, "u5", &did);
             case.n_pinned = n_pinned;
             case.contexts = case.kit.contexts("framework todo clock* zoo");
             case.prompt = Some(case.kit.text("prompt", 1));
@@ -555,10 +591,10 @@ mod tests {
             prop_assert!(order.is_sorted(), "the order is the policy's: {:?}", order);
             valid(&composed.messages)?;
 
-            // Every card of the history is shown, or said not to be, and not both.
+            // Every card of history and steps is shown, or said not to be, and not both.
             let shown: Vec<CardId> = composed.manifest().flat_map(|s| s.sources).map(|s| s.card_id).collect();
             let left: Vec<CardId> = composed.omitted.iter().flat_map(|omitted| omitted.card_ids.clone()).collect();
-            for placed in &case.history {
+            for placed in case.history.iter().chain(&case.steps) {
                 let id = placed.reading.card_id();
                 prop_assert_eq!(shown.iter().chain(&left).filter(|other| **other == id).count(), 1, "{}", case.kit.names[&id]);
             }

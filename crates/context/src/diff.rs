@@ -85,8 +85,8 @@ fn lines(composed: &Composed<'_>) -> Vec<Line> {
 
 /// Whether a provider reads the same.
 fn is_same(left: &Message<'_>, right: &Message<'_>) -> bool {
-    (left.role, &left.content, &left.tool_calls, left.tool_call_id)
-        == (right.role, &right.content, &right.tool_calls, right.tool_call_id)
+    (left.role, &left.content, &left.tool_calls, left.tool_call_id, &left.reasoning)
+        == (right.role, &right.content, &right.tool_calls, right.tool_call_id, &right.reasoning)
 }
 
 fn first_break(left: Option<&Message<'_>>, right: Option<&Message<'_>>, same: usize) -> Break {
@@ -199,6 +199,14 @@ query: q";
         let diff = diff(&left, &right);
         assert_eq!(diff.moved, [first.sources[0].card_id]);
         assert!(diff.only_left.is_empty() && diff.only_right.is_empty());
+    }
+
+    #[test]
+    fn another_thought_breaks_the_prefix() {
+        let after =
+            |thought: &str| call(&format!("{SCRIPT}\nsteps\n  reasoning openai_chat: {thought}\n  assistant: said"));
+        let found = diff(&after("one"), &after("two"));
+        assert_eq!(found.first_break.and_then(|place| place.right), Some(Layer::Steps));
     }
 
     /// The tools stand before everything: other tools, and nothing of the prefix is left.

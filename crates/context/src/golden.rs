@@ -1,11 +1,11 @@
-//! Ten realistic turns, each as a small script and as the requests that come of it. `UPDATE=1` writes the requests anew.
+//! Eleven realistic turns, each as a small script and as the requests that come of it. `UPDATE=1` writes the requests anew.
 //!
 //! ```text
 //!   react cache_first 900           process, order, budget; `alone` where the project does not share, `wants KEY` for what is on demand
 //!   prompt: …  knowledge: …         what stands before the messages; a star behind a key: collected for every step
 //!   fields: name = description      what the result must have
 //!   history                         and then query: …, and steps
-//!     user: …   assistant: … -> a=search({"q":1}) b=fetch({})   tool a: …   summary 1-4: …
+//!     user: …   assistant: … -> a=search({"q":1}) b=fetch({})   tool a: …   summary 1-4: …   reasoning ADAPTER: … -> [{"type":…}]
 //! ```
 
 use std::{collections::HashMap, fs, path::Path};
@@ -28,7 +28,7 @@ use crate::{
     lint,
     policy::{Audience, Policy},
     receipt::Found,
-    wire::{Adapter, Params},
+    wire::{Adapter, Params, reasoning_draft},
 };
 
 /// The same id whenever it is asked for, so that the bytes are.
@@ -71,7 +71,7 @@ impl Pen {
         stored(Draft { card_id: id::<CardId>(5, n), ..draft })
     }
 
-    /// `user: …`, `assistant: … -> a=search({"q":1})`, `tool a: …`, `summary 1-4: …`
+    /// `user: …`, `assistant: … -> a=search({"q":1})`, `tool a: …`, `summary 1-4: …`, `reasoning openai_chat: …`
     fn line(&mut self, line: &str, history_box_id: BoxId) -> Card {
         let (who, said) = line.split_once(": ").unwrap_or((line.trim_end_matches(':'), ""));
         match who.split_once(' ') {
@@ -82,6 +82,11 @@ impl Pen {
             Some(("summary", span)) => {
                 let summary = summary(span, said, history_box_id);
                 self.card(summary.draft())
+            }
+            Some(("reasoning", adapter)) => {
+                let adapter: Adapter = serde_json::from_value(json!(adapter)).unwrap();
+                let (text, verbatim) = said.split_once(" -> ").map_or((said, None), |(text, json)| (text, Some(json)));
+                self.card(reasoning_draft(adapter, text.to_owned(), verbatim.map(str::to_owned)))
             }
             _ if who == "user" => self.text(CardType::instruction(), Role::User, said),
             _ if who == "deliverable" => self.text(CardType::deliverable(), Role::Assistant, said),
@@ -246,9 +251,9 @@ pub(crate) fn scripts() -> Vec<(String, String)> {
 
 /// CX-1, CX-3, CX-7, CX-8, CX-10, CX-12, CX-13: as a whole, on turns as they are.
 #[test]
-fn ten_turns_are_rendered_as_they_were() {
+fn eleven_turns_are_rendered_as_they_were() {
     let scripts = scripts();
-    assert_eq!(scripts.len(), 10);
+    assert_eq!(scripts.len(), 11);
     for (name, script) in scripts {
         let scene = read(&script);
         for adapter in Adapter::ALL {

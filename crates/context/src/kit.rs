@@ -1,12 +1,13 @@
 //! Notation for tests: a history in one line.
 //!
 //! `u3` a user says something of three tokens · `a2` an assistant · `c1xy` an assistant calls x and y · `r1x` the result of x · `t1x` a `tool.call`
-//! card of x · `s1` a system card · a `!` behind it: gone.
+//! card of x · `s1` a system card · `q1x` what an assistant thought, x for the adapter · a `!` behind it: gone.
 
 use std::collections::HashMap;
 
 use chrono::DateTime;
 use proptest::prelude::*;
+use serde_json::json;
 use waybill_core::{
     card::{CallContent, Card, CardHash, CardType, Content, Draft, Gone, Reading, Role, Tombstone, ToolCall},
     card_box::{Origin, Placed},
@@ -17,6 +18,7 @@ use waybill_core::{
 use crate::{
     layer::{Block, BlockKey, Contexts, Text},
     unit::{Message, Source},
+    wire::{Adapter, reasoning_draft},
 };
 
 /// How many cases a random test runs: the short count, or what `WAYBILL_CASES` says.
@@ -26,18 +28,31 @@ pub(crate) fn cases(short: u32) -> u32 {
 
 /// Any history: says, calls, results that are missing, doubled, orphaned, out of order or gone.
 pub(crate) fn any_line() -> impl Strategy<Value = String> {
-    let word = (prop::sample::select(vec!["u", "a", "c", "r", "t", "s", "e"]), 1..9u8, "[w-z]{1,2}", 0..8u8).prop_map(
-        |(kind, n, names, gone)| {
+    let word = (prop::sample::select(vec!["u", "a", "c", "r", "t", "s", "e", "q"]), 1..9u8, "[w-z]{1,2}", 0..8u8)
+        .prop_map(|(kind, n, names, gone)| {
             let names = match kind {
                 "c" if names.len() == 2 && names[..1] == names[1..] => &names[..1],
                 "c" => &names,
-                "r" | "t" => &names[..1],
+                "r" | "t" | "q" => &names[..1],
                 _ => "",
             };
             format!("{kind}{n}{names}{}", if gone == 0 { "!" } else { "" })
-        },
-    );
+        });
     prop::collection::vec(word, 0..14).prop_map(|words| words.join(" "))
+}
+
+/// Any steps that are whole: says and calls, the model's own or on cards of their own, with thoughts and empty cards in front of them.
+pub(crate) fn any_steps() -> impl Strategy<Value = String> {
+    let step = (
+        prop::collection::vec("q[1-9][w-z]|e1", 0..3),
+        prop::sample::select(vec!["a1", "cX rX", "tX rX", "a1 tX rX", "cX tX rX"]),
+    );
+    prop::collection::vec(step, 0..6).prop_map(|steps| {
+        let step = |((thoughts, said), call): ((Vec<String>, &str), char)| {
+            format!("{} {}", thoughts.join(" "), said.replace('X', &format!("1{call}")))
+        };
+        steps.into_iter().zip('a'..).map(step).collect::<Vec<_>>().join(" ")
+    })
 }
 
 /// A card as it reads once it was written.
@@ -47,6 +62,19 @@ pub(crate) fn stored(draft: Draft) -> Card {
 
 pub(crate) fn tokens(n: i32) -> Tokens {
     Tokens::new(n).unwrap()
+}
+
+/// What a reasoning says: through chat, messages, responses, or not as it should.
+fn thought(text: &str, name: char) -> Content {
+    let (adapter, verbatim) = match name {
+        'w' => (Adapter::OpenaiChat, None),
+        'x' => (Adapter::AnthropicMessages, Some(json!([{ "type": "thinking", "thinking": text, "signature": "s" }]))),
+        'y' => {
+            (Adapter::OpenaiResponses, Some(json!([{ "type": "reasoning", "summary": [], "encrypted_content": text }])))
+        }
+        _ => return Content::Text(text.to_owned()),
+    };
+    reasoning_draft(adapter, text.to_owned(), verbatim.map(|blocks| blocks.to_string())).content
 }
 
 /// Remembers what each card is called.
@@ -98,6 +126,7 @@ impl Kit {
             'e' => (CardType::thought(), Role::Assistant, Content::Text(String::new())),
             's' => (CardType::parent_pointer(), Role::System, said),
             'r' => (CardType::tool_result(), Role::Tool, said),
+            'q' => (CardType::reasoning(), Role::Assistant, thought(word, names[0])),
             't' => {
                 let content =
                     CallContent { tool_name: "look".into(), arguments: "{}".into(), extra: Default::default() };

@@ -1,10 +1,11 @@
 //! Finds what is wrong with a model request or a transcript, whoever made it: the defects that providers answer with an error, and
 //! those that they bill for in silence.
 //!
-//! Reads OpenAI-style and Anthropic-style requests and bare lists of messages, as JSON or as one JSON value per line. Lines that are
-//! requests are taken as calls that follow each other: what their prompt cache cannot reuse is found too.
+//! Reads requests in the style of OpenAI, chat and responses, and of Anthropic, and bare lists of messages or items, as JSON or as one
+//! JSON value per line. Lines that are requests are taken as calls that follow each other: what their prompt cache cannot reuse is found
+//! too.
 
-use std::{collections::HashMap, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -67,7 +68,7 @@ pub enum Unreadable {
     Empty,
     #[error("line {line}: it is not JSON")]
     Json { line: usize, source: serde_json::Error },
-    #[error("line {line}: expected a request with `messages`, or messages with a `role`")]
+    #[error("line {line}: expected a request with `messages` or `input`, or messages with a `role`")]
     Shape { line: usize },
 }
 
@@ -76,6 +77,8 @@ pub enum Unreadable {
 enum Family {
     OpenAi,
     Anthropic,
+    /// OpenAI's items: what an assistant thinks, says and calls at once is several of them.
+    Responses,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,11 +152,11 @@ fn read(text: &str) -> Result<Vec<Request>, Unreadable> {
     let mut loose = Vec::new();
     for (line, value) in values {
         match &value {
-            Value::Object(object) if object.contains_key("messages") => {
+            Value::Object(_) if is_request(&value) => {
                 requests.push(request(&value).ok_or(Unreadable::Shape { line })?);
             }
-            Value::Object(object) if object.contains_key("role") => loose.push(value),
-            Value::Array(list) if !list.is_empty() && list.iter().all(|item| item.get("messages").is_some()) => {
+            Value::Object(object) if object.contains_key("role") || is_item(&value) => loose.push(value),
+            Value::Array(list) if !list.is_empty() && list.iter().all(is_request) => {
                 for item in list {
                     requests.push(request(item).ok_or(Unreadable::Shape { line })?);
                 }
@@ -172,15 +175,37 @@ fn read(text: &str) -> Result<Vec<Request>, Unreadable> {
     Ok(requests)
 }
 
+/// Some items have an `input` too, but they say what they are.
+fn is_request(value: &Value) -> bool {
+    value.get("messages").is_some() || value.get("input").is_some() && value.get("type").is_none()
+}
+
+/// Part of a conversation that is nobody's message, as OpenAI's responses have it.
+fn is_item(value: &Value) -> bool {
+    let kind = kind(value);
+    let is_known = kind.ends_with("_call") || kind.ends_with("_call_output");
+    value.get("role").is_none() && (is_known || matches!(kind, "reasoning" | "item_reference"))
+}
+
 fn request(value: &Value) -> Option<Request> {
-    let list = value.get("messages")?.as_array()?;
+    let list: Cow<'_, [Value]> = match value.get("messages").or(value.get("input"))? {
+        Value::Array(list) => list.into(),
+        Value::String(text) => vec![serde_json::json!({ "role": "user", "content": text })].into(),
+        _ => return None,
+    };
     let anthropic = value.get("system").is_some()
         || value.get("max_tokens").is_some()
             && value.get("model").and_then(Value::as_str).is_some_and(|m| m.starts_with("claude"))
         || list.iter().any(|message| blocks(message).any(|block| matches!(kind(block), "tool_use" | "tool_result")));
-    let family = if anthropic { Family::Anthropic } else { Family::OpenAi };
+    let responses = value.get("messages").is_none() || list.iter().any(is_item);
+    let family = match (responses, anthropic) {
+        (true, _) => Family::Responses,
+        (false, true) => Family::Anthropic,
+        (false, false) => Family::OpenAi,
+    };
     let messages = list.iter().map(message).collect::<Option<Vec<_>>>()?;
-    let head = serde_json::json!([value.get("system"), value.get("tools")]);
+    let system = value.get("system").or(value.get("instructions"));
+    let head = serde_json::json!([system, value.get("tools")]);
     Some(Request { family, head, messages })
 }
 
@@ -193,11 +218,14 @@ fn kind(block: &Value) -> &str {
 }
 
 fn message(value: &Value) -> Option<Message> {
-    let speaker = match value.get("role")?.as_str()? {
-        "system" | "developer" => Speaker::System,
-        "user" => Speaker::User,
-        "assistant" => Speaker::Assistant,
-        "tool" | "function" => Speaker::Tool,
+    let role = value.get("role").and_then(Value::as_str);
+    let speaker = match role {
+        Some("system" | "developer") => Speaker::System,
+        Some("user") => Speaker::User,
+        Some("assistant") => Speaker::Assistant,
+        Some("tool" | "function") => Speaker::Tool,
+        None if is_item(value) && kind(value).ends_with("_output") => Speaker::Tool,
+        None if is_item(value) => Speaker::Assistant,
         _ => return None,
     };
     let mut message = Message {
@@ -223,8 +251,13 @@ fn message(value: &Value) -> Option<Message> {
     for call in value.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
         message.calls.push(string(call, "id"));
     }
-    if speaker == Speaker::Tool {
-        message.results.push(string(value, "tool_call_id"));
+    match (role, speaker) {
+        (Some(_), Speaker::Tool) => message.results.push(string(value, "tool_call_id")),
+        (None, Speaker::Tool) => message.results.push(string(value, "call_id")),
+        // What the provider answers itself has no such id.
+        (None, _) if value.get("call_id").is_some() => message.calls.push(string(value, "call_id")),
+        (None, _) => message.other = true,
+        _ => {}
     }
     // A refusal, an audio answer, reasoning: not text, and not nothing.
     message.other |= ["refusal", "audio", "function_call", "reasoning_content", "reasoning"]
@@ -249,8 +282,9 @@ fn of_request(request: &Request) -> Vec<(Rule, usize, String)> {
                 found.push((Rule::OrphanedResult, place, what));
             }
         }
-        // Results may come in several messages; anything else closes the round.
-        if message.results.is_empty() && message.speaker != Speaker::System {
+        // Results may come in several messages, and an answer in several items; anything else closes the round.
+        let goes_on = request.family == Family::Responses && message.speaker == Speaker::Assistant;
+        if message.results.is_empty() && message.speaker != Speaker::System && !goes_on {
             unanswered(&mut open, &mut found);
         }
         match message.speaker {
@@ -277,7 +311,7 @@ fn of_request(request: &Request) -> Vec<(Rule, usize, String)> {
             }
         }
         if message.speaker == Speaker::Assistant {
-            open = message.calls.iter().map(|call| (call.as_str(), place)).collect();
+            open.extend(message.calls.iter().map(|call| (call.as_str(), place)));
         }
         if message.speaker != Speaker::System {
             before = Some(message);
@@ -377,6 +411,32 @@ mod tests {
                 {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"rain"}]}]}"#,
             &[],
         );
+    }
+
+    /// Calls are items of their own there, and so is what was thought.
+    #[test]
+    fn items_are_checked_like_messages() {
+        let items =
+            |items: &str| format!(r#"{{"model":"m","store":false,"input":[{{"role":"user","content":"x"}},{items}]}}"#);
+        let thought = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"e"}"#;
+        let call = |id: &str| format!(r#"{{"type":"function_call","call_id":"{id}","name":"w","arguments":"{{}}"}}"#);
+        let result = |id: &str| format!(r#"{{"type":"function_call_output","call_id":"{id}","output":""}}"#);
+        let said = r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"y"}]}"#;
+        let user = r#"{"role":"user","content":"z"}"#;
+        let (a, b) = (call("a"), call("b"));
+        let (of_a, of_b) = (result("a"), result("b"));
+        check(&items(&[thought, said, &a, &b, &of_b, &of_a, said].join(",")), &[]);
+        check(&items(&[&*a, &of_a, thought, &b, &of_b, user].join(",")), &[]);
+        check(&items(&[&*a, &b, &of_b, user].join(",")), &["call_without_result@1.2"]);
+        check(&items(&[&*a, user, &of_a].join(",")), &["call_without_result@1.2", "orphaned_result@1.4"]);
+        check(&items(&[&*a, said].join(",")), &["call_without_result@1.2"]);
+        check(&items(r#"{"type":"message","role":"assistant","content":[]}"#), &["empty_content@1.2"]);
+        check(&items(r#"{"type":"web_search_call","id":"ws_1","status":"completed"}"#), &[]);
+        check(&format!("[{user},{a},{of_a}]"), &[]);
+        check(&format!("{user}\n{of_b}"), &["orphaned_result@1.2"]);
+        check(r#"{"input":"hi"}"#, &[]);
+        let told = |text: &str| format!(r#"{{"instructions":"{text}","input":[{user}]}}"#);
+        check(&format!("{}\n{}", told("s"), told("t")), &["cache_break@2.0"]);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 use waybill_core::{
-    card::{Card, CardHash, CardType, Content, Reading, Role, ToolCall},
+    card::{Card, CardHash, CardType, Content, Draft, Reading, Role, ToolCall},
     card_box::Placed,
     id::{CardId, ToolCallId},
     tokens::Tokens,
@@ -38,6 +39,9 @@ pub struct Message<'a> {
     /// Of a result: the call it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
+    /// Of an assistant, among the turn's own steps: what it thought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<Reasoning<'a>>,
     #[serde(skip)]
     pub sources: Sources,
     #[serde(skip)]
@@ -52,8 +56,16 @@ impl<'a> Message<'a> {
         sources: Sources,
         n_tokens: Tokens,
     ) -> Message<'a> {
-        let content = content.into();
-        Message { layer, role, content, tool_calls: Cow::Borrowed(&[]), tool_call_id: None, sources, n_tokens }
+        Message {
+            layer,
+            role,
+            content: content.into(),
+            tool_calls: Cow::Borrowed(&[]),
+            tool_call_id: None,
+            reasoning: None,
+            sources,
+            n_tokens,
+        }
     }
 
     fn of(layer: &Layer, card: &'a Card) -> Message<'a> {
@@ -66,13 +78,45 @@ impl<'a> Message<'a> {
 
     /// The same, without the cards that it was read from.
     pub fn into_owned(self) -> Message<'static> {
-        let Message { layer, role, content, tool_calls, tool_call_id, sources, n_tokens } = self;
+        let Message { layer, role, content, tool_calls, tool_call_id, reasoning, sources, n_tokens } = self;
         let (content, tool_calls) = (Cow::Owned(content.into_owned()), Cow::Owned(tool_calls.into_owned()));
-        Message { layer, role, content, tool_calls, tool_call_id, sources, n_tokens }
+        let reasoning = reasoning.map(Reasoning::into_owned);
+        Message { layer, role, content, tool_calls, tool_call_id, reasoning, sources, n_tokens }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.content.trim().is_empty() && self.tool_calls.is_empty() && self.tool_call_id.is_none()
+    }
+}
+
+/// What an `agent.reasoning` card says: what a model thought before it spoke. The adapter that it came through may give it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reasoning<'a> {
+    /// By name.
+    pub adapter: Cow<'a, str>,
+    /// What can be read of it.
+    pub text: Cow<'a, str>,
+    /// The provider's own JSON array of blocks, to be given back byte for byte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verbatim: Option<Cow<'a, str>>,
+}
+
+impl<'a> Reasoning<'a> {
+    pub fn draft(&self) -> Draft {
+        let content = serde_json::to_value(self).expect("a reasoning has string keys only");
+        Draft::new(CardType::reasoning(), Role::Assistant, Content::Json(content))
+    }
+
+    fn of(card: &'a Card) -> Option<Reasoning<'a>> {
+        let Content::Json(content) = &card.content else { return None };
+        let text = |key: &str| content.get(key).and_then(Value::as_str).map(Cow::Borrowed);
+        Some(Reasoning { adapter: text("adapter")?, text: text("text")?, verbatim: text("verbatim") })
+    }
+
+    fn into_owned(self) -> Reasoning<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let Reasoning { adapter, text, verbatim } = self;
+        Reasoning { adapter: owned(adapter), text: owned(text), verbatim: verbatim.map(owned) }
     }
 }
 
@@ -92,9 +136,9 @@ pub(crate) fn text_of(card: &Card) -> Cow<'_, str> {
     }
 }
 
-fn plain(value: &serde_json::Value) -> Cow<'_, str> {
+fn plain(value: &Value) -> Cow<'_, str> {
     match value {
-        serde_json::Value::String(text) => Cow::Borrowed(text),
+        Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),
     }
 }
@@ -115,7 +159,7 @@ pub enum Reason {
     Repeated,
     /// A summary stands for it.
     Covered,
-    /// Nothing that a model reads: a pointer, an empty card, system text of somebody else.
+    /// Nothing that a model reads: a pointer, an empty card, system text of somebody else, what was thought in another turn.
     NotForTheModel,
 }
 
@@ -203,6 +247,8 @@ pub(crate) fn group<'a>(
     let mut grouped = Units::default();
     // The unit of a call. Its first message is the assistant's.
     let mut calls: HashMap<ToolCallId, usize> = HashMap::new();
+    let reasoning = CardType::reasoning();
+    let mut thought: Option<Thought<'a>> = None;
     for Placed { reading, place, .. } in cards {
         let omit = |reason| Omitted { card_ids: vec![reading.card_id()], reason };
         if !shown.insert(reading.card_id()) {
@@ -223,6 +269,16 @@ pub(crate) fn group<'a>(
                 continue;
             }
         };
+        if card.metadata.card_type == reasoning {
+            // Said to be left out until the message comes that it belongs to.
+            let omitted = grouped.omitted.len();
+            grouped.omitted.push(omit(Reason::NotForTheModel));
+            let read = Reasoning::of(card).filter(|_| *layer == Layer::Steps);
+            thought = read.map(|reasoning| Thought { card, reasoning, last: *place, omitted });
+            continue;
+        }
+        thought = thought.filter(|thought| thought.precedes(card, *place));
+        let n_units = grouped.units.len();
         let message = Message::of(layer, card);
         match card.metadata.role {
             Role::System => grouped.omitted.push(omit(Reason::NotForTheModel)),
@@ -248,6 +304,11 @@ pub(crate) fn group<'a>(
                 calls.extend(unit.open.iter().map(|call| (*call, at)));
                 grouped.units.push(unit);
             }
+        }
+        if grouped.units.len() > n_units {
+            thought.take().into_iter().for_each(|thought| thought.join(&mut grouped, covered));
+        } else if let Some(thought) = &mut thought {
+            thought.last = *place;
         }
     }
     grouped.units.retain(|unit| !unit.covered);
@@ -308,6 +369,37 @@ fn add_call<'a>(
             let message = Message { tool_calls: Cow::Owned(vec![call]), ..message };
             grouped.units.push(Unit { calls_have_cards: true, ..Unit::new(message, place, covered) });
             calls.insert(tool_call_id, at);
+        }
+    }
+}
+
+/// A reasoning that no message has begun after.
+struct Thought<'a> {
+    card: &'a Card,
+    reasoning: Reasoning<'a>,
+    /// Where it stands, or the empty card behind it.
+    last: i64,
+    /// Where it is said to be left out.
+    omitted: usize,
+}
+
+impl<'a> Thought<'a> {
+    /// Whether a card is what the model said right after, in the same step.
+    fn precedes(&self, card: &Card, place: i64) -> bool {
+        let is_same_step = self.card.metadata.step_id == card.metadata.step_id;
+        self.last + 1 == place && is_same_step && card.metadata.role == Role::Assistant
+    }
+
+    /// Becomes part of the message that was just begun, unless a summary stands for one of the two alone.
+    fn join(self, grouped: &mut Units<'a>, covered: &HashSet<CardId>) {
+        let Some(unit) = grouped.units.last_mut() else { return };
+        if unit.covered == covered.contains(&self.card.card_id) {
+            grouped.omitted.remove(self.omitted);
+            let said = &mut unit.first;
+            // Behind the card that it belongs to: the first one is whose message it is.
+            said.sources.push(source(self.card));
+            said.n_tokens = said.n_tokens + self.card.n_tokens;
+            said.reasoning = Some(self.reasoning);
         }
     }
 }

@@ -37,6 +37,8 @@ macro_rules! card_types {
 card_types! {
     instruction = "task.instruction",
     thought = "agent.thought",
+    reasoning = "agent.reasoning",
+    reminder = "agent.reminder",
     tool_call = "tool.call",
     tool_result = "tool.result",
     deliverable = "task.deliverable",

@@ -15,6 +15,7 @@ use crate::{
     id::{Name, Target},
     template::Template,
     tokens::Tokens,
+    turn::Limits,
 };
 
 /// One document of a manifest: `profile:`, `tool:`, `plan:` or `settings:`, and what belongs to it.
@@ -56,6 +57,9 @@ pub struct Profile {
     pub process: Process,
     #[serde(default)]
     pub memory: Memory,
+    /// What one turn may spend, itself and through everybody it hands work to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
 }
 
 /// Whom an agent may delegate to: whoever has one of the tags, or one of the names.
@@ -85,6 +89,7 @@ pub enum InternalTool {
     ForkJoin,
     MapReduce,
     ProvisionAgent,
+    UpdateTodo,
 }
 
 impl InternalTool {
@@ -97,6 +102,7 @@ impl InternalTool {
             InternalTool::ForkJoin => "fork_join",
             InternalTool::MapReduce => "map_reduce",
             InternalTool::ProvisionAgent => "provision_agent",
+            InternalTool::UpdateTodo => "update_todo",
         }
     }
 }
@@ -112,6 +118,9 @@ pub struct LlmConfig {
     /// Sent as they are.
     #[serde(default)]
     pub params: Map<String, Value>,
+    /// Asked in this order where the ones before them cannot answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<LlmConfig>,
 }
 
 /// Where a secret is to be found. The secret itself never enters a card (SE-4).
@@ -238,6 +247,9 @@ pub struct Tool {
     /// JSON Schema of the arguments.
     #[serde(default = "no_parameters")]
     pub parameters: Map<String, Value>,
+    /// JSON Schema of what it answers; an answer that is not so is a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Map<String, Value>>,
     pub target: Target,
     #[serde(default)]
     pub effect: Effect,

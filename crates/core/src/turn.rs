@@ -119,3 +119,66 @@ impl fmt::Display for Fence {
         write!(f, "turn {} at epoch {}, claim {}", self.agent_turn_id, self.turn_epoch.0, self.claim_token.0)
     }
 }
+
+/// What a turn may spend, itself and through everybody it hands work to. None: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Model calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    /// Read and written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub microdollars: Option<u32>,
+    /// From when it was dispatched, waiting and all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u32>,
+}
+
+impl Limits {
+    pub fn is_none(&self) -> bool {
+        *self == Limits::default()
+    }
+}
+
+/// What a turn may still spend. Below zero: its last step went over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    pub steps: Option<i64>,
+    pub tokens: Option<i64>,
+    pub microdollars: Option<i64>,
+    pub seconds: Option<f64>,
+}
+
+impl Budget {
+    /// What there is nothing left of.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let none = |left: Option<i64>| left.is_some_and(|left| left < 1);
+        match self {
+            budget if budget.seconds.is_some_and(|left| left <= 0.0) => Some("seconds"),
+            budget if none(budget.steps) => Some("steps"),
+            budget if none(budget.tokens) => Some("tokens"),
+            budget if none(budget.microdollars) => Some("microdollars"),
+            _ => None,
+        }
+    }
+}
+
+/// What a model call used (WK-5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub provider: String,
+    pub model: String,
+    /// All that the model read, with what it remembered.
+    pub input_tokens: u32,
+    pub cached_tokens: u32,
+    pub output_tokens: u32,
+    pub microdollars: u64,
+    pub took_ms: u32,
+    /// How often it was asked until it answered.
+    pub n_asked: u16,
+    /// The turn was taken over: somebody who was lost may have asked the same before.
+    pub asked_again: bool,
+}

@@ -39,6 +39,10 @@ create table cardbox.cards (
 create unique index cards_by_content on cardbox.cards (project_id, hash)
   where content_addressed and deleted_at is null and erased_at is null;
 
+-- What has ended, or will, by when: whether anything has since it was read is one look.
+create index cards_ending on cardbox.cards (project_id, least(expires_at, deleted_at, erased_at))
+  where expires_at is not null or deleted_at is not null or erased_at is not null;
+
 create table cardbox.erasures (
   project_id uuid        not null,
   card_id    uuid        not null,
@@ -209,7 +213,7 @@ revoke execute on all functions in schema cardbox from public;
 alter function cardbox.erase owner to waybill_eraser;
 
 -- ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
--- Three definitions that every read and every inheritance is made of. Plain SQL, so that the planner writes them into the caller, under the
+-- Definitions that every read and every inheritance is made of. Plain SQL, so that the planner writes them into the caller, under the
 -- caller's row policy; `offset 0` keeps the nested loops that read nothing beyond what was asked for.
 
 -- The cards at positions lo … hi of a box, repeats included, and where each stands itself.
@@ -293,4 +297,22 @@ language sql stable as $$
    where c.project_id = project and c.card_id = card
   offset 0
 $$;
-grant execute on function cardbox.places, cardbox.runs, cardbox.reading to waybill_service;
+
+-- Every place where a card stands, directly or by range: the way back from a card to its boxes.
+create function cardbox.holdings(project uuid, card uuid) returns table (box_id uuid, place bigint)
+language sql stable as $$
+  select e.box_id, e.seq
+    from cardbox.box_entries e
+   where e.project_id = project and e.card_id = card
+  union all
+  select r.box_id, r.seq + e.seq - r.from_seq
+    from cardbox.box_entries e
+   cross join lateral (
+         select r.box_id, r.seq, r.from_seq
+           from cardbox.box_entries r
+          where r.project_id = project and r.source_box_id = e.box_id
+            and e.seq between r.from_seq and r.to_seq
+         offset 0) r
+   where e.project_id = project and e.card_id = card
+$$;
+grant execute on function cardbox.places, cardbox.runs, cardbox.reading, cardbox.holdings to waybill_service;

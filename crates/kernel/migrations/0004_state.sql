@@ -1,6 +1,6 @@
 -- Execution: who runs what, what waits for whom, and what happened. docs/spec.md, L0-1 … L0-18; docs/protocol.md.
 -- The transitions are functions beside the Rust that calls them: crates/kernel/src/**/*.sql.
---   live rows     agent_state_head, agent_inbox, waiting_calls, worker_leases: small, updated, gone when done
+--   live rows     agent_state_head, agent_inbox, waiting_calls, budgets, worker_leases: small, updated, gone when done
 --   records       turns, pmo_batches and what belongs to them: inserted, ended once, kept
 --   memory        blackboards: one row of pointers per session
 --   history       agent_steps, execution_edges, patches, receipts, refusals, outbox: inserted, dropped by partition
@@ -152,6 +152,23 @@ create index inbox_queue on state.agent_inbox (agent_id, inbox_seq) where status
 create index inbox_due on state.agent_inbox (shard, next_retry_at) where next_retry_at is not null;
 create index inbox_later on state.agent_inbox (agent_id, project_id) where next_retry_at is not null;
 
+-- ── what a turn may still spend: one row per open turn that has a limit ─────────────────────────────────────────
+-- Spent in the transaction of the step. What a child may spend is taken from its parent's, and the rest comes back when it ends.
+-- Locked after every head, a child's before its parent's, and before a session's memory.
+
+create table state.budgets (
+  project_id           uuid        not null,
+  agent_turn_id        uuid        not null,
+  -- Whose it was taken from.
+  parent_agent_turn_id uuid,
+  -- None: no limit.
+  steps_left           integer,
+  tokens_left          bigint,
+  microdollars_left    bigint,
+  expires_at           timestamptz,
+  primary key (project_id, agent_turn_id)
+) with (fillfactor = 50);
+
 -- ── calls that a turn waits for; also the queue of commands (L0-13) ─────────────────────────────────────────────
 --   pending     ready: its target may claim it
 --   processing  claimed, by worker_id under claim_token
@@ -168,6 +185,8 @@ create table state.waiting_calls (
   target            state.target        not null,
   status            state.call_status        not null default 'pending',
   tool_call_card_id uuid        not null,
+  -- Nobody may do it twice: of whoever claimed it and was lost it is not known whether it was done.
+  once              boolean     not null default false,
   deadline_at       timestamptz not null,
   claim_token       bigint      not null default 0,
   worker_id         uuid,
@@ -201,7 +220,6 @@ create table state.pmo_batches (
   fail_fast            boolean     not null default false,
   n_tasks              integer     not null check (n_tasks > 0),
   open_slots           integer     not null check (open_slots >= 0),
-  n_failed             integer     not null default 0,
   deadline_at          timestamptz not null,
   created_at           timestamptz not null default now(),
   closed_at            timestamptz,
@@ -220,7 +238,6 @@ create table state.pmo_batch_slots (
   batch_id   uuid     not null,
   slot       smallint not null,
   remaining  integer  not null check (remaining >= 0),
-  n_failed   integer  not null default 0,
   primary key (project_id, batch_id, slot)
 ) with (fillfactor = 50);
 
@@ -325,6 +342,17 @@ create table state.agent_steps (
   from_seq      bigint,
   to_seq        bigint,
   n_calls       integer     not null default 0,
+  -- Where a model was asked: which, how much it read and wrote, what that cost, how long it took.
+  provider      text,
+  model         text,
+  input_tokens  integer,
+  cached_tokens integer,
+  output_tokens integer,
+  microdollars  bigint,
+  took_ms       integer,
+  -- How often it was asked until it answered; and whether somebody who was lost may have asked before.
+  n_asked       smallint,
+  asked_again   boolean,
   created_at    timestamptz not null default now(),
   primary key (project_id, agent_turn_id, step_id)
 ) partition by range (agent_turn_id);
@@ -450,7 +478,7 @@ declare
   t text;
 begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
-                           'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches', 'state.pmo_batch_slots',
+                           'state.agent_inbox', 'state.waiting_calls', 'state.budgets', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
                            'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards',
                            'state.outbox'] loop
@@ -465,7 +493,7 @@ begin
   end loop;
 end $$;
 
-grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls to waybill_service;
+grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls, state.budgets to waybill_service;
 grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
@@ -487,7 +515,7 @@ grant update (status, claim_token, worker_id, silent_by) on state.agent_inbox to
 grant update (status, claim_token, worker_id) on state.waiting_calls to waybill_scheduler;
 grant select (project_id, batch_id, status, deadline_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
 grant select (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-              parent_agent_turn_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
+              parent_agent_turn_id, parent_step_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
    on state.turns to waybill_scheduler;
 grant select, insert, update (published_at) on state.outbox to waybill_scheduler;
 grant usage, select on sequence state.outbox_seq to waybill_scheduler;

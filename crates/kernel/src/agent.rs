@@ -3,6 +3,8 @@
 //! An agent that is here to stay remembers its turns. One that was made for a task is ephemeral: it has a head while it has work,
 //! remembers only once somebody asks for it, and is retired when nobody did for a day. Who it was stays on record.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use waybill_core::{
@@ -11,6 +13,7 @@ use waybill_core::{
 };
 
 use crate::{
+    handover,
     turn::Error,
     work::{Kernel, UnitOfWork, Work},
 };
@@ -33,6 +36,17 @@ pub struct NewAgent {
     pub cloned_from: Option<AgentId>,
 }
 
+impl NewAgent {
+    /// Without a profile.
+    pub fn new(agent_id: AgentId, worker_target: Target) -> NewAgent {
+        NewAgent { agent_id, profile_name: None, worker_target, cloned_from: None }
+    }
+
+    pub fn of(agent_id: AgentId, profile: &handover::Target) -> NewAgent {
+        NewAgent { profile_name: Some(profile.name.clone()), ..NewAgent::new(agent_id, profile.worker_target.clone()) }
+    }
+}
+
 /// How long an agent is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
@@ -46,12 +60,7 @@ pub enum Stay {
 
 /// Puts agents on the roster that have no profile. Creating one again changes nothing.
 pub async fn create(work: &mut UnitOfWork, agent_ids: &[AgentId], target: &Target) -> Result<(), Error> {
-    let plain = |agent_id: &AgentId| NewAgent {
-        agent_id: *agent_id,
-        profile_name: None,
-        worker_target: target.clone(),
-        cloned_from: None,
-    };
+    let plain = |agent_id: &AgentId| NewAgent::new(*agent_id, target.clone());
     provision(work, &agent_ids.iter().map(plain).collect::<Vec<_>>(), Stay::Plain, None).await
 }
 
@@ -114,22 +123,6 @@ pub struct Listed {
     pub retired_at: Option<DateTime<Utc>>,
 }
 
-/// Looks agents up, in any order.
-pub async fn roster(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<Vec<Listed>, Error> {
-    let project_id = work.project_id();
-    let listed = sqlx::query_as(
-        "select a.agent_id, a.profile_name, a.worker_target::text, a.ephemeral, a.memory_box_id, h.status::text, a.created_at, a.retired_at
-           from resource.project_agents a
-           left join state.agent_state_head h on h.project_id = $1 and h.agent_id = a.agent_id
-          where a.project_id = $1 and a.agent_id = any($2)",
-    )
-    .bind(project_id)
-    .bind(agent_ids)
-    .fetch_all(&mut **work)
-    .await?;
-    Ok(listed)
-}
-
 /// The roster, in the order of ids. Retired agents are left out.
 pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> Result<Vec<Listed>, Error> {
     let project_id = work.project_id();
@@ -147,6 +140,28 @@ pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> R
     .fetch_all(&mut **work)
     .await?;
     Ok(listed)
+}
+
+/// The profiles of agents: of those that have one, and are not retired.
+pub async fn profiles(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<HashMap<AgentId, Name>, Error> {
+    if agent_ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let project_id = work.project_id();
+    let profiles: Vec<(AgentId, Name)> = sqlx::query_as(
+        "select a.agent_id, a.profile_name
+           from unnest($2::uuid[]) as asked (agent_id)
+          cross join lateral (
+                select a.agent_id, a.profile_name
+                  from resource.project_agents a
+                 where a.project_id = $1 and a.agent_id = asked.agent_id and a.retired_at is null and a.profile_name is not null
+                offset 0) a",
+    )
+    .bind(project_id)
+    .bind(agent_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(profiles.into_iter().collect())
 }
 
 /// What an agent remembers, and what it is writing just now.
@@ -189,12 +204,11 @@ pub async fn waiting_for(work: &mut UnitOfWork, agent_ids: &[AgentId], caller: A
 
 /// Takes agents off the roster that were made for a task and that nobody asked for any more. Says how many.
 pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
-    let due: Vec<(ProjectId, AgentId)> =
+    let mut due: Vec<(ProjectId, AgentId)> =
         sqlx::query_as("select project_id, agent_id from scheduler.agents_to_retire($1)")
             .bind(most)
             .fetch_all(kernel.pool())
             .await?;
-    let mut due = due;
     due.sort_unstable();
     let mut retired = 0;
     for part in due.chunk_by(|one, next| one.0 == next.0) {

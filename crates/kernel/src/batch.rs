@@ -217,17 +217,11 @@ fn told_briefly(task: &TaskRow) -> Value {
     if let Some(box_id) = task.output_box_id {
         result["output_box_id"] = json!(box_id);
     }
-    let said = task.content.as_ref().map(|Json(content)| match content {
-        Value::String(text) => text.clone(),
-        Value::Object(fields) if fields.get("reason").is_some_and(Value::is_string) && task.has_failed() => {
-            fields["reason"].as_str().unwrap_or_default().to_owned()
-        }
-        Value::Object(fields) if fields.get("summary").is_some_and(Value::is_string) => {
-            fields["summary"].as_str().unwrap_or_default().to_owned()
-        }
-        other => other.to_string(),
+    let said = task.content.as_ref().map(|Json(content)| {
+        let reason = content["reason"].as_str().filter(|_| task.has_failed());
+        let said = content.as_str().or(reason).or(content["summary"].as_str());
+        said.map_or_else(|| brief(&content.to_string()), brief)
     });
-    let said = said.map(|text| brief(&text));
     match (&task.error, said) {
         (Some(error), _) => result["error"] = json!(error),
         (None, Some(said)) if task.has_failed() => result["error"] = json!(said),

@@ -199,7 +199,6 @@ language plpgsql as $$
 declare
   v_slot   record;
   v_left   integer;
-  v_failed integer;
   v_done   uuid[] := '{}';
 begin
   for v_slot in
@@ -209,13 +208,13 @@ begin
      order by c.batch_id, c.slot
   loop
     update state.pmo_batch_slots s
-       set remaining = s.remaining - v_slot.n, n_failed = s.n_failed + v_slot.failed
+       set remaining = s.remaining - v_slot.n
      where s.project_id = p_project and s.batch_id = v_slot.batch_id and s.slot = v_slot.slot
- returning s.remaining, s.n_failed into v_left, v_failed;
+ returning s.remaining into v_left;
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1, n_failed = b.n_failed + v_failed,
+         set open_slots = b.open_slots - 1,
              deadline_at = case when exists (select from state.waiting_calls c
                                               where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
                                 then b.deadline_at else least(b.deadline_at, now()) end

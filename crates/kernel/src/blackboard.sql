@@ -39,11 +39,13 @@ begin
   return state.append_new(p_project, v_box, p_cards);
 end $$;
 
--- Whether one of these turns belongs to a session.
+-- Whether one of these turns belongs to a session, or had a limit: what is to be done once the batches that they ended are joined.
 create or replace function state.talks(p_project uuid, p_turns uuid[]) returns boolean
 language sql stable as $$
   select exists (select from state.turns t
                   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
+      or exists (select from unnest(p_turns) as e (agent_turn_id)
+                   join state.budgets b on b.project_id = p_project and b.agent_turn_id = e.agent_turn_id)
 $$;
 
 -- What turns of sessions said, when they have ended: the question and the answer. In one order for everybody, and after every head

@@ -165,3 +165,9 @@ pub fn timeout_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
     let result = serde_json::json!("the call was not answered before its deadline");
     Ok(Draft::tool_result(tool_call_id, "timeout", result).seal()?)
 }
+
+/// The answer where whoever was to do something once was lost while it had it in hand.
+pub fn unknown_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
+    let result = "whoever did this was lost before it could say how it went: it may have been done, or not, and is not done again";
+    Ok(Draft::tool_result(tool_call_id, "outcome_unknown", result.into()).seal()?)
+}

@@ -505,6 +505,46 @@ pub async fn hydrate_beside(
     Ok((hydrated, besides))
 }
 
+/// What a session pointed to when it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointers {
+    pub session_id: SessionId,
+    pub messages_box_id: BoxId,
+    pub todo_card_id: Option<CardId>,
+    pub compression_card_id: Option<CardId>,
+}
+
+/// Whether what was hydrated at `read_at` would be read the same now: no card of the project has ended since, and the session points to
+/// the same. Gives the time of the asking, or nothing.
+pub async fn still_holds(
+    work: &mut UnitOfWork,
+    read_at: DateTime<Utc>,
+    session: Option<Pointers>,
+) -> Result<Option<DateTime<Utc>>, Error> {
+    let project_id = work.project_id();
+    // An end is dated when its transaction begins, and seen when it commits: none takes longer than that.
+    let as_of = sqlx::query_scalar(
+        "select statement_timestamp()
+          where not exists (select from cardbox.cards c
+                             where c.project_id = $1 and least(c.expires_at, c.deleted_at, c.erased_at) > $2::timestamptz - interval '15 seconds'
+                               and least(c.expires_at, c.deleted_at, c.erased_at) <= statement_timestamp()
+                               and (c.expires_at is not null or c.deleted_at is not null or c.erased_at is not null))
+            and ($3::uuid is null
+                 or exists (select from state.blackboards b
+                             where b.project_id = $1 and b.session_id = $3 and b.messages_box_id = $4
+                               and b.todo_card_id is not distinct from $5 and b.compression_card_id is not distinct from $6))",
+    )
+    .bind(project_id)
+    .bind(read_at)
+    .bind(session.map(|session| session.session_id))
+    .bind(session.map(|session| session.messages_box_id))
+    .bind(session.and_then(|session| session.todo_card_id))
+    .bind(session.and_then(|session| session.compression_card_id))
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(as_of)
+}
+
 /// Every place where a card stands, directly or by range, in the order of box and place.
 pub async fn holdings(
     work: &mut UnitOfWork,
@@ -515,19 +555,7 @@ pub async fn holdings(
     let project_id = work.project_id();
     let held = sqlx::query_as(
         "select box_id, place
-           from (select e.box_id, e.seq as place
-                   from cardbox.box_entries e
-                  where e.project_id = $1 and e.card_id = $2
-                  union all
-                 select r.box_id, r.seq + e.seq - r.from_seq
-                   from cardbox.box_entries e
-                  cross join lateral (
-                        select r.box_id, r.seq, r.from_seq
-                          from cardbox.box_entries r
-                         where r.project_id = $1 and r.source_box_id = e.box_id
-                           and e.seq between r.from_seq and r.to_seq
-                        offset 0) r
-                  where e.project_id = $1 and e.card_id = $2) held
+           from cardbox.holdings($1, $2)
           where $3::uuid is null or (box_id, place) > ($3, $4)
           order by box_id, place
           limit $5",

@@ -88,18 +88,14 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
   v_entered text;
+  v_here    uuid[];
   v_agent   record;
   v_turn    record;
   v_n       integer;
 begin
   v_entered := state.enter(p_project);
   -- A turn that ends just now is seen as ended, or finds the memory.
-  perform from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
-   cross join lateral (
-         select h.agent_id
-           from state.agent_state_head h
-          where h.project_id = p_project and h.agent_id = a.agent_id
-            for no key update) l;
+  v_here := state.lock_heads(p_project, p_agents);
   --! memory.locked
   for v_agent in
     select a.agent_id, asked.box_id

@@ -144,6 +144,12 @@ impl<T: Claimable> Holding<T> {
         // The sender lives on the desk as long as this is held.
         order.wait_for(|order| *order != Order::Go).await.map_or(Order::Lost, |order| *order)
     }
+
+    /// Waits until it is lost, whatever else is wanted of it.
+    pub async fn lost(&self) {
+        let mut order = self.order.clone();
+        let _ = order.wait_for(|order| *order == Order::Lost).await;
+    }
 }
 
 impl<T: Claimable> Drop for Holding<T> {

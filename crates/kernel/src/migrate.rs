@@ -23,12 +23,13 @@ const MIGRATIONS: [(i64, &str, &str); 6] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 17] = [
+pub const FUNCTIONS: [&str; 18] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
     include_str!("outbox.sql"),
     include_str!("blackboard.sql"),
     include_str!("handover.sql"),
+    include_str!("budget.sql"),
     include_str!("batch.sql"),
     include_str!("turn/enqueue.sql"),
     include_str!("turn/claim.sql"),

@@ -109,7 +109,7 @@ impl<Id: Display> Subject for (ProjectId, Id) {
     }
 }
 
-impl Subject for (ProjectId, ToolCallId, ClaimToken) {
+impl Subject for (ProjectId, ToolCallId, ClaimToken, bool) {
     fn project_id(&self) -> ProjectId {
         self.0
     }
@@ -165,8 +165,22 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
 
     let held = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_calls($1, $2)")).await?;
     swept.calls_reclaimed =
-        each(kernel, config, "abandoned_calls", held, &mut swept, |(project_id, call_id, token)| {
-            Box::pin(async move { call::reclaim(&mut kernel.alone(project_id).await?, call_id, token).await })
+        each(kernel, config, "abandoned_calls", held, &mut swept, |(project_id, tool_call_id, token, once)| {
+            Box::pin(async move {
+                let mut alone = kernel.alone(project_id).await?;
+                if !once {
+                    return call::reclaim(&mut alone, tool_call_id, token).await;
+                }
+                // Done or not, nobody may do it again (WK-7).
+                let report = Report {
+                    tool_call_id,
+                    claim_token: Some(token),
+                    message_type: MessageType::ToolResult,
+                    status: "outcome_unknown".to_owned(),
+                    card: call::unknown_card(tool_call_id)?,
+                };
+                Ok(turn::report(&mut alone, &report).await?.outcome == "applied")
+            })
         })
         .await?;
 

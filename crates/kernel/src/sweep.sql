@@ -50,9 +50,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 create or replace function scheduler.abandoned_calls(p_shards smallint[], p_most integer)
-returns table (project_id uuid, tool_call_id uuid, claim_token bigint)
+returns table (project_id uuid, tool_call_id uuid, claim_token bigint, once boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select c.project_id, c.tool_call_id, c.claim_token
+  select c.project_id, c.tool_call_id, c.claim_token, c.once
     from state.worker_leases l
    cross join lateral (
          select c.*

@@ -10,3 +10,7 @@ pub mod figure;
 pub mod bench;
 
 pub mod storm;
+
+pub mod team;
+
+pub mod model;

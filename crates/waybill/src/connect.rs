@@ -28,6 +28,11 @@ impl Service {
     pub(crate) async fn kernel(&self) -> Result<Kernel> {
         Ok(Kernel::connect(&self.config()).await?)
     }
+
+    /// With so many connections at most.
+    pub(crate) async fn kernel_with(&self, max_connections: u32) -> Result<Kernel> {
+        Ok(Kernel::connect(&Config { max_connections, ..self.config() }).await?)
+    }
 }
 
 /// The bus: doorbells and the stream of events.

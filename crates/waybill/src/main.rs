@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use command::{
     admin, agent, apply, bench, card, chaos, context, doctor, grant, lab, lint, migrate, orchestrator, project,
-    resource,
+    resource, turn, worker,
 };
 
 #[derive(Debug, Parser)]
@@ -57,6 +57,11 @@ enum Command {
     /// Keep everything going: what agents ask for (delegate, fork, …), the watchdogs, and the relay of events to NATS. Run at least one, better
     /// two.
     Orchestrator(orchestrator::Arguments),
+    /// Run turns: gather what the model sees, ask it, act, deliver. Run as many as there is work.
+    Worker(worker::Arguments),
+    /// Start a turn, look at what it did and cost, or stop it.
+    #[command(subcommand)]
+    Turn(turn::Command),
     /// Find what is wrong with model requests and transcripts, whoever made them. Exits with 1 if anything is.
     ///
     /// Orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
@@ -95,6 +100,8 @@ async fn main() -> ExitCode {
         Command::Context(command) => context::run(command, json).await,
         Command::Admin(command) => admin::run(command, json).await,
         Command::Orchestrator(arguments) => orchestrator::run(arguments).await,
+        Command::Worker(arguments) => worker::run(arguments).await,
+        Command::Turn(command) => turn::run(command, json).await,
         Command::Chaos(command) => chaos::run(command, json).await,
         Command::Lab(command) => lab::run(command).await,
         Command::Lint(arguments) => lint::run(&arguments, json),

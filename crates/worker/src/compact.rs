@@ -18,21 +18,27 @@ use waybill_context::{
 };
 use waybill_core::{
     card::{Invalid, NewCard, Reading},
-    card_box::{Origin, Placed},
     id::{CardId, SessionId, StepId},
     json,
     resource::Compaction,
     tokens::Tokens,
-    turn::Fence,
+    turn::{Budget, Fence, Usage},
 };
 use waybill_kernel::{
     blackboard::{self, Patch},
     card,
-    turn::{self, Claimed, Step},
+    turn::{self, Claimed, Step, Stepped},
     work::{self, Kernel},
 };
 
-use crate::gather::Gathered;
+use crate::{gather::Gathered, turn::until_known};
+
+/// Fewer words, and what they cost where a model was asked.
+#[derive(Clone, Debug, Default)]
+pub struct Summarised {
+    pub text: String,
+    pub usage: Option<Usage>,
+}
 
 /// Puts messages into fewer words.
 pub trait Summariser: Send + Sync {
@@ -41,7 +47,7 @@ pub trait Summariser: Send + Sync {
         &'a self,
         previous: Option<&'a str>,
         messages: &'a [Message<'a>],
-    ) -> BoxFuture<'a, Result<String, Box<dyn error::Error + Send + Sync>>>;
+    ) -> BoxFuture<'a, Result<Summarised, Box<dyn error::Error + Send + Sync>>>;
 
     /// How long it may take.
     fn timeout(&self) -> Duration {
@@ -66,7 +72,7 @@ pub enum Error {
 }
 
 /// What was done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compacted {
     /// Summaries that were written.
     pub n_summaries: usize,
@@ -76,6 +82,8 @@ pub struct Compacted {
     pub n_tokens: Tokens,
     /// Why it went no further: the summariser failed, was too slow, or gained nothing. The call is made of what there is.
     pub failure: Option<String>,
+    /// What the turn may still spend, where a model was asked and there is a limit.
+    pub budget: Option<Budget>,
 }
 
 /// One for the session and one for the turn, and one more where somebody else was faster.
@@ -95,8 +103,8 @@ pub async fn compact(
         let plan = gathered.materials.plan_compaction(policy, compaction, gathered.messages_box_id)?;
         let Some(plan) = plan else { break };
         let in_force = gathered.materials.in_force()?;
-        let card = match summarise(&plan, &in_force, summariser).await? {
-            Ok(card) => card,
+        let (card, usage) = match summarise(&plan, &in_force, summariser).await? {
+            Ok(summarised) => summarised,
             Err(failure) => {
                 tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "not compacted");
                 done.failure = Some(failure);
@@ -105,10 +113,11 @@ pub async fn compact(
         };
         let (scope, n_tokens) = (plan.scope, plan.n_tokens);
         let written = match scope {
-            Scope::Turn => write_to_turn(kernel, &claimed.fence, gathered, card).await.map(|()| true)?,
-            Scope::Session => write_to_session(kernel, claimed, gathered, card).await?,
+            Scope::Turn => Some(write_to_turn(kernel, &claimed.fence, gathered, card, usage).await?),
+            Scope::Session => write_to_session(kernel, claimed, gathered, card, usage).await?,
         };
-        if written {
+        if let Some(stepped) = written {
+            done.budget = stepped.budget.or(done.budget);
             tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
             done.n_summaries += 1;
             done.n_tokens = done.n_tokens + n_tokens;
@@ -123,13 +132,13 @@ async fn summarise(
     plan: &Plan<'_>,
     in_force: &InForce,
     summariser: &dyn Summariser,
-) -> Result<Result<NewCard, String>, Error> {
+) -> Result<Result<(NewCard, Option<Usage>), String>, Error> {
     let previous = in_force.previous(plan.scope).map(|previous| previous.summary.text.as_str());
     let asked = tokio::time::timeout(summariser.timeout(), summariser.summarise(previous, &plan.messages));
-    let text = match asked.await {
+    let Summarised { text, usage } = match asked.await {
         Err(_) => return Ok(Err(format!("no summary within {:?}", summariser.timeout()))),
         Ok(Err(failure)) => return Ok(Err(failure.to_string())),
-        Ok(Ok(text)) => text,
+        Ok(Ok(summarised)) => summarised,
     };
     let summary = plan.summary(json::text(&text).into_owned(), in_force);
     let shown = plan.shown_tokens(in_force);
@@ -137,64 +146,70 @@ async fn summarise(
         let (summary, shown) = (summary.n_tokens.get(), shown.get());
         return Ok(Err(format!("the summary has {summary} tokens, what it stands for {shown}")));
     }
-    Ok(Ok(summary.draft().seal()?))
+    Ok(Ok((summary.draft().seal()?, usage)))
 }
 
-fn step(cards: Vec<NewCard>) -> Step {
-    Step { step_id: StepId::new(), cards, calls: Vec::new(), suspend: false, receipt: None }
+fn step(cards: Vec<NewCard>, usage: Option<Usage>) -> Step {
+    Step { step_id: StepId::new(), cards, calls: Vec::new(), suspend: false, receipt: None, usage }
 }
 
 /// A step of the turn that wrote nothing but the summary.
-async fn write_to_turn(kernel: &Kernel, fence: &Fence, gathered: &mut Gathered, card: NewCard) -> Result<(), Error> {
-    let step = step(vec![card.clone()]);
-    until_known(async || {
-        let mut alone = kernel.alone(fence.project_id()).await?;
-        turn::step(&mut alone, fence, &step).await
+async fn write_to_turn(
+    kernel: &Kernel,
+    fence: &Fence,
+    gathered: &mut Gathered,
+    card: NewCard,
+    usage: Option<Usage>,
+) -> Result<Stepped, Error> {
+    let step = step(vec![card.clone()], usage);
+    let stepped = until_known(|| {
+        Box::pin(async {
+            let mut alone = kernel.alone(fence.project_id()).await?;
+            turn::step(&mut alone, fence, &step).await
+        })
     })
     .await?;
-    let materials = &mut gathered.materials;
-    let place = materials.output.upto + 1;
-    let origin = Origin { box_id: materials.output.box_id, seq: place };
-    let reading = Reading::Live(Box::new(card.into_card(materials.read_at)));
-    materials.steps.push(Placed { place, origin, also: Vec::new(), reading });
-    materials.output.upto = place;
-    Ok(())
+    gathered.wrote([card]);
+    Ok(stepped)
 }
 
-/// Says whether it was ours; else somebody else's is in force now, which serves as well.
+/// What the step came to where it was ours; else somebody else's is in force now, which serves as well.
 async fn write_to_session(
     kernel: &Kernel,
     claimed: &Claimed,
     gathered: &mut Gathered,
     card: NewCard,
-) -> Result<bool, Error> {
+    usage: Option<Usage>,
+) -> Result<Option<Stepped>, Error> {
     let (Some(session_id), Some(messages_box_id)) = (claimed.session_id, gathered.messages_box_id) else {
-        return Ok(false);
+        return Ok(None);
     };
     let patch = Patch::default().compression(card.clone(), gathered.compression_card_id, messages_box_id);
-    let step = step(Vec::new());
+    let step = step(Vec::new(), usage);
     let fence = &claimed.fence;
-    let written = until_known(async || {
-        let mut work = kernel.begin(fence.project_id()).await?;
-        turn::step(&mut work, fence, &step).await?;
-        match blackboard::patch(&mut work, session_id, step.step_id, &patch).await {
-            Ok(_) => {}
-            Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
-            Err(other) => return Ok(Err(other)),
-        }
-        work.commit().await?;
-        Ok(Ok(()))
+    let written = until_known(|| {
+        Box::pin(async {
+            let mut work = kernel.begin(fence.project_id()).await?;
+            let stepped = turn::step(&mut work, fence, &step).await?;
+            match blackboard::patch(&mut work, session_id, step.step_id, &patch).await {
+                Ok(_) => {}
+                Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
+                Err(other) => return Ok(Err(other)),
+            }
+            work.commit().await?;
+            Ok(Ok(stepped))
+        })
     })
     .await?;
     match written {
-        Ok(()) => {
+        Ok(stepped) => {
             gathered.compression_card_id = Some(card.card_id());
             gathered.materials.session_summary = Some(card.into_card(gathered.materials.read_at));
-            Ok(true)
+            Ok(Some(stepped))
         }
         Err(blackboard::Error::Conflict { .. }) => {
             look_again(kernel, claimed, session_id, gathered).await?;
-            Ok(false)
+            Ok(None)
         }
         Err(other) => Err(other.into()),
     }
@@ -216,20 +231,4 @@ async fn look_again(
     // Another memory altogether: what was read of this one is the turn's own by now.
     gathered.messages_box_id = Some(board.messages_box_id).filter(|now| gathered.messages_box_id == Some(*now));
     Ok(())
-}
-
-/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
-async fn until_known<T>(mut attempt: impl AsyncFnMut() -> Result<T, turn::Error>) -> Result<T, turn::Error> {
-    let mut pause = Duration::from_millis(20);
-    for _ in 0..8 {
-        match attempt().await {
-            Err(error) if error.is_of_the_server() => {
-                tracing::debug!(%error, "tried again");
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            known => return known,
-        }
-    }
-    attempt().await
 }

@@ -3,33 +3,36 @@
 use chrono::{DateTime, Utc};
 use waybill_context::{
     call::{Collected, Materials},
+    framework::Facts,
     layer::BlockKey,
     policy::{Audience, Policy},
     receipt::{BlockRef, Receipt},
 };
 use waybill_core::{
     card::{Card, CardType, Content, Draft, Field, Invalid, NewCard, Reading, Role},
-    card_box::{Placed, Span},
+    card_box::{Origin, Placed, Span},
     id::{AgentId, BoxId, CardId},
     json,
+    template::Template,
 };
 use waybill_kernel::{
     card,
-    card_box::{self, Beside, Window},
+    card_box::{self, Beside, Pointers, Window},
     receipt,
-    turn::Claimed,
+    turn::{self, Claimed},
     work::{self, Kernel, UnitOfWork},
 };
 
-use crate::collect::{Answer, Asked, Collector, When};
+use crate::{
+    collect::{Answer, Asked, Collector, When},
+    tool::Toolbox,
+};
 
 /// What an agent is and sees, as its profile says.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// `sys.rendered_prompt`
-    pub system_prompt: Option<Card>,
-    /// `sys.tools`
-    pub tools: Option<Card>,
+    pub system_prompt_template: Option<Template>,
+    pub toolbox: Toolbox,
     pub audience: Audience,
     pub policy: Policy,
     /// So many cards at the beginning of the context box are always shown.
@@ -50,6 +53,19 @@ pub enum Error {
     Invalid(#[from] Invalid),
 }
 
+impl Error {
+    /// Says nothing about what was asked: see [`turn::Error::is_of_the_server`].
+    pub fn is_of_the_server(&self) -> bool {
+        let error = match self {
+            Error::Work(work::Error::Db(error))
+            | Error::CardBox(card_box::Error::Db(error))
+            | Error::Card(card::Error::Db(error)) => error,
+            _ => return false,
+        };
+        turn::is_of_the_server(error)
+    }
+}
+
 /// What a call is made of, and what is needed to go on with it.
 #[derive(Clone, Debug)]
 pub struct Gathered {
@@ -58,19 +74,39 @@ pub struct Gathered {
     pub messages_box_id: Option<BoxId>,
     /// What the session's blackboard names as its summary, also where that card is gone.
     pub compression_card_id: Option<CardId>,
-    todo: Option<Card>,
-    result_fields: Vec<Field>,
+    /// The session's todo list.
+    pub todo: Option<Card>,
+    /// What the session's blackboard names as its todo list, also where that card is gone.
+    pub todo_card_id: Option<CardId>,
+    /// What the deliverable must have.
+    pub result_fields: Vec<Field>,
     parent_agent_id: Option<AgentId>,
+    /// When the boxes were read, and what the session pointed to then.
+    hydrated_at: DateTime<Utc>,
+    pointers: Option<Pointers>,
 }
 
-/// Reads what a turn may see, and asks the sources.
+/// Reads what a turn may see, and asks the sources. `before` is what its last call was made of, with what was written since, where both are
+/// ours: as long as it would be read the same, it is not read again.
 pub async fn gather(
     kernel: &Kernel,
     claimed: &Claimed,
     setting: &Setting,
     collector: &Collector,
+    mut before: Option<Gathered>,
 ) -> Result<Gathered, Error> {
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+    let holds = match &before {
+        Some(before) => card_box::still_holds(&mut work, before.hydrated_at, before.pointers).await?,
+        None => None,
+    };
+    if let (Some(mut gathered), Some(as_of)) = (before.take_if(|_| holds.is_some()), holds) {
+        drop(work);
+        gathered.materials.read_at = as_of;
+        gathered.collect(kernel, claimed, setting, collector, When::EveryStep).await?;
+        gathered.materials.allow(&setting.audience);
+        return Ok(gathered);
+    }
     let window = Window { pinned: setting.n_pinned, budget: setting.policy.budget, as_of: None };
     let beside = Beside {
         output_box_id: Some(claimed.output_box_id),
@@ -79,25 +115,33 @@ pub async fn gather(
     };
     let context_box_id = claimed.context_box_id;
     let (context, mut beside) = card_box::hydrate_beside(&mut work, context_box_id, None, window, &beside).await?;
-    let before = match beside.output.is_empty() {
-        true => None,
-        false => collected_before(&mut work, claimed).await?,
+    let before = match before {
+        Some(before) => Some(Before::of(before.materials)),
+        None if beside.output.is_empty() => None,
+        None => collected_before(&mut work, claimed).await?,
     };
     drop(work); // nothing was written, and the sources may take their time
     let query = live(&claimed.query_card_ids, std::mem::take(&mut beside.cards)).map_err(Error::QueryGone)?;
     let length = beside.output.last().map_or(0, |last| last.place);
     let shows_summary = setting.audience.sees(&BlockKey::Compression);
     let compression_card_id = beside.compression.as_ref().map(Reading::card_id);
+    let todo_card_id = beside.todo.as_ref().map(Reading::card_id);
+    let pointers = claimed.session_id.zip(beside.messages_box_id).map(|(session_id, messages_box_id)| Pointers {
+        session_id,
+        messages_box_id,
+        todo_card_id,
+        compression_card_id,
+    });
     let parent_agent_id = parent(&context.cards, context_box_id);
     let result_fields = match beside.fields.and_then(Reading::into_live).map(|card| card.content) {
         Some(Content::Fields(fields)) => fields,
         _ => Vec::new(),
     };
     let when = if before.is_some() { When::EveryStep } else { When::Begin };
-    let (blocks, framework_version) = before.unwrap_or_else(|| (Vec::new(), collector.framework_version().to_owned()));
+    let Before { system_prompt, tools, blocks, framework_version } = before.unwrap_or_default();
     let materials = Materials {
-        system_prompt: setting.system_prompt.clone(),
-        tools: setting.tools.clone(),
+        system_prompt,
+        tools,
         blocks,
         session_summary: beside.compression.and_then(Reading::into_live),
         read: spans(context_box_id, context.length, context.omitted),
@@ -106,7 +150,7 @@ pub async fn gather(
         query,
         steps: beside.output,
         output: Span::prefix(claimed.output_box_id, length),
-        framework_version,
+        framework_version: framework_version.unwrap_or_else(|| collector.framework_version().to_owned()),
         left_out: Vec::new(),
         read_at: context.as_of,
     };
@@ -115,28 +159,86 @@ pub async fn gather(
         messages_box_id: beside.messages_box_id.filter(|_| shows_summary),
         compression_card_id,
         todo: beside.todo.and_then(Reading::into_live),
+        todo_card_id,
         result_fields,
         parent_agent_id,
+        hydrated_at: context.as_of,
+        pointers,
     };
     gathered.collect(kernel, claimed, setting, collector, when).await?;
     gathered.materials.allow(&setting.audience);
     Ok(gathered)
 }
 
-/// The blocks that the turn was shown before, whoever ran it, and the version of the framework's text: collected once per turn (CX-3).
-/// None where no receipt says so.
-async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Option<(Vec<Collected>, String)>, Error> {
+/// What stays the same from call to call of a turn.
+#[derive(Default)]
+struct Before {
+    system_prompt: Option<Card>,
+    tools: Option<Card>,
+    blocks: Vec<Collected>,
+    framework_version: Option<String>,
+}
+
+impl Before {
+    fn of(materials: Materials) -> Before {
+        Before {
+            system_prompt: materials.system_prompt,
+            tools: materials.tools,
+            blocks: materials.blocks,
+            framework_version: Some(materials.framework_version),
+        }
+    }
+}
+
+/// What the turn was shown before, whoever ran it: collected once per turn (CX-3). None where no receipt says so.
+async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Option<Before>, Error> {
     let Some(last) = receipt::find(work, claimed.fence.agent_turn_id(), None).await? else { return Ok(None) };
     let Ok(receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
     let blocks: Vec<_> = receipt.blocks.into_iter().filter(|block| !block.every_step).collect();
-    let card_ids: Vec<CardId> = blocks.iter().map(|block| block.card_id).collect();
+    let named = [receipt.system_prompt_card_id, receipt.tools_card_id];
+    let card_ids: Vec<CardId> =
+        named.iter().flatten().copied().chain(blocks.iter().map(|block| block.card_id)).collect();
     let found = card::fetch(work, &card_ids, None).await?.found;
     let Ok(cards) = live(&card_ids, found) else { return Ok(None) };
+    let mut cards = cards.into_iter();
+    let [system_prompt, tools] = named.map(|card_id| card_id.and_then(|_| cards.next()));
     let block = |(block, card): (BlockRef, Card)| Collected { key: block.key, card, every_step: false };
-    Ok(Some((blocks.into_iter().zip(cards).map(block).collect(), receipt.framework_version)))
+    let blocks = blocks.into_iter().zip(cards).map(block).collect();
+    Ok(Some(Before { system_prompt, tools, blocks, framework_version: Some(receipt.framework_version) }))
 }
 
 impl Gathered {
+    /// What a step of ours has added to the output box, which nobody else writes meanwhile.
+    pub fn wrote(&mut self, cards: impl IntoIterator<Item = NewCard>) {
+        let materials = &mut self.materials;
+        for card in cards {
+            let place = materials.output.upto + 1;
+            let origin = Origin { box_id: materials.output.box_id, seq: place };
+            let reading = Reading::Live(Box::new(card.into_card(materials.read_at)));
+            materials.steps.push(Placed { place, origin, also: Vec::new(), reading });
+            materials.output.upto = place;
+        }
+    }
+
+    /// The agent's prompt and the list of its tools, where the turn has not been told yet.
+    fn say_who(&self, claimed: &Claimed, setting: &Setting) -> Result<(Option<NewCard>, Option<NewCard>), Error> {
+        let facts = Facts {
+            agent_id: claimed.fence.agent_id(),
+            parent_agent_id: self.parent_agent_id,
+            process: setting.audience.process,
+            result_fields: &self.result_fields,
+        };
+        let prompt = setting.system_prompt_template.as_ref().filter(|_| self.materials.system_prompt.is_none());
+        let prompt = prompt.map(|template| template.render(|slot| facts.fill(slot)));
+        let list = setting.toolbox.list(&self.result_fields);
+        let tools = (self.materials.tools.is_none() && !list.is_empty()).then(|| {
+            let list = serde_json::to_value(&list).unwrap_or_default();
+            Draft::new(CardType::tools(), Role::System, Content::Json(list)).seal()
+        });
+        let prompt = prompt.filter(|text| !text.trim().is_empty()).map(|text| rendered(&text));
+        Ok((prompt.transpose()?, tools.transpose()?))
+    }
+
     /// Asks the sources, and stores what they said as cards that only receipts refer to (CX-5).
     pub async fn collect(
         &mut self,
@@ -157,8 +259,17 @@ impl Gathered {
             todo: self.todo.as_ref(),
         };
         let (answers, left_out) = collector.collect(&asked, when).await;
-        let blocks = store(kernel, claimed, answers, self.materials.read_at).await?;
+        let (prompt, tools) = self.say_who(claimed, setting)?;
+        let texts: Vec<NewCard> = answers.iter().map(|answer| rendered(&answer.text)).collect::<Result<_, _>>()?;
+        let n_blocks = texts.len();
+        let cards: Vec<NewCard> = texts.into_iter().chain(prompt.iter().chain(&tools).cloned()).collect();
+        let mut cards = store(kernel, claimed, cards, self.materials.read_at).await?;
+        let mut others = cards.split_off(n_blocks).into_iter();
         let materials = &mut self.materials;
+        materials.system_prompt = prompt.and_then(|_| others.next()).or(materials.system_prompt.take());
+        materials.tools = tools.and_then(|_| others.next()).or(materials.tools.take());
+        let block = |(answer, card): (Answer, Card)| Collected { key: answer.key, card, every_step: answer.every_step };
+        let blocks: Vec<Collected> = answers.into_iter().zip(cards).map(block).collect();
         materials.blocks.retain(|block| when == When::EveryStep && !block.every_step);
         let answered = |key: &BlockKey| {
             blocks.iter().map(|block| &block.key).chain(left_out.iter().map(|left| &left.key)).any(|k| k == key)
@@ -170,29 +281,27 @@ impl Gathered {
     }
 }
 
+/// `sys.rendered_prompt`
+fn rendered(text: &str) -> Result<NewCard, Invalid> {
+    let text = json::readmit(text.to_owned());
+    Draft::new(CardType::rendered_prompt(), Role::System, Content::Text(text)).seal()
+}
+
+/// Stores cards that only receipts refer to.
 async fn store(
     kernel: &Kernel,
     claimed: &Claimed,
-    answers: Vec<Answer>,
+    cards: Vec<NewCard>,
     read_at: DateTime<Utc>,
-) -> Result<Vec<Collected>, Error> {
-    let seal = |answer: &Answer| {
-        let text = json::readmit(answer.text.clone());
-        Draft::new(CardType::rendered_prompt(), Role::System, Content::Text(text)).seal()
-    };
-    let cards: Vec<NewCard> = answers.iter().map(seal).collect::<Result<_, _>>()?;
+) -> Result<Vec<Card>, Error> {
     if cards.is_empty() {
         return Ok(Vec::new());
     }
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
     let card_ids = card::intern(&mut work, &cards).await?;
     work.commit().await?;
-    let block = |((answer, card), card_id): ((Answer, NewCard), CardId)| Collected {
-        key: answer.key,
-        card: Card { card_id, ..card.into_card(read_at) },
-        every_step: answer.every_step,
-    };
-    Ok(answers.into_iter().zip(cards).zip(card_ids).map(block).collect())
+    let stored = |(card, card_id): (NewCard, CardId)| Card { card_id, ..card.into_card(read_at) };
+    Ok(cards.into_iter().zip(card_ids).map(stored).collect())
 }
 
 /// In the order asked for, or what is not there to be shown.

@@ -1,14 +1,23 @@
-//! What happens around one model call: gather what it is made of, compact it where it is too much, render again what it was.
+//! The worker: runs turns against models (WK-1 … WK-7).
 //!
-//! * Sources are asked at the edge, with deadlines; what fails is left out and said so. What is composed is decided in `waybill-context`.
+//! * [`turn::run`] is one turn, top to bottom; what is composed is decided in `waybill-context`, what is true in `waybill-kernel`.
 //! * No transaction is open while somebody else thinks: a source, a summariser, a model.
-//! * Every write is fenced by the turn it is made for.
+//! * Every write is fenced by the turn it is made for; everything that came back from a model is written in one transaction.
+//! * Only `model` speaks HTTP, and only it and `secret` see a key.
 //!
-//! Not here: SQL, the order of layers, HTTP.
+//! Not here: SQL, the order of layers, what the orchestrator does with a command.
+
+pub mod serve;
+pub mod turn;
 
 pub mod collect;
 pub mod gather;
 
 pub mod compact;
+mod summarise;
+
+pub mod model;
+pub mod secret;
+pub mod tool;
 
 pub mod replay;

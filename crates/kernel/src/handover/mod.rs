@@ -11,7 +11,9 @@
 mod pack;
 mod trace;
 
-pub use pack::{Brings, Named, Pack, Packed, Packing, Prepared, Target, name, pack_context, prepare, targets, write};
+pub use pack::{
+    Brings, Named, Pack, Packed, Packing, Prepared, Target, name, pack_context, prepare, target, targets, write,
+};
 pub use trace::{Sight, Why, sight, why};
 use waybill_core::{
     card::Invalid,

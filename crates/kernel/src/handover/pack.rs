@@ -11,6 +11,7 @@ use waybill_core::{
     id::{AgentId, BoxId, CardId, Name, SessionId, StepId, Target as Door, TraceId, TurnId},
     json,
     resource::Process,
+    turn::Limits,
 };
 
 use super::Error;
@@ -105,13 +106,15 @@ pub struct Target {
     pub tags: Vec<Name>,
     #[sqlx(json)]
     pub process: Process,
+    #[sqlx(json(nullable))]
+    pub limits: Option<Limits>,
 }
 
 /// Looks profiles up by name.
 pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<HashMap<Name, Target>, Error> {
     let project_id = work.project_id();
     let rows: Vec<Target> = sqlx::query_as(
-        "select p.name, p.profile_box_id, p.worker_target::text, p.tags, r.content -> 'process' as process
+        "select p.name, p.profile_box_id, p.worker_target::text, p.tags, r.content -> 'process' as process, r.content -> 'limits' as limits
            from resource.profiles p
           cross join lateral cardbox.reading($1, p.profile_card_id, statement_timestamp()) r
           where p.project_id = $1 and p.name = any($2)",
@@ -125,6 +128,12 @@ pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<Ha
         Some(unknown) => Err(Error::NoProfile(unknown.clone())),
         None => Ok(found),
     }
+}
+
+/// [`targets`] for one.
+pub async fn target(work: &mut UnitOfWork, name: &Name) -> Result<Target, Error> {
+    let mut found = targets(work, &BTreeSet::from([name.clone()])).await?;
+    found.remove(name).ok_or_else(|| Error::NoProfile(name.clone()))
 }
 
 /// Packs, as PM-4 says: all of them, or none.

@@ -84,20 +84,8 @@ pub struct Sight {
 pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::Result<Vec<Sight>> {
     let project_id = work.project_id();
     sqlx::query_as(
-        "with own as materialized (
-           select e.box_id, e.seq from cardbox.box_entries e where e.project_id = $1 and e.card_id = $2
-         ), place as (
-           select o.box_id, o.seq as place from own o
-            union all
-           select r.box_id, r.seq + o.seq - r.from_seq
-             from own o
-            cross join lateral (
-                  select r.box_id, r.seq, r.from_seq
-                    from cardbox.box_entries r
-                   where r.project_id = $1 and r.source_box_id = o.box_id and o.seq between r.from_seq and r.to_seq
-                  offset 0) r
-         ), held as materialized (
-           select p.box_id, min(p.place) as place from place p group by p.box_id order by p.box_id limit $3
+        "with held as materialized (
+           select p.box_id, min(p.place) as place from cardbox.holdings($1, $2) p group by p.box_id order by p.box_id limit $3
          )
          select b.agent_id, b.box_id, p.place, case when h.rule is null then 'own' else 'handed' end as via, b.agent_turn_id,
                 h.rule::text, h.source_agent_id, null::text as granted_by

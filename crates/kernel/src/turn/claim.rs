@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{FromRow, PgExecutor, postgres::types::PgInterval};
 use waybill_core::{
-    id::{BatchId, BoxId, CardId, ProjectId, SessionId, Target, TraceId, TurnId, WorkerId},
+    id::{BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, TraceId, TurnId, WorkerId},
     turn::{Fence, MessageType},
 };
 
@@ -60,10 +60,12 @@ pub struct Claimed {
     pub query_card_ids: Vec<CardId>,
     pub session_id: Option<SessionId>,
     pub parent_agent_turn_id: Option<TurnId>,
+    pub parent_step_id: Option<StepId>,
     /// A task of this batch: it ends in a unit of work, not alone.
     pub batch_id: Option<BatchId>,
     pub recursion_depth: i32,
     pub trace_id: Option<TraceId>,
+    pub channel: Channel,
 }
 
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.

@@ -23,8 +23,8 @@ create or replace function scheduler.claim(p_worker uuid, p_target text, p_after
   p_lease interval,
   out project_id uuid, out agent_id uuid, out agent_turn_id uuid, out turn_epoch bigint, out claim_token bigint, out message_type text,
   out n_lost_leases integer, out retry_count integer, out stop_asked boolean, out profile_box_id uuid, out context_box_id uuid,
-  out output_box_id uuid, out query_card_ids uuid[], out session_id uuid, out parent_agent_turn_id uuid, out batch_id uuid,
-  out recursion_depth integer, out trace_id uuid)
+  out output_box_id uuid, out query_card_ids uuid[], out session_id uuid, out parent_agent_turn_id uuid, out parent_step_id uuid,
+  out batch_id uuid, out recursion_depth integer, out trace_id uuid, out channel text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -81,9 +81,9 @@ begin
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
     select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
+           t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       into claim.profile_box_id, claim.context_box_id, claim.output_box_id, claim.query_card_ids, claim.session_id,
-           claim.parent_agent_turn_id, claim.batch_id, claim.recursion_depth, claim.trace_id, v_emit
+           claim.parent_agent_turn_id, claim.parent_step_id, claim.batch_id, claim.recursion_depth, claim.trace_id, claim.channel, v_emit
       from state.turns t
      where t.project_id = v_project and t.agent_turn_id = v_row.agent_turn_id;
     claim.project_id := v_project;
@@ -107,7 +107,8 @@ create or replace function scheduler.claim_many(p_worker uuid, p_target text, p_
   p_lease interval, p_most integer)
 returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
   n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, parent_step_id uuid, batch_id uuid, recursion_depth integer,
+  trace_id uuid, channel text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -178,7 +179,7 @@ begin
            i.stop_asked, i.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-           t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event
+           t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       from row r
       join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
   ), told as (
@@ -189,7 +190,7 @@ begin
   )
   select t.project_id, t.agent_id, t.agent_turn_id, t.turn_epoch, t.claim_token, t.message_type::text, t.n_lost_leases, t.retry_count,
          t.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-         t.batch_id, t.recursion_depth, t.trace_id
+         t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from turn t
    order by array_position(v_projects, t.project_id), t.inbox_seq;
   --! claim_many.taken
@@ -200,11 +201,12 @@ alter function scheduler.claim_many owner to waybill_scheduler;
 create or replace function scheduler.held_turns(p_worker uuid)
 returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
   n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid)
+  query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, parent_step_id uuid, batch_id uuid, recursion_depth integer,
+  trace_id uuid, channel text)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
          i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
-         t.batch_id, t.recursion_depth, t.trace_id
+         t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from state.agent_inbox i
     join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
    where i.worker_id = p_worker and i.status = 'processing'

@@ -9,7 +9,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{AgentId, BatchId, BoxId, CardId, Channel, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
-    turn::TurnEpoch,
+    turn::{Limits, TurnEpoch},
 };
 
 use super::{Error, check_cards};
@@ -49,6 +49,12 @@ pub struct DispatchRequest {
     /// Not dispatched before; meanwhile it holds up nobody.
     pub not_before: Option<DateTime<Utc>>,
     pub emit_state_event: bool,
+    /// What it may spend. Of what its parent may spend, at most an equal share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Among how many the parent's is parted: whoever is still to be dispatched, and the parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<i32>,
 }
 
 /// 32 hex digits are a uuid to PostgreSQL too.
@@ -81,6 +87,8 @@ impl DispatchRequest {
             tracestate: None,
             not_before: None,
             emit_state_event: false,
+            limits: None,
+            shares: None,
         }
     }
 
@@ -139,7 +147,7 @@ pub async fn enqueue(
             let query = sqlx::query_as(
                 "select agent_turn_id, turn_epoch, worker_target, duplicate
                    from state.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-                                      $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36)",
+                                      $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)",
             )
             .bind(work.project_id())
             .bind(request.agent_turn_id)
@@ -162,7 +170,9 @@ pub async fn enqueue(
             .bind(&request.traceparent)
             .bind(&request.tracestate)
             .bind(request.not_before)
-            .bind(request.emit_state_event);
+            .bind(request.emit_state_event)
+            .bind(request.limits.map(Json))
+            .bind(request.shares);
             bind_cards!(query, cards).fetch_all(work.connection()).await?
         }
         many => enqueue_many(work, many, cards).await?,

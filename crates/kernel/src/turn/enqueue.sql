@@ -3,7 +3,7 @@
 create or replace function state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid,
   p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid,
   p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid,
-  p_traceparent text, p_tracestate text, p_not_before timestamptz, p_emit_state_event boolean,
+  p_traceparent text, p_tracestate text, p_not_before timestamptz, p_emit_state_event boolean, p_limits jsonb, p_shares integer,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out agent_turn_id uuid, out turn_epoch bigint, out worker_target text, out duplicate boolean)
@@ -111,6 +111,11 @@ begin
   if p_emit_state_event and enqueue.turn_epoch is not null then
     v_written := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
   end if;
+  if p_limits is not null or p_parent_turn is not null then
+    v_written := state.allot(p_project, p_parent_turn, jsonb_build_array(
+      jsonb_build_object('agent_turn_id', p_turn, 'limits', p_limits, 'shares', p_shares)));
+  end if;
+  --! enqueue.allotted
 end $$;
 
 -- The same for many turns at once, set by set.
@@ -137,19 +142,13 @@ declare
 begin
   v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
-  select array_agg(l.agent_id) into v_here
-    from (select a.agent_id from unnest(p_agents) as a (agent_id) order by a.agent_id offset 0) a
-   cross join lateral (
-         select h.agent_id
-           from state.agent_state_head h
-          where h.project_id = p_project and h.agent_id = a.agent_id
-            for no key update) l;
-  if coalesce(cardinality(v_here), 0) <> cardinality(p_agents) then
+  v_here := state.lock_heads(p_project, p_agents);
+  if cardinality(v_here) <> cardinality(p_agents) then
     -- Those that were here for their turns only have a head again for a new one, and not for one that is over.
     perform state.rebuild_head(p_project, a.agent_id)
        from (select distinct t.agent_id
                from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
-              where t.agent_id <> all (coalesce(v_here, '{}'))
+              where t.agent_id <> all (v_here)
                 and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
               order by t.agent_id) a;
   end if;
@@ -279,6 +278,13 @@ begin
     if exists (select from jsonb_to_recordset(p_turns) as t (emit_state_event boolean) where t.emit_state_event) then
       v_written := state.tell(p_project, v_new, null, 'dispatched');
     end if;
+    perform state.allot(p_project, t.parent_agent_turn_id, jsonb_agg(jsonb_build_object(
+              'agent_turn_id', t.agent_turn_id, 'limits', t.limits, 'shares', t.shares)))
+       from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, parent_agent_turn_id uuid, limits jsonb, shares integer)
+      where t.agent_turn_id = any (v_new) and (t.limits is not null or t.parent_agent_turn_id is not null)
+      group by t.parent_agent_turn_id
+      order by t.parent_agent_turn_id;
+    --! enqueue_many.allotted
   end if;
 
   if coalesce(cardinality(v_new), 0) < v_count then

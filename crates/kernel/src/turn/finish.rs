@@ -6,7 +6,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{BatchId, CardId, StepId, Target, TurnId},
-    turn::{End, Fence},
+    turn::{End, Fence, Usage},
 };
 
 use super::{Error, check_cards, ids, is_deliverable};
@@ -21,6 +21,7 @@ pub struct Ending {
     pub step_id: Option<StepId>,
     /// What the model saw in it, as JSON, where it was asked.
     pub receipt: Option<String>,
+    pub usage: Option<Usage>,
     /// What the last step wrote; the deliverable is the last of them.
     pub cards: Vec<NewCard>,
 }
@@ -36,7 +37,7 @@ pub struct Ended {
 pub(super) struct EndedRow {
     pub(super) worker_targets: Vec<Target>,
     pub(super) batches: Vec<BatchId>,
-    /// A session still has to be told, once the batches are joined.
+    /// A session still has to be told, or a budget to be settled, once the batches are joined.
     pub(super) talks: bool,
     #[sqlx(default)]
     pub(super) duplicate: bool,
@@ -56,8 +57,8 @@ pub(super) async fn joined(work: &mut impl Work, row: EndedRow, turn_ids: &[Turn
         batch::join(work, *batch_id).await?;
     }
     if row.talks {
-        // Only now: a session is locked after every head.
-        sqlx::query("select state.remember_turns($1, $2)")
+        // Only now: budgets and sessions are locked after every head.
+        sqlx::query("select state.settle($1, $2), state.remember_turns($1, $2)")
             .bind(work.project_id())
             .bind(turn_ids)
             .execute(work.connection())
@@ -73,8 +74,8 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
         if ending.fence.project_id() != work.project_id() {
             return Err(Error::OtherProject);
         }
-        if ending.receipt.is_some() && ending.step_id.is_none() {
-            return Err(Error::Invalid("a receipt belongs to a step: name it"));
+        if (ending.receipt.is_some() || ending.usage.is_some()) && ending.step_id.is_none() {
+            return Err(Error::Invalid("a receipt and what was used belong to a step: name it"));
         }
         match ending.cards.split_last() {
             Some((last, others)) if is_deliverable(last) => check_cards(others)?,
@@ -94,8 +95,8 @@ async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, 
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
                 batches <> '{}' and state.talks($1, array[$3]) as talks
-           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9,
-                             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)",
+           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+                             $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
     )
     .bind(ending.fence.project_id())
     .bind(ending.fence.agent_id())
@@ -105,6 +106,7 @@ async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, 
     .bind(ending.status)
     .bind(ending.step_id)
     .bind(ending.receipt.as_deref())
+    .bind(ending.usage.as_ref().map(Json))
     .bind(W::ALONE);
     Ok(bind_cards!(query, &ending.cards).fetch_one(work.connection()).await?)
 }
@@ -120,6 +122,8 @@ async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedR
         step_id: Option<StepId>,
         #[serde(skip_serializing_if = "Option::is_none")]
         receipt: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<&'a Usage>,
     }
     let wire = endings.iter().map(|ending| Wire {
         fence: ending.fence,
@@ -128,6 +132,7 @@ async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedR
         card_ids: ids(&ending.cards),
         step_id: ending.step_id,
         receipt: ending.receipt.as_deref(),
+        usage: ending.usage.as_ref(),
     });
     let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
     let query = sqlx::query_as(

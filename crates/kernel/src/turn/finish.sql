@@ -98,7 +98,7 @@ end $$;
 -- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
 -- Answers with the target to ring, and with the batch that is to be joined in this transaction.
 create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean,
+  p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out worker_target text, out batch_id uuid)
@@ -114,6 +114,7 @@ declare
   v_calls  uuid[];
   v_forks  integer;
   v_told   integer;
+  v_left   jsonb;
 begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
@@ -138,8 +139,12 @@ begin
   --! finish.entries
   if p_step is not null then
     insert into state.agent_steps
-           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
-    values (p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length);
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+    select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
+      from jsonb_to_record(coalesce(p_usage, '{}')) as u
+           (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+            n_asked smallint, asked_again boolean);
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
@@ -182,8 +187,15 @@ begin
     end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
   end if;
   --! finish.counted
-  -- The question and the answer join the session's memory; by reference, and once. Where a batch is to be joined, the parent's head
-  -- comes first: whoever joins does this.
+  if p_usage is not null then
+    v_left := state.spend(p_project, p_turn, p_usage);
+  end if;
+  -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
+  -- parent's head comes first: whoever joins does both.
+  if end_turn.batch_id is null then
+    v_told := state.settle(p_project, array[p_turn]);
+  end if;
+  --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
     v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
   end if;
@@ -199,7 +211,7 @@ end $$;
 
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
 create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_receipt text, p_alone boolean,
+  p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
   out worker_targets text[], out batches uuid[], out duplicate boolean)
@@ -231,7 +243,7 @@ begin
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, true, v_queued, v_keeps, p_alone,
+  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
@@ -241,7 +253,7 @@ begin
 end $$;
 
 -- The same for many turns at once, set by set.
---   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?, receipt?}]
+--   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?, receipt?, usage?}]
 create or replace function state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
@@ -252,6 +264,7 @@ declare
   v_entered text;
   v_written integer;
   v_count    integer := jsonb_array_length(p_ends);
+  v_here     uuid[];
   v_moved    integer;
   v_queued   integer;
   v_keeps    boolean;
@@ -267,10 +280,7 @@ declare
   v_batches  uuid[];
 begin
   v_entered := state.enter(p_project);
-  perform from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = any (p_agents)
-    order by h.agent_id
-      for no key update;
+  v_here := state.lock_heads(p_project, p_agents);
   with moved as (
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -304,7 +314,7 @@ begin
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e
            (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
-            card_ids uuid[], step_id uuid)
+            card_ids uuid[], step_id uuid, usage jsonb)
   ), turn as (
     update state.turns t
        set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
@@ -312,7 +322,7 @@ begin
       from ends e
      where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
  returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
-           e.deliverable_card_id, e.card_ids, e.step_id
+           e.deliverable_card_id, e.card_ids, e.step_id, e.usage
   ), box as (
     update cardbox.boxes b
        set length = b.length + cardinality(t.card_ids)
@@ -325,10 +335,14 @@ begin
       from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
   ), step as (
     insert into state.agent_steps
-           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
+           (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
-           b.length - cardinality(t.card_ids) + 1, b.length
+           b.length - cardinality(t.card_ids) + 1, b.length, u.*
       from turn t join box b on b.agent_turn_id = t.agent_turn_id
+     cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
+           (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+            n_asked smallint, asked_again boolean)
      where t.step_id is not null
   ), row as (
     delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
@@ -403,8 +417,16 @@ begin
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
-  if v_sessions > 0 and coalesce(v_batches, '{}') = '{}' then
-    v_told := state.remember_turns(p_project, p_turns);
+  if jsonb_path_exists(p_ends, '$[*].usage') then
+    perform state.spend(p_project, e.agent_turn_id, e.usage)
+       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, usage jsonb)
+      where e.usage is not null;
+  end if;
+  if coalesce(v_batches, '{}') = '{}' then
+    v_told := state.settle(p_project, p_turns);
+    if v_sessions > 0 then
+      v_told := state.remember_turns(p_project, p_turns);
+    end if;
   end if;
   --! finish_many.remembered
   if v_keeps then

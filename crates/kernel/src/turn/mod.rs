@@ -13,10 +13,11 @@
 //! Every transition first takes the head row's lock, under the fence where there is one; what it must look up it reads in a
 //! later statement. `docs/protocol.md` says why, and `crates/model` is the same protocol as a model that is checked.
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::PgDatabaseError;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Role},
-    id::{CardId, TurnId},
+    id::{CardId, StepId, TurnId},
     turn::End,
 };
 
@@ -27,6 +28,7 @@ mod enqueue;
 mod finish;
 mod reclaim;
 mod report;
+mod resources;
 mod step;
 mod stop;
 
@@ -36,6 +38,7 @@ pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
+pub use resources::{Resources, resources};
 pub use step::{Call, Step, Stepped, step};
 pub use stop::{Stopped, stop};
 
@@ -57,6 +60,9 @@ pub enum Error {
     /// Its head row is gone: `waybill admin rebuild-state` makes it anew.
     #[error("the agent has lost its state: {0}; run `waybill admin rebuild-state`")]
     HeadLost(String),
+    /// Its parent, or whoever asked, has nothing left to give it.
+    #[error("nothing is left to spend: {0}")]
+    BudgetExhausted(String),
     #[error("the worker's lease is lost: cancel what it does and start anew")]
     LeaseLost,
     #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
@@ -86,15 +92,20 @@ impl Error {
             Error::Work(work::Error::Unreachable { .. }) => return true,
             _ => return false,
         };
-        match error {
-            // Connections, resources, the operator; and 25P03: we slept in a transaction, and the server ended it.
-            sqlx::Error::Database(refusal) => refusal
-                .code()
-                .is_some_and(|code| ["08", "53", "57", "25P03"].iter().any(|class| code.starts_with(class))),
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
-            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
-            _ => false,
+        is_of_the_server(error)
+    }
+}
+
+/// Whether the server was short of something, slow, or gone.
+pub fn is_of_the_server(error: &sqlx::Error) -> bool {
+    match error {
+        // Connections, resources, the operator; and 25P03: we slept in a transaction, and the server ended it.
+        sqlx::Error::Database(refusal) => {
+            refusal.code().is_some_and(|code| ["08", "53", "57", "25P03"].iter().any(|class| code.starts_with(class)))
         }
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+        _ => false,
     }
 }
 
@@ -113,6 +124,7 @@ impl From<sqlx::Error> for Error {
             "WB005" => Error::LeaseLost,
             "WB013" => Error::OtherProject,
             "WB014" => Error::NotAlone,
+            "WB016" => Error::BudgetExhausted(detail()),
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "40P01" | "55P03" => Error::TryAgain(error),
@@ -171,4 +183,39 @@ pub async fn find(work: &mut work::UnitOfWork, turn_ids: &[TurnId]) -> Result<Ve
     .fetch_all(&mut **work)
     .await?;
     Ok(turns)
+}
+
+/// One step of a turn, and what was used for it where a model was asked.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct Taken {
+    pub step_id: StepId,
+    pub outcome: String,
+    pub n_calls: i32,
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    pub input_tokens: Option<i32>,
+    pub cached_tokens: Option<i32>,
+    pub output_tokens: Option<i32>,
+    pub microdollars: Option<i64>,
+    pub took_ms: Option<i32>,
+    pub n_asked: Option<i16>,
+    pub asked_again: Option<bool>,
+    pub created_at: DateTime<Utc>,
+}
+
+/// The steps of a turn, in their order.
+pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<Taken>, Error> {
+    let project_id = work.project_id();
+    let steps = sqlx::query_as(
+        "select s.step_id, s.outcome::text, s.n_calls, s.provider, s.model, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars,
+                s.took_ms, s.n_asked, s.asked_again, s.created_at
+           from state.agent_steps s
+          where s.project_id = $1 and s.agent_turn_id = $2
+          order by s.created_at, s.step_id",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(steps)
 }

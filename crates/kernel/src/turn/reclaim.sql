@@ -37,7 +37,7 @@ begin
     --! reclaim.idle
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, true, v_queued, v_keeps, p_alone,
+      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, null, true, v_queued, v_keeps, p_alone,
              c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
     return;
   end if;

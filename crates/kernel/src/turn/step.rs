@@ -8,7 +8,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{CardId, StepId, Target, ToolCallId},
-    turn::Fence,
+    turn::{Budget, Fence, Usage},
 };
 
 use super::{Error, check_cards, ids};
@@ -22,6 +22,8 @@ pub struct Call {
     pub tool_call_card_id: CardId,
     #[serde(rename = "timeout_seconds", serialize_with = "seconds")]
     pub timeout: Duration,
+    /// Of whoever claims it and is lost it is not known whether it was done: it is answered so, and never given to another (WK-7).
+    pub once: bool,
 }
 
 fn seconds<S: serde::Serializer>(timeout: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -39,16 +41,21 @@ pub struct Step {
     pub suspend: bool,
     /// What the model saw, as JSON, where it was asked.
     pub receipt: Option<String>,
+    /// What was used for it, where a model was asked. Spent from what the turn may spend.
+    pub usage: Option<Usage>,
 }
 
 /// What a step came to.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct Stepped {
     /// The turn waits, and is ours no longer.
     pub suspended: bool,
     /// Somebody wants the turn to end.
     pub stop_reason: Option<String>,
     pub duplicate: bool,
+    /// What the turn may still spend, where a model was asked and there is a limit.
+    #[sqlx(json(nullable))]
+    pub budget: Option<Budget>,
 }
 
 /// Writes a step under the fence.
@@ -61,12 +68,15 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
         suspend: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         receipt: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<&'a Usage>,
     }
     check_cards(&step.cards)?;
-    let Step { step_id, cards, calls, suspend, receipt } = step;
-    let wire = Wire { step_id: *step_id, card_ids: ids(cards), calls, suspend: *suspend, receipt: receipt.as_deref() };
+    let Step { step_id, cards, calls, suspend, receipt, usage } = step;
+    let (card_ids, receipt, usage) = (ids(cards), receipt.as_deref(), usage.as_ref());
+    let wire = Wire { step_id: *step_id, card_ids, calls, suspend: *suspend, receipt, usage };
     let query = sqlx::query_as(
-        "select outcome = 'suspended' as suspended, stop_reason, duplicate
+        "select outcome = 'suspended' as suspended, stop_reason, duplicate, budget
            from state.step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
     )
     .bind(fence.project_id())

@@ -1,10 +1,10 @@
 -- Transaction 3: what one step wrote, and the calls that leave with it; then go on, or suspend until they are answered.
---   p_step  {step_id, card_ids, calls: [{tool_call_id, target, tool_call_card_id, timeout_seconds}], suspend, receipt?}
+--   p_step  {step_id, card_ids, calls: [{tool_call_id, target, tool_call_card_id, timeout_seconds, once}], suspend, receipt?, usage?}
 -- outcome 'running': go on, nothing is left to wait for. Finishing is a transaction of its own shape: state.finish.
 create or replace function state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
-returns table (outcome text, stop_reason text, duplicate boolean)
+returns table (outcome text, stop_reason text, duplicate boolean, budget jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -21,6 +21,7 @@ declare
   v_emit     boolean;
   v_batch    uuid;
   v_told     integer;
+  v_budget   jsonb;
 begin
   v_entered := state.enter(p_project);
   perform from state.agent_state_head h
@@ -30,7 +31,7 @@ begin
   if not found then
     -- Ours, and committed without our learning of it?
     return query
-    select s.outcome::text, null::text, true
+    select s.outcome::text, null::text, true, state.budget_of(p_project, p_turn)
       from state.agent_steps s
      where s.project_id = p_project and s.agent_turn_id = p_turn and s.step_id = v_step and s.claim_token = p_token;
     if not found then
@@ -58,13 +59,16 @@ begin
     v_outcome := 'suspended';
   end if;
   insert into state.agent_steps
-         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls)
-  values (p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome,
-          v_length + 1, v_length + cardinality(v_card_ids), v_calls)
+         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+  select p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome, v_length + 1, v_length + cardinality(v_card_ids), v_calls, u.*
+    from jsonb_to_record(coalesce(p_step -> 'usage', '{}')) as u
+         (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+          n_asked smallint, asked_again boolean)
       on conflict do nothing;
   if not found then
     -- The head is still running under this claim, so the first time it went on.
-    return query select 'running'::text, v_stop, true;
+    return query select 'running'::text, v_stop, true, state.budget_of(p_project, p_turn);
     return;
   end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
@@ -73,6 +77,10 @@ begin
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, v_step, (p_step ->> 'receipt')::json);
   end if;
   --! step.row
+  if p_step ? 'usage' then
+    v_budget := state.spend(p_project, p_turn, p_step -> 'usage');
+  end if;
+  --! step.spent
 
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
@@ -88,11 +96,11 @@ begin
   if v_calls > 0 then
     with call as (
       insert into state.waiting_calls
-             (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, deadline_at)
-      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id,
+             (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, once, deadline_at)
+      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id, c.once,
              now() + make_interval(secs => c.timeout_seconds)
         from jsonb_to_recordset(p_step -> 'calls') as c
-             (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision)
+             (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision, once boolean)
    returning tool_call_id, tool_call_card_id
     )
     insert into state.execution_edges
@@ -114,5 +122,5 @@ begin
     update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
   --! step.suspended
-  return query select v_outcome, v_stop, false;
+  return query select v_outcome, v_stop, false, v_budget;
 end $$;

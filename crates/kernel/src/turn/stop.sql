@@ -51,7 +51,7 @@ begin
   --! stop.head
   return query
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null,
+    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null, null,
            coalesce(v_head.active_agent_turn_id = p_turn, false),
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone,

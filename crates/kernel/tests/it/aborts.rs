@@ -103,7 +103,7 @@ const INVARIANTS: [(&str, &str); 15] = [
 ];
 
 fn short_lived(agent_id: AgentId) -> NewAgent {
-    NewAgent { agent_id, profile_name: None, worker_target: target("llm"), cloned_from: None }
+    NewAgent::new(agent_id, target("llm"))
 }
 
 /// A patch with every verb that a step may use.

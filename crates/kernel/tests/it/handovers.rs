@@ -356,7 +356,7 @@ async fn every_card_can_say_why_it_is_there() {
 async fn an_agent_remembers_its_turns() {
     let house = House::new().await;
     let mut work = house.t.begin().await;
-    let made = |agent_id| NewAgent { agent_id, profile_name: None, worker_target: target("llm"), cloned_from: None };
+    let made = |agent_id| NewAgent::new(agent_id, target("llm"));
     let (stays, leaves) = (AgentId::new(), AgentId::new());
     agent::provision(&mut work, &[made(stays)], Stay::Long, None).await.unwrap();
     agent::provision(&mut work, &[made(leaves)], Stay::Ephemeral, Some(stays)).await.unwrap();
@@ -409,7 +409,7 @@ async fn an_agent_remembers_its_turns() {
 async fn the_late_find_nobody_and_no_fault() {
     let house = House::new().await;
     let agent_id = AgentId::new();
-    let made = NewAgent { agent_id, profile_name: None, worker_target: target("llm"), cloned_from: None };
+    let made = NewAgent::new(agent_id, target("llm"));
     let mut work = house.t.begin().await;
     agent::provision(&mut work, &[made], Stay::Ephemeral, None).await.unwrap();
     work.commit().await.unwrap();

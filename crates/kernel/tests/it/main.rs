@@ -5,6 +5,7 @@
 mod aborts;
 mod batches;
 mod boxes;
+mod budgets;
 mod cards;
 mod cost;
 mod erasure;

@@ -80,7 +80,10 @@ async fn the_plans_read_nothing_beyond_the_box() {
         ),
         (statement_with("range_agg"), format!("'{}', '{child}', '{source}', 1, 400, 400", t.project_id)),
         (statement_with("as heir (box_id)"), format!("'{}', '{{{}}}', '{child}', 1, 400", t.project_id, BoxId::new())),
-        (statement_with(") held"), format!("'{}', '{}', null, null, 10", t.project_id, cards[0])),
+        (
+            statement_with("from cardbox.holdings($1, $2)\n"),
+            format!("'{}', '{}', null, null, 10", t.project_id, cards[0]),
+        ),
     ];
     for (n, (sql, arguments)) in plans.iter().enumerate() {
         let mut work = t.begin().await;
@@ -99,7 +102,12 @@ async fn the_plans_read_nothing_beyond_the_box() {
             let keyed = pair[1].contains("Index Cond") && (pair[1].contains("box_id") || pair[1].contains("card_id"));
             assert!(keyed, "not by key: {}\n{}\n{whole}", pair[0], pair[1]);
         }
-        for part in ["Function Scan on places", "Function Scan on reading", "Function Scan on runs"] {
+        for part in [
+            "Function Scan on places",
+            "Function Scan on reading",
+            "Function Scan on runs",
+            "Function Scan on holdings",
+        ] {
             assert!(!whole.contains(part), "not written into the caller: {part}\n{whole}");
         }
     }

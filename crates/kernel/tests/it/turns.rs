@@ -54,6 +54,7 @@ pub(crate) fn ending(fence: Fence) -> Ending {
         status: End::Success,
         step_id: Some(StepId::new()),
         receipt: None,
+        usage: None,
         cards: vec![thought("so"), deliverable("done")],
     }
 }
@@ -64,12 +65,14 @@ pub(crate) fn result(tool_call_id: ToolCallId, text: &str) -> NewCard {
 
 /// A step that calls `n` tools of the target and waits for them, or not.
 pub(crate) fn calling(n: usize, target_name: &str, timeout: Duration, suspend: bool) -> Step {
-    let mut step = Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend, receipt: None };
+    let mut step =
+        Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend, receipt: None, usage: None };
     for _ in 0..n {
         let content = CallContent { tool_name: "look".into(), arguments: "{}".into(), extra: Default::default() };
         let card = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content)).seal().unwrap();
         let tool_call_id = ToolCallId::new();
-        let call = Call { tool_call_id, target: target(target_name), tool_call_card_id: card.card_id(), timeout };
+        let call =
+            Call { tool_call_id, target: target(target_name), tool_call_card_id: card.card_id(), timeout, once: false };
         step.calls.push(call);
         step.cards.push(card);
     }

@@ -326,6 +326,9 @@ async fn every_table_is_walled_off() {
     let ending = Ending { receipt: Some("{}".into()), ..crate::turns::ending(child.fence) };
     let mut work = house.t.begin().await;
     turn::finish(&mut work, &[ending]).await.unwrap();
+    let limits = waybill_core::turn::Limits { steps: Some(1), ..Default::default() };
+    let limited = crate::budgets::limited(&house, limits, None).await;
+    turn::enqueue(&mut work, &[limited.0], &[limited.1]).await.unwrap();
     let session_id = SessionId::new();
     blackboard::open(&mut work, &[session_id]).await.unwrap();
     let patch = blackboard::Patch::default();
@@ -370,7 +373,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 28, "{tables:?}");
+    assert_eq!(tables.len(), 29, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

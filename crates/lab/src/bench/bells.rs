@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::Result;
-use sqlx::PgConnection;
 use tokio::{sync::mpsc, task::JoinSet};
 use waybill_bus::{
     feed::{Config as FeedConfig, NatsFeed},
@@ -27,7 +26,7 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::{relay, watch};
 
-use super::{fresh_database, median, progress};
+use super::{BOOKS_LATE, fresh_database, median, progress, transactions};
 use crate::{
     figure::{Bar, Figure},
     services::{Private, Server, nats},
@@ -104,8 +103,14 @@ impl House {
 
 async fn finish(kernel: &Kernel, fence: waybill_core::turn::Fence) -> Result<()> {
     let deliverable = turn::ending_card(End::Success, "opened")?;
-    let ending =
-        Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, cards: vec![deliverable] };
+    let ending = Ending {
+        fence,
+        status: End::Success,
+        step_id: Some(StepId::new()),
+        receipt: None,
+        usage: None,
+        cards: vec![deliverable],
+    };
     turn::finish(&mut kernel.alone(fence.project_id()).await?, &[ending]).await?;
     Ok(())
 }
@@ -161,12 +166,12 @@ async fn idleness(
     Ok(())
 }
 
-/// Transactions a minute, as the server counts them. Every statement of an idle process is one; the pool's pings count too.
+/// Transactions a minute, as the server counts them.
 async fn per_minute(server: &Server, what: &str, window: Duration) -> Result<f64> {
     let mut admin = server.admin().await?;
-    // What went before is counted late: a process tells the server's books up to ten seconds after.
-    tokio::time::sleep(Duration::from_secs(12)).await;
-    let before = transactions(&mut admin).await?;
+    // What went before is counted late.
+    tokio::time::sleep(BOOKS_LATE).await;
+    let before = transactions(&mut admin, DATABASE).await?;
     let bar = progress(what, window.as_secs());
     let begun = Instant::now();
     while begun.elapsed() < window {
@@ -174,10 +179,5 @@ async fn per_minute(server: &Server, what: &str, window: Duration) -> Result<f64
         bar.set_position(begun.elapsed().as_secs());
     }
     bar.finish_and_clear();
-    Ok((transactions(&mut admin).await? - before) as f64 * 60.0 / begun.elapsed().as_secs_f64())
-}
-
-async fn transactions(admin: &mut PgConnection) -> Result<i64> {
-    let sql = "select xact_commit + xact_rollback from pg_stat_database where datname = $1";
-    Ok(sqlx::query_scalar(sql).bind(DATABASE).fetch_one(admin).await?)
+    Ok((transactions(&mut admin, DATABASE).await? - before) as f64 * 60.0 / begun.elapsed().as_secs_f64())
 }

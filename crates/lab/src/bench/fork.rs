@@ -31,7 +31,7 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::{command, watch};
 
-use super::{fresh_database, median, new_card, progress};
+use super::{BOOKS_LATE, fresh_database, median, new_card, progress, transactions};
 use crate::{
     figure::{Bar, Figure},
     services::{Private, Server, nats},
@@ -171,9 +171,16 @@ impl House {
                 target: PMO.parse()?,
                 tool_call_card_id: card.card_id(),
                 timeout: Duration::from_secs(600),
+                once: false,
             };
-            let step =
-                Step { step_id: StepId::new(), cards: vec![card], calls: vec![call], suspend: true, receipt: None };
+            let step = Step {
+                step_id: StepId::new(),
+                cards: vec![card],
+                calls: vec![call],
+                suspend: true,
+                receipt: None,
+                usage: None,
+            };
             begun.push((holding.claimed.fence.agent_turn_id(), Instant::now()));
             turn::step(&mut self.kernel.alone(self.project_id).await?, &holding.claimed.fence, &step).await?;
         }
@@ -216,14 +223,12 @@ impl House {
 
     async fn commits(&mut self, server: &Server, figures: &mut Vec<Figure>) -> Result<()> {
         let mut admin = server.admin().await?;
-        // A connection tells the server's books up to ten seconds after.
-        const LATE: Duration = Duration::from_secs(12);
-        tokio::time::sleep(LATE).await;
-        let (before, written_before) = (transactions(&mut admin).await?, written(&mut self.admin).await?);
+        tokio::time::sleep(BOOKS_LATE).await;
+        let (before, written_before) = (transactions(&mut admin, DATABASE).await?, written(&mut self.admin).await?);
         self.fork(SOME, None).await?;
         let written = written(&mut self.admin).await? - written_before;
-        tokio::time::sleep(LATE).await;
-        let all = transactions(&mut admin).await? - before;
+        tokio::time::sleep(BOOKS_LATE).await;
+        let all = transactions(&mut admin, DATABASE).await? - before;
         let per_child = |n: i64| n as f64 / SOME as f64;
         figures.push(Figure::new("fork of 1000: commits per child", per_child(all), "1/child", Bar::AtMost(6.0)));
         figures.push(Figure::new(
@@ -303,8 +308,14 @@ async fn work_on(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
 
 async fn finish(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
     let cards = vec![turn::ending_card(End::Success, "done")?];
-    let ending =
-        Ending { fence: claimed.fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, cards };
+    let ending = Ending {
+        fence: claimed.fence,
+        status: End::Success,
+        step_id: Some(StepId::new()),
+        receipt: None,
+        usage: None,
+        cards,
+    };
     loop {
         let mut work = kernel.begin(claimed.fence.project_id()).await?;
         match turn::finish(&mut work, std::slice::from_ref(&ending)).await {
@@ -313,11 +324,6 @@ async fn finish(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
         }
         return Ok(work.commit().await?);
     }
-}
-
-async fn transactions(admin: &mut PgConnection) -> Result<i64> {
-    let sql = "select xact_commit + xact_rollback from pg_stat_database where datname = $1";
-    Ok(sqlx::query_scalar(sql).bind(DATABASE).fetch_one(admin).await?)
 }
 
 /// Transactions that wrote something, of the whole server, at once.

@@ -20,6 +20,7 @@ pub mod bells;
 pub mod card_box;
 pub mod compose;
 pub mod fork;
+pub mod storage;
 pub mod turns;
 
 /// What each card counts: about 700 bytes of text.
@@ -54,6 +55,15 @@ fn draft(card_type: CardType, role: Role) -> Draft {
 fn new_card(card_type: CardType, role: Role) -> NewCard {
     let tokens = Tokens::new(CARD_TOKENS).expect("positive");
     draft(card_type, role).seal_counted(tokens).expect("plain text is a card")
+}
+
+/// A connection tells the server's books up to ten seconds after.
+const BOOKS_LATE: Duration = Duration::from_secs(12);
+
+/// Transactions of a database, as the server counts them: every statement of its own is one, and so is a pool's ping.
+async fn transactions(admin: &mut PgConnection, database: &str) -> Result<i64> {
+    let sql = "select xact_commit + xact_rollback from pg_stat_database where datname = $1";
+    Ok(sqlx::query_scalar(sql).bind(database).fetch_one(admin).await?)
 }
 
 /// The middle one of many, so that a hiccup of the machine does not count.

@@ -30,7 +30,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
-    migrate, outbox, resource,
+    handover, migrate, outbox, resource,
     turn::{self, DispatchRequest},
     work::{self, Kernel},
 };
@@ -46,6 +46,7 @@ pub mod ledger;
 pub mod mutant;
 pub mod process;
 pub mod proxy;
+pub mod runaway;
 pub mod schedule;
 pub mod script;
 
@@ -56,7 +57,7 @@ use crew::{Crew, LedgerKeeper, Place};
 use dice::Dice;
 use ledger::{Entry, Ledger};
 use mutant::Mutant;
-use process::{PROFILE, Role, target};
+use process::{PROFILE, Role};
 use proxy::{Mode, Proxy};
 use schedule::{Fault, Plan, strength};
 use script::Script;
@@ -148,13 +149,9 @@ impl Storm {
                 "llm_config": { "provider": "openai_chat", "model": "m" } } });
             resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
             let profile_name: Name = PROFILE.parse()?;
-            let profile_box_id = resource::profile(&mut work, &profile_name).await?.profile_box_id;
-            let of_profile = |agent_id: &AgentId| NewAgent {
-                agent_id: *agent_id,
-                profile_name: Some(profile_name.clone()),
-                worker_target: target("llm"),
-                cloned_from: None,
-            };
+            let profile = handover::target(&mut work, &profile_name).await?;
+            let profile_box_id = profile.profile_box_id;
+            let of_profile = |agent_id: &AgentId| NewAgent::of(*agent_id, &profile);
             let roster: Vec<NewAgent> = agents.iter().chain(&children).map(of_profile).collect();
             agent::provision(&mut work, &roster, Stay::Plain, None).await?;
             work.commit().await?;

@@ -143,13 +143,6 @@ macro_rules! known {
     };
 }
 
-/// Waits until it is somebody else's.
-async fn lost<T: intake::Claimable>(holding: &Holding<T>) {
-    while holding.called_off().await != Order::Lost {
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Desk {
     kernel: Kernel,
@@ -167,10 +160,9 @@ impl Desk {
         let claimed = &holding.claimed;
         let (turn_id, token) = (claimed.fence.agent_turn_id(), claimed.fence.claim_token());
         self.ledger.note(&Entry::Claimed { turn_id, token, by: self.name.to_string() });
-        let lost = lost(&holding);
         let outcome = tokio::select! {
             outcome = self.follow(&holding) => outcome,
-            () = lost => return,
+            () = holding.lost() => return,
         };
         match outcome {
             Ok(()) => {}
@@ -239,7 +231,8 @@ impl Desk {
         let content = Content::Json(serde_json::json!({ "answers": answers }));
         let deliverable = Draft::new(CardType::deliverable(), Speaker::Assistant, content).seal()?;
         let (step_id, card_id) = (StepId::new(), deliverable.card_id());
-        let ending = [Ending { fence, status, step_id: Some(step_id), receipt: None, cards: vec![deliverable] }];
+        let ending =
+            [Ending { fence, status, step_id: Some(step_id), receipt: None, usage: None, cards: vec![deliverable] }];
         let ended = known!({
             // A task of a batch may have to join it.
             if claimed.batch_id.is_some() {
@@ -271,10 +264,9 @@ impl Desk {
 
     async fn call(&self, holding: Holding<ClaimedCall>) {
         let tool_call_id = holding.claimed.tool_call_id;
-        let lost = lost(&holding);
         let outcome = tokio::select! {
             outcome = self.answer(&holding.claimed) => outcome,
-            () = lost => return,
+            () = holding.lost() => return,
         };
         if let Err(trouble) = outcome {
             match trouble.downcast_ref::<Error>() {
@@ -322,6 +314,7 @@ fn step(place: usize, op: &Op) -> Result<Step> {
             target: target(if tool == "fork_join" { PMO } else { tool }),
             tool_call_card_id: card.card_id(),
             timeout,
+            once: false,
         });
         Ok(card)
     };
@@ -349,5 +342,5 @@ fn step(place: usize, op: &Op) -> Result<Step> {
         }
     }
     let suspend = !calls.is_empty();
-    Ok(Step { step_id: StepId::new(), cards, calls, suspend, receipt: None })
+    Ok(Step { step_id: StepId::new(), cards, calls, suspend, receipt: None, usage: None })
 }

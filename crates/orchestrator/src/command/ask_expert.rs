@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use waybill_core::{
     handover::{ContextPacking, Handover, InheritContext, PackArgument},
     resource::InternalTool,
@@ -47,7 +47,7 @@ impl Handler for AskExpert {
             let history = asked.include_history.then_some(command.asked.output_box_id);
             let arguments = Map::from_iter([
                 ("question".to_owned(), Value::from(asked.question)),
-                ("history".to_owned(), spawn::boxed(history)),
+                ("history".to_owned(), json!(history)),
             ]);
             let fan = Fan {
                 stage: 0,

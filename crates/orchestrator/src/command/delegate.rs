@@ -3,8 +3,8 @@
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use waybill_core::{card::Draft, handover::Handover, resource::InternalTool};
-use waybill_kernel::{batch::JoinsAs, handover, turn, work::Kernel};
+use waybill_core::{handover::Handover, resource::InternalTool};
+use waybill_kernel::{batch::JoinsAs, handover, work::Kernel};
 
 use super::{
     Answer, Command, Error, Handler, answer, begin,
@@ -36,8 +36,8 @@ impl Handler for DelegateAsync {
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
             let asked: Arguments = command.read()?;
-            let arguments = spawn::instruction(asked.instruction.into(), asked.context_box_id);
-            let task = Task { target_strategy: asked.target_strategy, target_ref: asked.target_ref, arguments };
+            let Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
+            let task = Task::instructed(target_strategy, target_ref, instruction, context_box_id);
             if !asked.wait {
                 return send(kernel, command, task).await;
             }
@@ -72,8 +72,7 @@ impl Handler for LaunchPrincipal {
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
             let asked: Launch = command.read()?;
-            let arguments = spawn::instruction(asked.instruction.into(), Value::Null);
-            let task = Task { target_strategy: Strategy::New, target_ref: asked.profile_name, arguments };
+            let task = Task::instructed(Strategy::New, asked.profile_name, asked.instruction, Value::Null);
             send(kernel, command, task).await
         })
     }
@@ -86,7 +85,7 @@ async fn send(kernel: &Kernel, command: &Command, task: Task) -> Result<Answer, 
     let addressed = spawn::address(&mut work, command, &tasks, false, Policy::Heeded).await?;
     let to = &addressed[0];
     let ids = spawn::mint(to);
-    let sent = Dispatch { to, ids, batch: None };
+    let sent = Dispatch { to, ids, batch: None, shares: 2 };
     let handover = Handover::instruction();
     let named = handover::name(&mut work, spawn::packing(command, &handover), [&tasks[0].arguments]).await?;
     let dispatched = spawn::dispatch(&mut work, command, &handover, &[sent], &named).await?;
@@ -97,8 +96,5 @@ async fn send(kernel: &Kernel, command: &Command, task: Task) -> Result<Answer, 
         "turn_epoch": dispatched[0].turn_epoch,
         "trace_id": command.asked.trace_id,
     });
-    let card = Draft::tool_result(command.call.tool_call_id, "success", result).seal().map_err(turn::Error::from)?;
-    let answer = answer(&mut work, &command.call, "success", card).await?;
-    work.commit().await?;
-    Ok(answer)
+    answer(work, &command.call, "success", result).await
 }

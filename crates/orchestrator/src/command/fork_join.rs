@@ -42,10 +42,8 @@ impl Handler for ForkJoin {
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
             let asked: Arguments = command.read()?;
-            let task = |task: TaskArguments| Task {
-                target_strategy: task.target_strategy,
-                target_ref: task.target_ref,
-                arguments: spawn::instruction(task.instruction.into(), task.context_box_id),
+            let task = |task: TaskArguments| {
+                Task::instructed(task.target_strategy, task.target_ref, task.instruction, task.context_box_id)
             };
             let tasks: Vec<Task> = asked.tasks.into_iter().map(task).collect();
             let fan = Fan {

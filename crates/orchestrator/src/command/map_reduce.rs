@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use waybill_core::{
-    card::{Content, Draft},
+    card::Content,
     card_box::{Placed, Span},
     handover::{ContextPacking, Handover, InheritContext, PackArgument},
     id::{BoxId, StepId},
@@ -17,7 +17,7 @@ use waybill_core::{
 use waybill_kernel::{
     batch::{self, Batch, JoinsAs},
     blackboard::{self, Patch},
-    call, card_box, handover, turn,
+    call, card_box, handover,
     work::{Kernel, UnitOfWork},
 };
 
@@ -101,10 +101,11 @@ impl Handler for MapReduce {
 
 impl Arguments {
     fn task(&self, profile: &str, part: Value, results_box_id: Option<BoxId>) -> Task {
-        let mut arguments = spawn::instruction(self.instruction.clone().into(), self.context_box_id.clone());
-        arguments.insert("part".to_owned(), part);
-        arguments.insert("results_box_id".to_owned(), spawn::boxed(results_box_id));
-        Task { target_strategy: Strategy::New, target_ref: profile.to_owned(), arguments }
+        let (instruction, context_box_id) = (self.instruction.clone(), self.context_box_id.clone());
+        let mut task = Task::instructed(Strategy::New, profile.to_owned(), instruction, context_box_id);
+        task.arguments.insert("part".to_owned(), part);
+        task.arguments.insert("results_box_id".to_owned(), json!(results_box_id));
+        task
     }
 
     /// What a stage is to do, as the stage before it says.
@@ -167,17 +168,13 @@ fn left(deadline: Duration, batches: &[Batch]) -> Duration {
     deadline.saturating_sub(spent).max(Duration::from_secs(1))
 }
 
-async fn failed(mut work: UnitOfWork, command: &Command, batch: &Batch) -> Result<Answer, Error> {
+async fn failed(work: UnitOfWork, command: &Command, batch: &Batch) -> Result<Answer, Error> {
     let stage = match batch.stage {
         PLAN => "plan",
         MAP => "map",
         _ => "reduce",
     };
-    let mut result = Map::from_iter([("status".to_owned(), json!(batch.status)), ("stage".to_owned(), json!(stage))]);
-    result.insert("n_failed".to_owned(), json!(batch.n_failed));
-    result.insert("results_box_id".to_owned(), spawn::boxed(batch.results_box_id));
-    let card = Draft::tool_result(command.call.tool_call_id, &batch.status, Value::Object(result)).seal();
-    let answer = answer(&mut work, &command.call, &batch.status, card.map_err(turn::Error::from)?).await?;
-    work.commit().await?;
-    Ok(answer)
+    let Batch { status, n_failed, results_box_id, .. } = batch;
+    let result = json!({ "status": status, "stage": stage, "n_failed": n_failed, "results_box_id": results_box_id });
+    answer(work, &command.call, status, result).await
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 use waybill_core::{
     bus::PMO,
-    card::{Draft, NewCard},
+    card::Draft,
     id::{AgentId, BatchId, CardId},
     json,
     resource::{InternalTool, Profile},
@@ -26,8 +26,8 @@ use waybill_core::{
 use waybill_kernel::{
     blackboard, call,
     call::{Asked, ClaimedCall},
-    handover,
-    intake::{self, Holding, Intake, Order},
+    handover::{self, Target},
+    intake::{self, Holding, Intake},
     resource,
     turn::{self, Report},
     work::{self, Kernel, UnitOfWork},
@@ -68,6 +68,15 @@ impl Command {
     /// Whoever gave it.
     pub fn caller(&self) -> AgentId {
         self.call.agent_id
+    }
+
+    /// PM-10
+    pub fn may_delegate_to(&self, target: &Target) -> Result<(), Error> {
+        if self.profile.delegation_policy.allows(&target.name, &target.tags.iter().cloned().collect()) {
+            return Ok(());
+        }
+        let message = format!("profile `{}` may not delegate to `{}`", self.profile.name, target.name);
+        Err(Error::refused("forbidden", message))
     }
 
     /// The arguments as a handler knows them; what it does not know is refused.
@@ -137,6 +146,7 @@ impl Error {
             Error::Refused { code, .. } => Some(("rejected", code)),
             Error::Turn(turn::Error::Busy) => Some(("busy", "busy")),
             Error::Turn(turn::Error::RecursionDepthExceeded { .. }) => Some(("rejected", "recursion_depth_exceeded")),
+            Error::Turn(turn::Error::BudgetExhausted(_)) => Some(("rejected", "budget_exhausted")),
             Error::Turn(turn::Error::NotFound(_)) => Some(("rejected", "not_found")),
             Error::Turn(turn::Error::Card(_) | turn::Error::Invalid(_)) => Some(("rejected", "bad_request")),
             Error::Handover(error) if error.code() != "error" => Some(("rejected", error.code())),
@@ -205,14 +215,9 @@ async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], holding: Holding<C
             }
         }
     };
-    let lost = async {
-        while holding.called_off().await != Order::Lost {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
     let outcome = tokio::select! {
         outcome = answered => outcome,
-        () = lost => return,
+        () = holding.lost() => return,
     };
     match outcome {
         Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
@@ -291,20 +296,17 @@ async fn reject(
     error: &Error,
 ) -> Result<Answer, Error> {
     let result = json!({ "status": status, "error": { "code": code, "message": error.to_string() } });
-    let card = Draft::tool_result(call.tool_call_id, status, result).seal().map_err(turn::Error::from)?;
-    let mut work = begin(kernel, call).await?;
-    let answer = answer(&mut work, call, status, card).await?;
-    work.commit().await?;
-    Ok(answer)
+    answer(begin(kernel, call).await?, call, status, result).await
 }
 
-/// Answers in the transaction that acted. If the call was answered before, or is not ours any more, nothing of it is written.
+/// Answers, and commits what was done. If the call was answered before, or is not ours any more, nothing of it is written.
 pub(crate) async fn answer(
-    work: &mut UnitOfWork,
+    mut work: UnitOfWork,
     call: &ClaimedCall,
     status: &str,
-    card: NewCard,
+    result: Value,
 ) -> Result<Answer, Error> {
+    let card = Draft::tool_result(call.tool_call_id, status, result).seal().map_err(turn::Error::from)?;
     let card_id = card.card_id();
     let report = Report {
         tool_call_id: call.tool_call_id,
@@ -313,10 +315,10 @@ pub(crate) async fn answer(
         status: status.to_owned(),
         card,
     };
-    let reported = turn::report(work, &report).await?;
-    if reported.outcome == "applied" {
-        Ok(Answer::Answered(card_id))
-    } else {
-        Err(Error::Turn(turn::Error::Stale(call.tool_call_id.to_string())))
+    let reported = turn::report(&mut work, &report).await?;
+    if reported.outcome != "applied" {
+        return Err(Error::Turn(turn::Error::Stale(call.tool_call_id.to_string())));
     }
+    work.commit().await?;
+    Ok(Answer::Answered(card_id))
 }

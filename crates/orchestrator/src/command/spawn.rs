@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio::time::sleep;
 use waybill_core::{
     handover::Handover,
-    id::{AgentId, BatchId, BoxId, Name, TurnId},
+    id::{AgentId, BatchId, Name, TurnId},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
@@ -57,6 +57,20 @@ pub struct Task {
     pub arguments: Map<String, Value>,
 }
 
+impl Task {
+    /// By the recipe behind every delegation (PM-5).
+    pub fn instructed(
+        target_strategy: Strategy,
+        target_ref: String,
+        instruction: String,
+        context_box_id: Value,
+    ) -> Task {
+        let arguments = [("instruction", Value::from(instruction)), ("context_box_id", context_box_id)];
+        let arguments = arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Task { target_strategy, target_ref, arguments }
+    }
+}
+
 /// A task whose target is known and allowed.
 #[derive(Clone, Debug)]
 pub struct Addressed<'t> {
@@ -89,14 +103,7 @@ pub async fn address<'t>(
     }
     let refs = tasks.iter().filter(|task| task.target_strategy != Strategy::New);
     let refs: HashSet<AgentId> = refs.map(|task| agent_ref(&task.target_ref)).collect::<Result<_, _>>()?;
-    let roster: HashMap<AgentId, Name> = match refs.is_empty() {
-        true => HashMap::new(),
-        false => {
-            let listed = agent::roster(work, &refs.iter().copied().collect::<Vec<_>>()).await?;
-            let here = listed.into_iter().filter(|agent| agent.retired_at.is_none());
-            here.filter_map(|agent| Some((agent.agent_id, agent.profile_name?))).collect()
-        }
-    };
+    let profiles = agent::profiles(work, &refs.into_iter().collect::<Vec<_>>()).await?;
     let mut names = Vec::with_capacity(tasks.len());
     let mut reused = HashSet::new();
     for task in tasks {
@@ -104,7 +111,7 @@ pub async fn address<'t>(
             Strategy::New => (profile_ref(&task.target_ref)?, None),
             Strategy::Reuse | Strategy::Clone => {
                 let agent_id = agent_ref(&task.target_ref)?;
-                let name = roster.get(&agent_id).cloned();
+                let name = profiles.get(&agent_id).cloned();
                 let unknown = || Error::refused("not_found", format!("there is no agent {agent_id} with a profile"));
                 (name.ok_or_else(unknown)?, Some(agent_id))
             }
@@ -118,12 +125,10 @@ pub async fn address<'t>(
     }
     let distinct: BTreeSet<Name> = names.iter().map(|(name, _)| name.clone()).collect();
     let targets = handover::targets(work, &distinct).await?;
-    let allows = |t: &Target| command.profile.delegation_policy.allows(&t.name, &t.tags.iter().cloned().collect());
-    if let Some(target) = targets.values().find(|target| policy == Policy::Heeded && !allows(target)) {
-        let message = format!("profile `{}` may not delegate to `{}`", command.profile.name, target.name);
-        return Err(Error::refused("forbidden", message));
+    if policy == Policy::Heeded {
+        targets.values().try_for_each(|target| command.may_delegate_to(target))?;
     }
-    if waits && !reused.is_empty() && policy == Policy::Heeded {
+    if waits && policy == Policy::Heeded {
         let reused: Vec<AgentId> = reused.into_iter().collect();
         let waiting = agent::waiting_for(work, &reused, command.caller()).await?;
         if let Some(agent_id) = waiting.first() {
@@ -174,6 +179,8 @@ pub struct Dispatch<'a> {
     pub ids: Minted,
     /// The batch, and its place in it.
     pub batch: Option<(BatchId, i32)>,
+    /// Among how many is parted what the caller may spend: whoever is still to be dispatched, and itself.
+    pub shares: i32,
 }
 
 /// Packs the contexts of tasks, makes their agents and enqueues their turns (PM-3), in the caller's transaction: each once, however often.
@@ -202,12 +209,7 @@ pub async fn dispatch(
         };
         packs.push(Pack { brings, ..Pack::new(ids.agent_id, ids.agent_turn_id, arguments) });
         if to.task.target_strategy != Strategy::Reuse {
-            made.push(NewAgent {
-                agent_id: ids.agent_id,
-                profile_name: Some(to.target.name.clone()),
-                worker_target: to.target.worker_target.clone(),
-                cloned_from: to.existing.filter(|_| clones),
-            });
+            made.push(NewAgent { cloned_from: to.existing, ..NewAgent::of(ids.agent_id, &to.target) });
         }
     }
     let prepared = handover::prepare(work, packing(command, handover), &packs, named).await?;
@@ -230,6 +232,8 @@ pub async fn dispatch(
             trace_id: command.asked.trace_id,
             traceparent: command.asked.traceparent.clone(),
             tracestate: command.asked.tracestate.clone(),
+            limits: task.to.target.limits.filter(|limits| !limits.is_none()),
+            shares: Some(task.shares),
             ..DispatchRequest::new(task.ids.agent_id, packed.context_box_id)
         })
         .collect();
@@ -265,9 +269,9 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
         (Err(error), Some(batch_id)) => {
             drop(work);
             let Some((_, code)) = error.verdict() else { return Err(error) };
-            let all: Vec<i32> = (0..).take(fan.tasks.len()).collect();
-            give_up(kernel, command, batch_id, &all, code).await?;
-            return leave(kernel, command, batch_id).await;
+            let open = Open { kernel, command, handover: fan.handover, named: &Named::default(), batch_id };
+            open.give_up((0..).take(fan.tasks.len()), code).await?;
+            return open.leave().await;
         }
         (Err(error), None) => return Err(error),
     };
@@ -279,17 +283,17 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
         timeout: fan.deadline,
         tasks: addressed.iter().map(mint).collect(),
     };
-    let opened = batch::open(&mut work, call.tool_call_id, call.claim_token, &fork).await?;
+    let batch_id = batch::open(&mut work, call.tool_call_id, call.claim_token, &fork).await?.batch_id;
     work.commit().await?;
-    let batch_id = opened.batch_id;
-    check_again(kernel, command, batch_id, &addressed).await?;
+    let open = Open { kernel, command, handover: fan.handover, named: &named, batch_id };
+    open.check_again(&addressed).await?;
     // Once more where somebody else was at it too: what it did is not to be taken for the end of the batch.
     for _ in 0..3 {
-        if dispatch_left(kernel, command, &fan, batch_id, &addressed, &named).await? {
+        if open.dispatch_left(&addressed).await? {
             break;
         }
     }
-    leave(kernel, command, batch_id).await
+    open.leave().await
 }
 
 /// Whom the tasks are for, and what they inherit: before anything is written, so that a fork is refused as a whole.
@@ -305,144 +309,124 @@ async fn look_up<'t>(
     Ok((addressed, named))
 }
 
-/// Whether two wait for each other is seen by whoever opened its batch last.
-async fn check_again(
-    kernel: &Kernel,
-    command: &Command,
+/// A batch that is open, and what is to be dispatched for it.
+struct Open<'a> {
+    kernel: &'a Kernel,
+    command: &'a Command,
+    handover: &'a Handover,
+    named: &'a Named,
     batch_id: BatchId,
-    addressed: &[Addressed<'_>],
-) -> Result<(), Error> {
-    let reused: Vec<AgentId> =
-        addressed.iter().filter(|to| to.task.target_strategy == Strategy::Reuse).filter_map(|to| to.existing).collect();
-    if reused.is_empty() {
-        return Ok(());
+}
+
+impl Open<'_> {
+    async fn begin(&self) -> Result<UnitOfWork, Error> {
+        begin(self.kernel, &self.command.call).await
     }
-    let mut work = begin(kernel, &command.call).await?;
-    let waiting = agent::waiting_for(&mut work, &reused, command.caller()).await?;
-    work.commit().await?;
-    let waits = |to: &Addressed<'_>| to.existing.is_some_and(|agent_id| waiting.contains(&agent_id));
-    let indexes: Vec<i32> = (0..).zip(addressed).filter(|(_, to)| waits(to)).map(|(index, _)| index).collect();
-    if indexes.is_empty() { Ok(()) } else { give_up(kernel, command, batch_id, &indexes, "would_deadlock").await }
-}
 
-/// All that is left, portion by portion. False: somebody else was at it, and there may be more.
-async fn dispatch_left(
-    kernel: &Kernel,
-    command: &Command,
-    fan: &Fan<'_>,
-    batch_id: BatchId,
-    addressed: &[Addressed<'_>],
-    named: &Named,
-) -> Result<bool, Error> {
-    let mut work = begin(kernel, &command.call).await?;
-    let left = batch::undispatched(&mut work, batch_id).await?;
-    work.commit().await?;
-    let left: Vec<Dispatch<'_>> = left
-        .into_iter()
-        .filter_map(|(task_index, ids)| {
-            let to = addressed.get(usize::try_from(task_index).ok()?)?;
-            Some(Dispatch { to, ids, batch: Some((batch_id, task_index)) })
-        })
-        .collect();
-    for portion in left.chunks(PORTION) {
-        match commit(kernel, command, fan.handover, portion, named).await {
-            Ok(()) => {}
-            Err(Error::Turn(turn::Error::Stale(_))) => return Ok(false),
-            // One of them is to blame; the others are not to suffer for it.
-            Err(error) if error.verdict().is_some() => {
-                one_by_one(kernel, command, fan.handover, batch_id, portion, named).await?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
-/// The batch answers the call.
-async fn leave(kernel: &Kernel, command: &Command, batch_id: BatchId) -> Result<Answer, Error> {
-    let call = &command.call;
-    let mut alone = kernel.alone(call.project_id).await.map_err(turn::Error::from)?;
-    batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await?;
-    Ok(Answer::Awaiting(batch_id))
-}
-
-async fn try_commit(
-    kernel: &Kernel,
-    command: &Command,
-    handover: &Handover,
-    tasks: &[Dispatch<'_>],
-    named: &Named,
-) -> Result<(), Error> {
-    let mut work = begin(kernel, &command.call).await?;
-    dispatch(&mut work, command, handover, tasks, named).await?;
-    Ok(work.commit().await?)
-}
-
-async fn commit(
-    kernel: &Kernel,
-    command: &Command,
-    handover: &Handover,
-    tasks: &[Dispatch<'_>],
-    named: &Named,
-) -> Result<(), Error> {
-    let mut tries = 0;
-    loop {
-        match try_commit(kernel, command, handover, tasks, named).await {
-            Err(error) if error.is_of_the_server() && tries < 3 => {
-                tries += 1;
-                sleep(BACKOFF * tries).await;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Each in a transaction of its own. One whose queue is full is asked again and again, and given up in the end; one that cannot be is given up at once.
-async fn one_by_one(
-    kernel: &Kernel,
-    command: &Command,
-    handover: &Handover,
-    batch_id: BatchId,
-    tasks: &[Dispatch<'_>],
-    named: &Named,
-) -> Result<(), Error> {
-    let mut left: Vec<Dispatch<'_>> = tasks.to_vec();
-    for attempt in 0..ATTEMPTS {
-        let mut busy = Vec::new();
-        for task in left {
-            match commit(kernel, command, handover, &[task], named).await {
-                Ok(()) => {}
-                Err(Error::Turn(turn::Error::Busy)) => busy.push(task),
-                Err(Error::Turn(turn::Error::Stale(_))) => {}
-                Err(error) => match error.verdict() {
-                    Some((_, code)) => give_up(kernel, command, batch_id, &indexes(&[task]), code).await?,
-                    None => return Err(error),
-                },
-            }
-        }
-        if busy.is_empty() {
+    /// Whether two wait for each other is seen by whoever opened its batch last.
+    async fn check_again(&self, addressed: &[Addressed<'_>]) -> Result<(), Error> {
+        let reuses = addressed.iter().filter(|to| to.task.target_strategy == Strategy::Reuse);
+        let reused: Vec<AgentId> = reuses.filter_map(|to| to.existing).collect();
+        if reused.is_empty() {
             return Ok(());
         }
-        left = busy;
-        sleep(BACKOFF * 2_u32.pow(attempt)).await;
+        let mut work = self.begin().await?;
+        let waiting = agent::waiting_for(&mut work, &reused, self.command.caller()).await?;
+        work.commit().await?;
+        let waits = |to: &Addressed<'_>| to.existing.is_some_and(|agent_id| waiting.contains(&agent_id));
+        let indexes = (0..).zip(addressed).filter(|(_, to)| waits(to)).map(|(index, _)| index);
+        self.give_up(indexes, "would_deadlock").await
     }
-    give_up(kernel, command, batch_id, &indexes(&left), "busy").await
-}
 
-fn indexes(tasks: &[Dispatch<'_>]) -> Vec<i32> {
-    tasks.iter().filter_map(|task| Some(task.batch?.1)).collect()
-}
+    /// All that is left, portion by portion. False: somebody else was at it, and there may be more.
+    async fn dispatch_left(&self, addressed: &[Addressed<'_>]) -> Result<bool, Error> {
+        let mut work = self.begin().await?;
+        let left = batch::undispatched(&mut work, self.batch_id).await?;
+        work.commit().await?;
+        let n_left = i32::try_from(left.len()).unwrap_or(i32::MAX - 1);
+        let left: Vec<Dispatch<'_>> = left
+            .into_iter()
+            .zip(0..)
+            .filter_map(|((task_index, ids), place)| {
+                let to = addressed.get(usize::try_from(task_index).ok()?)?;
+                Some(Dispatch { to, ids, batch: Some((self.batch_id, task_index)), shares: n_left - place + 1 })
+            })
+            .collect();
+        for portion in left.chunks(PORTION) {
+            match self.dispatch(portion).await {
+                Ok(()) => {}
+                Err(Error::Turn(turn::Error::Stale(_))) => return Ok(false),
+                // One of them is to blame; the others are not to suffer for it.
+                Err(error) if error.verdict().is_some() => self.one_by_one(portion).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
 
-async fn give_up(
-    kernel: &Kernel,
-    command: &Command,
-    batch_id: BatchId,
-    indexes: &[i32],
-    code: &str,
-) -> Result<(), Error> {
-    let mut work = begin(kernel, &command.call).await?;
-    batch::fail_tasks(&mut work, batch_id, indexes, code).await?;
-    Ok(work.commit().await?)
+    async fn dispatch(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            match self.dispatch_once(tasks).await {
+                Err(error) if error.is_of_the_server() && tries < 3 => {
+                    tries += 1;
+                    sleep(BACKOFF * tries).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn dispatch_once(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {
+        let mut work = self.begin().await?;
+        dispatch(&mut work, self.command, self.handover, tasks, self.named).await?;
+        Ok(work.commit().await?)
+    }
+
+    /// Each in a transaction of its own. One whose queue is full is asked again and again, and given up in the end; one that cannot be is given up at
+    /// once.
+    async fn one_by_one(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {
+        let index = |task: &Dispatch<'_>| task.batch.map(|(_, task_index)| task_index);
+        let mut left: Vec<Dispatch<'_>> = tasks.to_vec();
+        for attempt in 0..ATTEMPTS {
+            let mut busy = Vec::new();
+            for task in left {
+                match self.dispatch(&[task]).await {
+                    Ok(()) | Err(Error::Turn(turn::Error::Stale(_))) => {}
+                    Err(Error::Turn(turn::Error::Busy)) => busy.push(task),
+                    Err(error) => match error.verdict() {
+                        Some((_, code)) => self.give_up(index(&task), code).await?,
+                        None => return Err(error),
+                    },
+                }
+            }
+            left = busy;
+            if left.is_empty() {
+                return Ok(());
+            }
+            sleep(BACKOFF * 2_u32.pow(attempt)).await;
+        }
+        self.give_up(left.iter().filter_map(index), "busy").await
+    }
+
+    /// These tasks fail, with a code.
+    async fn give_up(&self, indexes: impl IntoIterator<Item = i32>, code: &str) -> Result<(), Error> {
+        let indexes: Vec<i32> = indexes.into_iter().collect();
+        if indexes.is_empty() {
+            return Ok(());
+        }
+        let mut work = self.begin().await?;
+        batch::fail_tasks(&mut work, self.batch_id, &indexes, code).await?;
+        Ok(work.commit().await?)
+    }
+
+    /// The batch answers the call.
+    async fn leave(&self) -> Result<Answer, Error> {
+        let call = &self.command.call;
+        let mut alone = self.kernel.alone(call.project_id).await.map_err(turn::Error::from)?;
+        batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await?;
+        Ok(Answer::Awaiting(self.batch_id))
+    }
 }
 
 /// `deadline_seconds` of a command.
@@ -450,15 +434,4 @@ pub fn deadline(seconds: Option<f64>) -> Result<Duration, Error> {
     let Some(seconds) = seconds else { return Ok(DEADLINE) };
     let asked = Duration::try_from_secs_f64(seconds).ok().filter(|asked| !asked.is_zero() && *asked <= LONGEST);
     asked.ok_or_else(|| Error::bad_request(format!("`deadline_seconds` is above 0 and at most {}", LONGEST.as_secs())))
-}
-
-/// Arguments of the recipe behind every delegation (PM-5).
-pub fn instruction(instruction: Value, context_box_id: Value) -> Map<String, Value> {
-    let named = [("instruction", instruction), ("context_box_id", context_box_id)];
-    named.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-/// A box as an argument.
-pub fn boxed(box_id: Option<BoxId>) -> Value {
-    box_id.map_or(Value::Null, |box_id| Value::from(box_id.to_string()))
 }

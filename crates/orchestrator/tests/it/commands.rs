@@ -76,13 +76,8 @@ impl Team {
     /// Somebody who is here to stay.
     async fn resident(&self, profile: &str) -> AgentId {
         let agent_id = AgentId::new();
-        let made = NewAgent {
-            agent_id,
-            profile_name: Some(profile.parse().unwrap()),
-            worker_target: target("llm"),
-            cloned_from: None,
-        };
         let mut work = self.t.begin().await;
+        let made = NewAgent::of(agent_id, &handover::target(&mut work, &profile.parse().unwrap()).await.unwrap());
         agent::provision(&mut work, &[made], Stay::Long, None).await.unwrap();
         work.commit().await.unwrap();
         agent_id
@@ -124,8 +119,9 @@ impl Team {
             target: target(PMO),
             tool_call_card_id: card.card_id(),
             timeout: LONG,
+            once: false,
         }];
-        let step = Step { step_id: StepId::new(), cards: vec![card], calls, suspend: true, receipt: None };
+        let step = Step { step_id: StepId::new(), cards: vec![card], calls, suspend: true, receipt: None, usage: None };
         let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
         assert!(turn::step(&mut alone, &turn.fence, &step).await.unwrap().suspended);
         self.claim_call().await.unwrap()
@@ -182,7 +178,8 @@ impl Team {
 
     async fn finish(&self, claimed: &Claimed, status: End, content: Content) {
         let cards = vec![deliverable(content)];
-        let ending = Ending { fence: claimed.fence, status, step_id: Some(StepId::new()), receipt: None, cards };
+        let ending =
+            Ending { fence: claimed.fence, status, step_id: Some(StepId::new()), receipt: None, usage: None, cards };
         let mut work = self.kernel().begin(self.t.project_id).await.unwrap();
         turn::finish(&mut work, &[ending]).await.unwrap();
         work.commit().await.unwrap();
@@ -247,7 +244,14 @@ async fn somebody_is_reused_or_cloned_with_what_it_remembers() {
     assert_eq!(texts[..3], ["again", "lead", "first"], "the question, then what it remembers");
     // It is at it, and has written something, when it is cloned.
     let thought = Draft::new(CardType::thought(), Role::Assistant, text("hm")).seal().unwrap();
-    let step = Step { step_id: StepId::new(), cards: vec![thought], calls: Vec::new(), suspend: false, receipt: None };
+    let step = Step {
+        step_id: StepId::new(),
+        cards: vec![thought],
+        calls: Vec::new(),
+        suspend: false,
+        receipt: None,
+        usage: None,
+    };
     let mut alone = team.kernel().alone(team.t.project_id).await.unwrap();
     turn::step(&mut alone, &child.fence, &step).await.unwrap();
     let clone = json!({ "target_strategy": "clone", "target_ref": helper.to_string(), "instruction": "other" });
@@ -647,7 +651,14 @@ async fn fail_fast_reaches_every_child() {
         team.sweep().await;
     }
     let mut alone = team.kernel().alone(team.t.project_id).await.unwrap();
-    let step = Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend: false, receipt: None };
+    let step = Step {
+        step_id: StepId::new(),
+        cards: Vec::new(),
+        calls: Vec::new(),
+        suspend: false,
+        receipt: None,
+        usage: None,
+    };
     assert!(turn::step(&mut alone, &runs.fence, &step).await.unwrap().stop_reason.is_some());
     team.finish(&runs, End::Canceled, text("stopped")).await;
     let open = "select count(*) from state.turns where status = 'open'";

@@ -1,8 +1,8 @@
 //! `waybill agent …`: the roster.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Subcommand;
 use waybill_core::id::{AgentId, Name};
 use waybill_kernel::{
@@ -36,14 +36,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Provision { profile, place } => {
             let mut work = place.begin().await?;
-            let mut targets = handover::targets(&mut work, &BTreeSet::from([profile.clone()])).await?;
-            let target = targets.remove(&profile).context("the profile was found")?;
-            let made = NewAgent {
-                agent_id: AgentId::new(),
-                profile_name: Some(profile),
-                worker_target: target.worker_target,
-                cloned_from: None,
-            };
+            let made = NewAgent::of(AgentId::new(), &handover::target(&mut work, &profile).await?);
             agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
             work.commit().await?;
             if as_json {

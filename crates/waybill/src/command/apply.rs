@@ -9,8 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use serde::de::DeserializeOwned;
 use waybill_core::resource::Manifest;
 use waybill_kernel::resource;
+use waybill_worker::tool;
 
 use crate::{
     connect::{Service, project_id},
@@ -35,6 +37,11 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
     let manifests = read_all(&arguments.files)?;
     ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
+    for manifest in &manifests {
+        if let Manifest::Tool(tool) = manifest {
+            tool::check_schemas(tool).map_err(anyhow::Error::msg)?;
+        }
+    }
     let kernel = arguments.service.kernel().await?;
     let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;
     let applied = resource::apply(&mut work, &manifests).await?;
@@ -79,7 +86,7 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
 }
 
 /// Every complaint names file, line and field; none shows the line itself, where a key may stand that does not belong there.
-fn parse(name: &str, text: &str) -> Result<Vec<Manifest>> {
+pub(crate) fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<Vec<T>> {
     serde_saphyr::from_multiple(text).map_err(|error| {
         let said = error.without_snippet().to_string();
         anyhow::anyhow!("{name}: {}", said.strip_prefix("error: ").unwrap_or(&said))

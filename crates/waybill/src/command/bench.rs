@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{bells, card_box, compose, fork, turns},
+    bench::{bells, card_box, compose, fork, storage, turns},
     figure::Bar,
 };
 
@@ -52,6 +52,15 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// What a turn of 400 model calls leaves on disk and how long its steps take, beside LangGraph.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead. LangGraph is fetched once, by
+    /// pip.
+    Storage {
+        /// The size for CI: 80 calls, a shorter history, and without LangGraph.
+        #[arg(long)]
+        short: bool,
+    },
     /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -86,6 +95,29 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 ensure!((1_000..=20_000).contains(&children), "--children {children}: 1,000 to 20,000");
                 let long = fork::Options { children, rounds: 3 };
                 fork::run(if short { fork::Options { children: 1_000, rounds: 1 } } else { long }).await
+            }
+            Command::Storage { short } => {
+                let long = storage::Options {
+                    calls: [100, 400],
+                    history: 200_000,
+                    rounds: 3,
+                    stored: Bar::AtMost(3.0),
+                    stored_in_use: Bar::AtMost(3.0),
+                    stored_after: Bar::AtMost(3.0),
+                    growth: Bar::AtMost(1.05),
+                    with_peer: true,
+                };
+                // So little is stored that the first pages of every table are most of it.
+                let brief = storage::Options {
+                    calls: [20, 80],
+                    history: 40_000,
+                    rounds: 3,
+                    stored: Bar::None,
+                    stored_after: Bar::AtMost(3.5),
+                    growth: Bar::AtMost(1.25),
+                    with_peer: false,
+                };
+                storage::run(if short { brief } else { long }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");

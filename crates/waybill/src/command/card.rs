@@ -22,11 +22,8 @@ pub(crate) enum Command {
     Show {
         #[arg(required = true, value_name = "CARD")]
         card_ids: Vec<CardId>,
-        /// Slug or id.
-        #[arg(long)]
-        project: String,
         #[command(flatten)]
-        service: Service,
+        place: Place,
     },
     /// Everybody who could see a card, and why: whom it was handed to, by whom; who was granted it; whose children wrote it.
     Sight {
@@ -57,7 +54,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Sight { card_id, most, place } => sight(card_id, most, &place, as_json).await,
-        Command::Show { card_ids, project, service } => show(&card_ids, &project, &service).await,
+        Command::Show { card_ids, place } => show(&card_ids, &place).await,
         Command::Erase { card_ids, project, reason, service, owner } => {
             let project_id = project_id(&service.kernel().await?, &project).await?;
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
@@ -102,9 +99,8 @@ async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(card_ids: &[CardId], project: &str, service: &Service) -> Result<ExitCode> {
-    let kernel = service.kernel().await?;
-    let mut work = kernel.begin(project_id(&kernel, project).await?).await?;
+async fn show(card_ids: &[CardId], place: &Place) -> Result<ExitCode> {
+    let mut work = place.begin().await?;
     let batch = card::fetch(&mut work, card_ids, None).await?;
     for reading in &batch.found {
         println!("{}", json::wire(&serde_json::to_string(reading)?)); // as it was sent to us

@@ -10,8 +10,10 @@ use waybill_lab::{
         self,
         mutant::{MUTANTS, Mutant},
         proxy::Mode,
+        runaway,
         schedule::Plan,
     },
+    team,
 };
 
 use crate::figures;
@@ -37,6 +39,23 @@ pub(crate) enum Command {
     Partition {
         #[command(flatten)]
         options: Options,
+    },
+    /// A team of agents on the scripted model, whose worker is killed at every step boundary and at random instants.
+    ///
+    /// Starts a PostgreSQL and a NATS of its own.
+    Team {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Agents that call themselves, fan out and retry without end, each tree under a limit, while workers and orchestrators are killed.
+    ///
+    /// Long: 10,000 agents.
+    Budgets {
+        #[command(flatten)]
+        options: Options,
+        /// How many run away, those of all trees together.
+        #[arg(long)]
+        agents: Option<usize>,
     },
     /// The short storm on databases that are broken on purpose. Each must be noticed.
     Mutants {
@@ -131,6 +150,26 @@ fn partition(options: Options) -> Plan {
     Plan { turns, duration: Duration::from_secs(seconds), partitions, ..calm("chaos partition", options.seed()) }
 }
 
+fn team(options: Options) -> Result<team::Options> {
+    let (adapters, random, lease) = match options.short {
+        true => (&team::ADAPTERS[..1], 8, Duration::from_millis(500)),
+        // Fifty, over all formats.
+        false => (&team::ADAPTERS[..], 17, Duration::from_secs(1)),
+    };
+    let program = std::env::current_exe().context("this program cannot be found")?;
+    Ok(team::Options { program, adapters: adapters.to_vec(), random, lease, seed: options.seed() })
+}
+
+fn budgets(options: Options, agents: Option<usize>) -> runaway::Plan {
+    let (usual, seconds, kills) = if options.short { (500, 180, 10) } else { (10_000, 600, 100) };
+    runaway::Plan {
+        seed: options.seed(),
+        agents: agents.unwrap_or(usual),
+        patience: Duration::from_secs(seconds),
+        kills,
+    }
+}
+
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     figures::report(measure(command), json).await
 }
@@ -151,6 +190,8 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             Ok(figures)
         }
         Command::Partition { options } => storm::run(&partition(options), None).await,
+        Command::Team { options } => team::run(&team(options)?).await,
+        Command::Budgets { options, agents } => runaway::run(&budgets(options, agents)).await,
         Command::Mutants { seed } => {
             let mut figures = Vec::new();
             for mutant in MUTANTS {

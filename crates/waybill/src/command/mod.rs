@@ -15,3 +15,5 @@ pub(crate) mod migrate;
 pub(crate) mod orchestrator;
 pub(crate) mod project;
 pub(crate) mod resource;
+pub(crate) mod turn;
+pub(crate) mod worker;

@@ -7,20 +7,14 @@ use clap::{Subcommand, ValueEnum};
 use waybill_core::id::Name;
 use waybill_kernel::resource;
 
-use crate::{
-    connect::{Service, project_id},
-    output,
-};
+use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Profiles, tools and plans by name, with their versions.
     List {
-        /// Slug or id.
-        #[arg(long)]
-        project: String,
         #[command(flatten)]
-        service: Service,
+        place: Place,
     },
     /// One of them as JSON, as it was applied.
     Show {
@@ -30,11 +24,8 @@ pub(crate) enum Command {
         /// Of a plan: this one, not the newest.
         #[arg(long)]
         version: Option<i32>,
-        /// Slug or id.
-        #[arg(long)]
-        project: String,
         #[command(flatten)]
-        service: Service,
+        place: Place,
     },
 }
 
@@ -48,9 +39,8 @@ pub(crate) enum Kind {
 
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::List { project, service } => {
-            let kernel = service.kernel().await?;
-            let mut work = kernel.begin(project_id(&kernel, &project).await?).await?;
+        Command::List { place } => {
+            let mut work = place.begin().await?;
             let listed = resource::list(&mut work).await?;
             if as_json {
                 output::json(&listed)?;
@@ -71,9 +61,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 );
             }
         }
-        Command::Show { kind, name, version, project, service } => {
-            let kernel = service.kernel().await?;
-            let mut work = kernel.begin(project_id(&kernel, &project).await?).await?;
+        Command::Show { kind, name, version, place } => {
+            let mut work = place.begin().await?;
             let name = || name.as_ref().context("name the one to show: `waybill resource list` has them");
             match kind {
                 Kind::Profile => output::json(&resource::profile(&mut work, name()?).await?.profile)?,

@@ -27,6 +27,7 @@ use waybill_testkit::{TestDb, empty_db, fresh_db};
 use waybill_worker::{
     collect::Collector,
     gather::{Setting, gather},
+    tool::Toolbox,
 };
 
 pub(crate) fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -250,11 +251,17 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     let worker = lease::start(&t.kernel, &target, Duration::from_secs(600)).await.unwrap();
     let claimed = turn::claim(t.kernel.pool(), &mut Claiming::new(worker, target)).await.unwrap().remove(0);
     let policy = Policy { order: Order::Layered, budget: Tokens::new(2_000).unwrap(), per_message: Tokens::ZERO };
-    let setting =
-        Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
+    let setting = Setting {
+        system_prompt_template: None,
+        toolbox: Toolbox::default(),
+        audience: Audience::of(Process::React),
+        policy,
+        n_pinned: 0,
+    };
     let mut requests = Vec::new();
     for answer in ["The Nile.", "And the Rhine."] {
-        let gathered = gather(&t.kernel, &claimed, &setting, &Collector::new(Framework::builtin())).await.unwrap();
+        let gathered =
+            gather(&t.kernel, &claimed, &setting, &Collector::new(Framework::builtin()), None).await.unwrap();
         let manner = Manner { adapter: Adapter::OpenaiChat, policy, params: Params::default() };
         let call = gathered.materials.call(&manner).unwrap();
         let said = Draft::new(CardType::thought(), Role::Assistant, Content::Text(answer.into())).seal().unwrap();
@@ -264,6 +271,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
             calls: Vec::new(),
             suspend: false,
             receipt: Some(serde_json::to_string(&call.receipt).unwrap()),
+            usage: None,
         };
         turn::step(&mut t.kernel.alone(t.project_id).await.unwrap(), &claimed.fence, &step).await.unwrap();
         requests.push((step.step_id, call.request));

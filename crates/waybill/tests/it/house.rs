@@ -22,8 +22,16 @@ const ARROWS: [(&str, &[&str], &[&str]); 10] = [
     ("waybill-context", &["waybill-core"], &[]),
     ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
     ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
-    ("waybill-worker", &["waybill-core", "waybill-context", "waybill-kernel"], &["waybill-testkit"]),
-    ("waybill-lab", &["waybill-core", "waybill-bus", "waybill-context", "waybill-kernel", "waybill-orchestrator"], &[]),
+    (
+        "waybill-worker",
+        &["waybill-core", "waybill-context", "waybill-kernel"],
+        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+    ),
+    (
+        "waybill-lab",
+        &["waybill-core", "waybill-bus", "waybill-context", "waybill-kernel", "waybill-orchestrator", "waybill-worker"],
+        &[],
+    ),
     ("waybill-model", &["waybill-lab"], &[]),
     ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
     (

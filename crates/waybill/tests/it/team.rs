@@ -1,5 +1,5 @@
-//! `examples/research-team`, applied and run: a principal forks associates, asks an expert, and delivers. Its models are scripted; all else is real:
-//! the binary, its orchestrators, PostgreSQL and NATS.
+//! `examples/research-team`, applied and run on every provider's format: a principal forks associates, asks an expert, and delivers. The models
+//! are scripted, over HTTP; all else is real: the binary, its workers and orchestrators, PostgreSQL and NATS.
 
 use std::{
     collections::BTreeMap,
@@ -8,56 +8,60 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
 use waybill_bus::nats::Nats;
 use waybill_core::{
-    bus::PMO,
-    card::{CallContent, Card, CardType, Content, Draft, Role},
+    card::{Card, CardType, Content, Draft},
     card_box::Span,
-    handover::Handover,
-    id::{AgentId, BoxId, ProjectId, StepId, ToolCallId, TurnId},
-    resource::Profile,
-    turn::{End, MessageType},
+    id::{AgentId, BoxId, ProjectId, TurnId},
+    turn::MessageType,
 };
 use waybill_kernel::{
-    agent::{self, NewAgent, Stay},
     call::ClaimedCall,
-    card, card_box,
-    handover::{Pack, Packing, pack_context},
+    card_box,
     intake::{Config, Intake},
-    turn::{self, Call, Claimed, DispatchRequest, Ending, Report, Step},
+    turn::{self, Report},
     work::Kernel,
 };
-use waybill_lab::services::Shared;
+use waybill_lab::{
+    model::{Asked, Reply, Server},
+    services::Shared,
+    team::ADAPTERS,
+};
 use waybill_testkit::fresh_db;
 
 use crate::cli::{json as printed, text, waybill};
 
-/// What a model would say next.
-enum Next {
-    Call(&'static str, Value),
-    Deliver(Content),
-}
-
-/// What each of them does, from what it is told and what it has done.
-fn script(profile: &Profile, context: &[Card], output: &[Card]) -> Next {
-    let told = |card_type: &CardType| output.iter().filter(|card| card.metadata.card_type == *card_type).count();
-    match (profile.name.as_str(), told(&CardType::tool_result())) {
-        ("principal", 0) => {
+/// What each of them says, from what it is told and what it has done.
+fn script(asked: &Asked) -> Reply {
+    let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
+    let is = |prompt: &str| asked.messages.iter().any(|said| said.text.contains(prompt));
+    if is("You are asked where sources disagree") {
+        return Reply::say("I believe all of them.").with_usage(50, 0, 5);
+    }
+    if is("You look into one question") {
+        let question = asked.messages.iter().find(|said| said.text.contains("Look into")).map(|said| said.text.clone());
+        return match n_results {
+            0 => Reply::call("search", &json!({ "query": question })),
+            _ => Reply::say(format!("found: {}", question.unwrap_or_default().trim())),
+        }
+        .with_usage(40, 10, 5);
+    }
+    match n_results {
+        0 => {
             let part = |part: &str| json!({ "target_ref": "associate", "instruction": format!("Look into {part}.") });
             let tasks = ["rivers", "lakes", "seas"].map(part);
-            Next::Call("fork_join", json!({ "tasks": tasks, "deadline_seconds": 60 }))
+            Reply::call("fork_join", &json!({ "tasks": tasks, "deadline_seconds": 60 }))
         }
-        ("principal", 1) => Next::Call(
-            "ask_expert",
-            json!({ "expert_profile": "expert", "question": "Whom do you believe?", "include_history": true }),
-        ),
-        ("principal", _) => Next::Deliver(Content::Json(json!({ "answer": "water" }))),
-        ("associate", 0) => Next::Call("search", json!({ "query": said(&context[0]) })),
-        ("associate", _) => Next::Deliver(Content::Text(format!("found: {}", said(&context[0])))),
-        _ => Next::Deliver(Content::Text(format!("I believe what {} cards say.", context.len()))),
+        1 => {
+            let question = "Whom do you believe?";
+            let arguments = json!({ "expert_profile": "expert", "question": question, "include_history": true });
+            Reply::call("ask_expert", &arguments)
+        }
+        _ => Reply::call("submit_result", &json!({ "answer": "water" })),
     }
+    .with_usage(100, 60, 10)
 }
 
 fn said(card: &Card) -> String {
@@ -71,37 +75,6 @@ async fn cards(kernel: &Kernel, project_id: ProjectId, box_id: BoxId) -> Vec<Car
     let mut work = kernel.begin(project_id).await.unwrap();
     let read = card_box::read(&mut work, Span::whole(box_id), None).await.unwrap();
     read.into_iter().filter_map(|placed| placed.reading.into_live()).collect()
-}
-
-async fn work(kernel: Kernel, claimed: Claimed) {
-    let fence = claimed.fence;
-    let context = cards(&kernel, fence.project_id(), claimed.context_box_id).await;
-    let output = cards(&kernel, fence.project_id(), claimed.output_box_id).await;
-    let profile = cards(&kernel, fence.project_id(), claimed.profile_box_id.unwrap()).await.remove(0);
-    let profile: Profile = profile.read_as().unwrap();
-    match script(&profile, &context, &output) {
-        Next::Call(tool, arguments) => {
-            let content = CallContent { tool_name: tool.into(), arguments: arguments.to_string(), extra: Map::new() };
-            let card = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content)).seal().unwrap();
-            let call = Call {
-                tool_call_id: ToolCallId::new(),
-                target: if tool == "search" { "web" } else { PMO }.parse().unwrap(),
-                tool_call_card_id: card.card_id(),
-                timeout: Duration::from_secs(60),
-            };
-            let step =
-                Step { step_id: StepId::new(), cards: vec![card], calls: vec![call], suspend: true, receipt: None };
-            let mut alone = kernel.alone(fence.project_id()).await.unwrap();
-            turn::step(&mut alone, &fence, &step).await.unwrap();
-        }
-        Next::Deliver(content) => {
-            let cards = vec![Draft::new(CardType::deliverable(), Role::Assistant, content).seal().unwrap()];
-            let ending = Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, cards };
-            let mut work = kernel.begin(fence.project_id()).await.unwrap();
-            turn::finish(&mut work, &[ending]).await.unwrap();
-            work.commit().await.unwrap();
-        }
-    }
 }
 
 async fn look_up(kernel: Kernel, call: ClaimedCall) {
@@ -126,32 +99,49 @@ impl Drop for Running {
     }
 }
 
-/// PM-1, PM-3, PM-7 … PM-9, PM-12
+/// PM-1, PM-3, PM-7 … PM-9, PM-12, WK-1 … WK-5
 #[tokio::test]
 async fn a_research_team_answers_a_question() {
+    for adapter in ADAPTERS {
+        run_on(adapter).await;
+    }
+}
+
+async fn run_on(adapter: &str) {
     let t = fresh_db().await;
     let nats_url = Shared::get().await.unwrap().nats_url;
     let service = t.server.service_url(&t.name);
-    let urls = [("WAYBILL_DATABASE_URL", service.as_str()), ("WAYBILL_NATS_URL", nats_url.as_str())];
+    let key = "sk-canary-of-the-team";
+    let urls = [
+        ("WAYBILL_DATABASE_URL", service.as_str()),
+        ("WAYBILL_NATS_URL", nats_url.as_str()),
+        ("WAYBILL_SECRET_OPENAI", key),
+        ("WAYBILL_SECRET_ANTHROPIC", key),
+    ];
     let made = waybill(&["project", "create", "acme", "--json"], &urls);
     let project_id: ProjectId = printed(&made)[0]["project_id"].as_str().unwrap().parse().unwrap();
     let team = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/research-team");
     let applied = waybill(&["apply", "-f", team, "--project", "acme"], &urls);
     assert!(applied.status.success(), "{applied:?}");
-    // Two of them: whoever is rung answers.
-    let orchestrator = || Command::new(env!("CARGO_BIN_EXE_waybill")).arg("orchestrator").envs(urls).spawn().unwrap();
-    let _running = Running(vec![orchestrator(), orchestrator()]);
+    // Whatever the profiles name speaks this format, and lives here.
+    let server = Server::start(script).await.unwrap();
+    let price = json!({ "input": 1.0, "cached": 0.1, "output": 10.0 });
+    let provider = |name: &str| {
+        let prices = json!({ "gpt-5": price });
+        json!({ "provider": { "name": name, "adapter": adapter, "base_url": server.url(), "prices": prices } })
+            .to_string()
+    };
+    let providers = std::env::temp_dir().join(format!("waybill-providers-{}.yaml", t.name));
+    std::fs::write(&providers, ["openai_chat", "anthropic_messages"].map(provider).join("\n---\n")).unwrap();
+    // Two of each: whoever is rung does it.
+    let start =
+        |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_waybill")).args(arguments).envs(urls).spawn().unwrap();
+    let worker = ["worker", "--providers", providers.to_str().unwrap()];
+    let _running = Running(vec![start(&["orchestrator"]), start(&["orchestrator"]), start(&worker), start(&worker)]);
 
     let kernel = t.kernel.clone().on(Arc::new(Nats::connect(&nats_url).await.unwrap()));
     let mut crew = JoinSet::new();
-    let (hands, tools) = (kernel.clone(), kernel.clone());
-    crew.spawn(async move {
-        let mut intake = Intake::<Claimed>::open(&hands, "llm".parse().unwrap(), Config::default());
-        loop {
-            let holding = intake.next().await;
-            work(hands.clone(), holding.claimed.clone()).await;
-        }
-    });
+    let tools = kernel.clone();
     crew.spawn(async move {
         let mut intake = Intake::<ClaimedCall>::open(&tools, "web".parse().unwrap(), Config::default());
         loop {
@@ -160,42 +150,52 @@ async fn a_research_team_answers_a_question() {
         }
     });
 
-    let (principal, turn_id) = (AgentId::new(), TurnId::new());
-    let mut unit = kernel.begin(project_id).await.unwrap();
-    let made = NewAgent {
-        agent_id: principal,
-        profile_name: Some("principal".parse().unwrap()),
-        worker_target: "llm".parse().unwrap(),
-        cloned_from: None,
-    };
-    agent::provision(&mut unit, &[made], Stay::Long, None).await.unwrap();
-    let arguments = json!({ "profile_name": "principal", "instruction": "Where is the water?" });
-    let pack = Pack::new(principal, turn_id, arguments.as_object().unwrap().clone());
-    let handover = Handover::instruction();
-    let packed = pack_context(&mut unit, Packing::new("run", None, &handover), &[pack]).await.unwrap().remove(0);
-    let request = DispatchRequest {
-        agent_turn_id: turn_id,
-        profile_box_id: Some(packed.target_profile_box_id),
-        query_card_ids: packed.query_card_ids.clone(),
-        ..DispatchRequest::new(principal, packed.context_box_id)
-    };
-    turn::enqueue(&mut unit, &[request], &[]).await.unwrap();
-    unit.commit().await.unwrap();
-
-    let mut delivered = None;
-    for _ in 0..600 {
-        let mut unit = kernel.begin(project_id).await.unwrap();
-        delivered = turn::find(&mut unit, &[turn_id]).await.unwrap().remove(0).deliverable_card_id;
-        if let Some(card_id) = delivered {
-            let found = card::fetch(&mut unit, &[card_id], None).await.unwrap().found.remove(0).into_live().unwrap();
-            assert_eq!(serde_json::to_value(&found.content).unwrap(), json!({ "answer": "water" }));
-            break;
+    let fields = json!([{ "name": "answer", "description": "one word" }]).to_string();
+    let start = [
+        "turn",
+        "start",
+        "principal",
+        "Where is the water?",
+        "--result-fields",
+        &fields,
+        "--wait",
+        "--project",
+        "acme",
+        "--json",
+    ];
+    let started = tokio::task::spawn_blocking({
+        let (start, urls) = (start.map(str::to_owned), urls.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        move || {
+            let start: Vec<&str> = start.iter().map(String::as_str).collect();
+            let urls: Vec<(&str, &str)> = urls.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            waybill(&start, &urls)
         }
-        assert!(crew.try_join_next().is_none(), "the crew is at work");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    delivered.expect("the principal has delivered");
+    });
+    let started = tokio::time::timeout(Duration::from_secs(60), started).await.expect("it ends").unwrap();
+    assert!(started.status.success(), "{adapter}: {started:?}");
+    let delivered = printed(&started);
+    assert_eq!(delivered["deliverable"], json!({ "answer": "water" }), "{adapter}");
+    let turn_id: TurnId = delivered["turn"]["agent_turn_id"].as_str().unwrap().parse().unwrap();
+    let principal: AgentId = sqlx::query_scalar("select agent_id from state.turns where agent_turn_id = $1")
+        .bind(turn_id)
+        .fetch_one(&mut t.admin().await)
+        .await
+        .unwrap();
     crew.shutdown().await;
+    assert_eq!((server.n_asked(), server.repeats()), (10, 0), "{adapter}");
+
+    // What each step used and cost; and every call can be had again.
+    let place = ["--project", "acme"];
+    let shown = printed(&waybill(&[&["turn", "show", &turn_id.to_string(), "--json"], &place[..]].concat(), &urls));
+    let used: Vec<Option<i64>> =
+        shown["steps"].as_array().unwrap().iter().map(|step| step["microdollars"].as_i64()).collect();
+    assert_eq!(used, [Some(146); 3], "{shown}");
+    let table = text(&waybill(&[&["turn", "show", &turn_id.to_string()], &place[..]].concat(), &urls).stdout);
+    assert!(table.contains("success: 3 steps, 330 tokens, $0.000438"), "{table}");
+    let verified = waybill(&[&["context", "show", &turn_id.to_string()], &place[..]].concat(), &urls);
+    assert!(verified.status.success(), "{verified:?}");
+    let leaked = t.count("select count(*) from cardbox.cards c where c::text like '%canary%'").await;
+    assert_eq!(leaked, 0);
 
     // Each associate saw its instruction and who sent it, and nothing else; the expert also what the principal had written.
     let mut unit = kernel.begin(project_id).await.unwrap();
@@ -213,6 +213,7 @@ async fn a_research_team_answers_a_question() {
         assert_eq!(*depth, 1);
         seen.insert(said(&context[0]), context.len());
     }
+    // The expert: its question and who asked, and the principal's two calls and one result.
     assert_eq!(seen.values().copied().collect::<Vec<_>>(), [2, 2, 2, 5], "{seen:?}");
     let (expert, expert_box, _) = children.last().unwrap();
     let results = cards(&kernel, project_id, *expert_box).await;
@@ -235,7 +236,7 @@ async fn a_research_team_answers_a_question() {
     assert_eq!(agents.len(), 5);
     assert_eq!(
         agents.iter().filter(|agent| agent["status"].is_null()).count(),
-        4,
+        5,
         "who was here for a task has no head"
     );
 

@@ -19,11 +19,12 @@ use waybill_core::{
     card::{CardType, Content, Draft, Field, NewCard, Role},
     id::{AgentId, ProjectId, StepId},
     resource::Process,
+    template::Template,
 };
 use waybill_kernel::blackboard::{self, Patch};
 use waybill_worker::collect::{Asked, Collector, Failure, RegisterError, Source, When};
 
-use crate::{Desk, card_of, sealed};
+use crate::{Desk, sealed};
 
 /// Says something, or does not.
 #[derive(Clone)]
@@ -140,8 +141,7 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
         ("clock__context", Fake::Counts(n)),
         ("experience__context", Fake::Fails),
     ]);
-    let prompt = Draft::new(CardType::rendered_prompt(), Role::System, Content::Text("You bake.".into()));
-    desk.setting.system_prompt = Some(card_of(&prompt.seal().unwrap()));
+    desk.setting.system_prompt_template = Some(Template::parse("You bake.").unwrap());
     let session_id = desk.session().await;
     let todo = Todo::default().changed(&[Change::Replace { texts: vec!["knead".into()] }]).unwrap();
     let patch = Patch::default().todo(todo.draft().seal().unwrap(), None);

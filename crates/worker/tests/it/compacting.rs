@@ -10,7 +10,7 @@ use waybill_core::{
 };
 use waybill_kernel::{blackboard, card, turn};
 use waybill_testkit::TestDb;
-use waybill_worker::compact::{Compacted, Error, Summariser, compact};
+use waybill_worker::compact::{Compacted, Error, Summarised, Summariser, compact};
 
 use crate::{COMPACTION, Claimed, Counting, Desk, Gathered, long, sealed, shown, tokens, tool_round};
 
@@ -149,8 +149,9 @@ async fn a_summariser_that_fails_is_not_the_end() {
             &'a self,
             _: Option<&'a str>,
             _: &'a [Message<'a>],
-        ) -> BoxFuture<'a, Result<String, Box<dyn std::error::Error + Send + Sync>>> {
-            let said = self.0.map(|text| text.repeat(300)).ok_or_else(|| "no model".into());
+        ) -> BoxFuture<'a, Result<Summarised, Box<dyn std::error::Error + Send + Sync>>> {
+            let said = self.0.map(|text| Summarised { text: text.repeat(300), usage: None });
+            let said = said.ok_or_else(|| "no model".into());
             Box::pin(async { said })
         }
     }

@@ -5,6 +5,9 @@
 mod collecting;
 mod compacting;
 mod replaying;
+mod running;
+mod shop;
+mod troubles;
 
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use waybill_context::{
     wire::{Adapter, Params},
 };
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, NewCard, Role, ToolCall},
+    card::{CardType, Content, Draft, NewCard, Role, ToolCall},
     card_box::Span,
     id::{AgentId, BoxId, CardId, SessionId, StepId, Target, ToolCallId, WorkerId},
     resource::{Compaction, Order, Process},
@@ -34,8 +37,9 @@ use waybill_kernel::{
 use waybill_testkit::{TestDb, fresh_db};
 use waybill_worker::{
     collect::Collector,
-    compact::Summariser,
+    compact::{Summarised, Summariser},
     gather::{Gathered, Setting, gather},
+    tool::Toolbox,
 };
 
 const LONG: Duration = Duration::from_secs(600);
@@ -78,8 +82,13 @@ impl Desk {
         let t = fresh_db().await;
         let worker = lease::start(&t.kernel, &target(), LONG).await.unwrap();
         let policy = Policy { order: Order::Layered, budget: tokens(4_000), per_message: tokens(4) };
-        let setting =
-            Setting { system_prompt: None, tools: None, audience: Audience::of(Process::React), policy, n_pinned: 0 };
+        let setting = Setting {
+            system_prompt_template: None,
+            toolbox: Toolbox::default(),
+            audience: Audience::of(Process::React),
+            policy,
+            n_pinned: 0,
+        };
         Desk { t, worker, collector: Collector::new(Framework::builtin()), setting }
     }
 
@@ -140,7 +149,7 @@ impl Desk {
     }
 
     async fn gather(&self, claimed: &Claimed) -> Gathered {
-        gather(self.kernel(), claimed, &self.setting, &self.collector).await.unwrap()
+        gather(self.kernel(), claimed, &self.setting, &self.collector, None).await.unwrap()
     }
 
     fn manner(&self) -> Manner {
@@ -148,7 +157,14 @@ impl Desk {
     }
 
     async fn step(&self, claimed: &Claimed, cards: &[NewCard], receipt: Option<String>) -> StepId {
-        let step = Step { step_id: StepId::new(), cards: cards.to_vec(), calls: Vec::new(), suspend: false, receipt };
+        let step = Step {
+            step_id: StepId::new(),
+            cards: cards.to_vec(),
+            calls: Vec::new(),
+            suspend: false,
+            receipt,
+            usage: None,
+        };
         let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
         turn::step(&mut alone, &claimed.fence, &step).await.unwrap();
         step.step_id
@@ -161,6 +177,7 @@ impl Desk {
             status: End::Success,
             step_id: None,
             receipt: None,
+            usage: None,
             cards: vec![draft.seal().unwrap()],
         };
         let mut work = self.t.begin().await;
@@ -193,10 +210,10 @@ impl Summariser for Counting {
         &'a self,
         previous: Option<&'a str>,
         messages: &'a [Message<'a>],
-    ) -> BoxFuture<'a, Result<String, Box<dyn std::error::Error + Send + Sync>>> {
+    ) -> BoxFuture<'a, Result<Summarised, Box<dyn std::error::Error + Send + Sync>>> {
         let firsts: Vec<&str> = messages.iter().map(|message| message.content.split(' ').next().unwrap()).collect();
         let text = format!("[{}{}]", previous.map(|p| format!("{p} then ")).unwrap_or_default(), firsts.join(" "));
-        Box::pin(async { Ok(text) })
+        Box::pin(async { Ok(Summarised { text, usage: None }) })
     }
 }
 
@@ -205,8 +222,4 @@ const COMPACTION: Compaction = Compaction { at_percent: 60, keep: Tokens::ZERO, 
 /// A text of about so many tokens that begins with its name.
 fn long(name: &str, n: usize) -> String {
     format!("{name} {}", "and so on ".repeat(n / 3))
-}
-
-fn card_of(card: &NewCard) -> Card {
-    card.clone().into_card(chrono::DateTime::UNIX_EPOCH)
 }

@@ -1,0 +1,99 @@
+-- What turns may spend: what their limits say, and of what their parent may spend no more than an equal share, which is taken from it.
+--   p_asked  [{agent_turn_id, limits?: {steps?, tokens?, microdollars?, seconds?}, shares?}]; shares: among how many the parent's is parted, itself included
+-- Nothing left to give is WB016.
+create or replace function state.allot(p_project uuid, p_parent uuid, p_asked jsonb) returns integer
+language plpgsql as $$
+declare
+  v_parent state.budgets;
+  v_shares integer;
+  v_given  record;
+begin
+  select b.* into v_parent
+    from state.budgets b
+   where b.project_id = p_project and b.agent_turn_id = p_parent
+     for no key update;
+  if not found and exists (select from state.turns t
+                            where t.project_id = p_project and t.agent_turn_id = p_parent and t.status <> 'open') then
+    raise exception 'nothing left to give' using errcode = 'WB016', detail = 'the turn that asks is over';
+  end if;
+  if v_parent.agent_turn_id is null and not jsonb_path_exists(p_asked, '$[*].limits ? (@ != null)') then
+    return 0;
+  end if;
+  select coalesce(max(a.shares), 2) into v_shares from jsonb_to_recordset(p_asked) as a (shares integer);
+  with child as (
+    insert into state.budgets (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at)
+    select p_project, a.agent_turn_id, v_parent.agent_turn_id, least(l.steps, v_parent.steps_left / v_shares),
+           least(l.tokens, v_parent.tokens_left / v_shares), least(l.microdollars, v_parent.microdollars_left / v_shares),
+           least(now() + make_interval(secs => l.seconds), v_parent.expires_at)
+      from jsonb_to_recordset(p_asked) as a (agent_turn_id uuid, limits jsonb)
+     cross join lateral jsonb_to_record(case jsonb_typeof(a.limits) when 'object' then a.limits else '{}' end)
+           as l (steps integer, tokens bigint, microdollars bigint, seconds double precision)
+     where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
+ returning steps_left, tokens_left, microdollars_left, expires_at
+  )
+  select count(*)::integer as n, sum(c.steps_left) as steps, sum(c.tokens_left) as tokens, sum(c.microdollars_left) as microdollars,
+         bool_or(c.steps_left < 1) as no_steps, bool_or(c.tokens_left < 1) as no_tokens, bool_or(c.microdollars_left < 1) as no_money,
+         bool_or(c.expires_at <= now()) as no_time
+    into v_given
+    from child c;
+  if v_given.no_steps or v_given.no_tokens or v_given.no_money or v_given.no_time then
+    raise exception 'nothing left to give' using errcode = 'WB016', detail = concat_ws(', ',
+      case when v_given.no_steps then 'steps' end, case when v_given.no_tokens then 'tokens' end,
+      case when v_given.no_money then 'money' end, case when v_given.no_time then 'time' end);
+  end if;
+  update state.budgets b
+     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars
+   where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
+  return v_given.n;
+end $$;
+
+-- What a turn may still spend; none: whatever it likes.
+create or replace function state.budget_of(p_project uuid, p_turn uuid) returns jsonb
+language sql stable as $$
+  select jsonb_build_object('steps', b.steps_left, 'tokens', b.tokens_left, 'microdollars', b.microdollars_left,
+                            'seconds', extract(epoch from b.expires_at - clock_timestamp()))
+    from state.budgets b
+   where b.project_id = p_project and b.agent_turn_id = p_turn
+$$;
+
+-- One step was taken.
+create or replace function state.spend(p_project uuid, p_turn uuid, p_usage jsonb) returns jsonb
+language plpgsql as $$
+begin
+  update state.budgets b
+     set steps_left = b.steps_left - 1,
+         tokens_left = b.tokens_left - (p_usage ->> 'input_tokens')::bigint - (p_usage ->> 'output_tokens')::bigint,
+         microdollars_left = b.microdollars_left - (p_usage ->> 'microdollars')::bigint
+   where b.project_id = p_project and b.agent_turn_id = p_turn;
+  if not found then
+    return null;
+  end if;
+  return state.budget_of(p_project, p_turn);
+end $$;
+
+-- Turns are over: what they have left goes back to where it was taken from; what they spent too much is missing there.
+create or replace function state.settle(p_project uuid, p_turns uuid[]) returns integer
+language plpgsql as $$
+declare
+  v_n integer;
+begin
+  with gone as (
+    delete from state.budgets b
+     using unnest(p_turns) as e (agent_turn_id)
+     where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
+ returning b.parent_agent_turn_id, b.steps_left, b.tokens_left, b.microdollars_left
+  ), rest as (
+    select g.parent_agent_turn_id, coalesce(sum(g.steps_left), 0) as steps, coalesce(sum(g.tokens_left), 0) as tokens,
+           coalesce(sum(g.microdollars_left), 0) as microdollars
+      from gone g
+     where g.parent_agent_turn_id is not null
+     group by g.parent_agent_turn_id
+     order by g.parent_agent_turn_id
+  )
+  update state.budgets b
+     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars
+    from rest r
+   where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;

@@ -1,0 +1,57 @@
+//! What a worker needs besides the boxes: who the agent is, what it may call and spend, and whether somebody wants it to end (WK-1).
+
+use sqlx::FromRow;
+use waybill_core::{
+    resource::{Profile, Settings, Tool},
+    turn::Budget,
+};
+
+use super::{Claimed, Error};
+use crate::work::UnitOfWork;
+
+/// As it is now; the profile as it was when the turn was dispatched.
+#[derive(Clone, Debug, FromRow)]
+pub struct Resources {
+    #[sqlx(json(nullable))]
+    pub profile: Option<Profile>,
+    /// Of those that the profile allows, the ones that there are.
+    #[sqlx(json)]
+    pub tools: Vec<Tool>,
+    #[sqlx(json(nullable))]
+    pub settings: Option<Settings>,
+    #[sqlx(json(nullable))]
+    pub budget: Option<Budget>,
+    pub stop_reason: Option<String>,
+}
+
+/// Reads it, in one statement.
+pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resources, Error> {
+    let project_id = work.project_id();
+    let row: Resources = sqlx::query_as(
+        "with profile as materialized (
+           select r.content::jsonb as content
+             from cardbox.box_entries e
+            cross join lateral cardbox.reading($1, e.card_id, statement_timestamp()) r
+            where e.project_id = $1 and e.box_id = $3 and e.seq = 1
+         )
+         select (select content from profile) as profile,
+                coalesce((select jsonb_agg(r.content::jsonb order by t.name)
+                            from profile p
+                           cross join lateral jsonb_array_elements_text(p.content -> 'allowed_tools') as allowed (name)
+                            join resource.tools t on t.project_id = $1 and t.name = allowed.name
+                           cross join lateral cardbox.reading($1, t.tool_card_id, statement_timestamp()) r
+                           where r.gone_at is null), '[]') as tools,
+                (select r.content::jsonb
+                   from resource.projects p
+                  cross join lateral cardbox.reading($1, p.settings_card_id, statement_timestamp()) r
+                  where p.project_id = $1) as settings,
+                state.budget_of($1, $2) as budget,
+                (select i.stop_reason from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = $2) as stop_reason",
+    )
+    .bind(project_id)
+    .bind(claimed.fence.agent_turn_id())
+    .bind(claimed.profile_box_id)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(row)
+}

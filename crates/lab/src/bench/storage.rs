@@ -1,0 +1,310 @@
+//! What a long turn leaves on disk and how long its steps take, beside LangGraph, which stores its whole state after every step.
+//!
+//! The worker is the real one, over PostgreSQL and HTTP; the model follows a script. Each call reads everything before it, and adds one text
+//! and one small call of a tool that is answered in the same transaction; the last adds only a text. All texts are noise: nothing makes them
+//! smaller.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::json;
+use sqlx::PgConnection;
+use waybill_bus::local::Local;
+use waybill_context::framework::Framework;
+use waybill_core::{
+    card::{CardType, Content, Draft, NewCard, Role},
+    id::{AgentId, BoxId, ProjectId},
+    turn::End,
+};
+use waybill_kernel::{
+    agent,
+    intake::{Config, Intake},
+    project, resource,
+    turn::{self, Claimed, DispatchRequest},
+    work::{self, Kernel},
+};
+use waybill_worker::{
+    collect::Collector,
+    model::Models,
+    secret::Secrets,
+    serve::Worker,
+    turn::{Outcome, run as run_turn},
+};
+
+use super::{fresh_database, median, progress, timed};
+use crate::{
+    figure::{Bar, Figure},
+    model::{self, Asked, Pace, Reply},
+    services::{Home, Private, Server},
+};
+
+/// How long the turns are, and how often they are run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Model calls of the shorter turn, and of the longer.
+    pub calls: [usize; 2],
+    /// Bytes of text that a turn begins with.
+    pub history: usize,
+    pub rounds: usize,
+    /// Of bytes stored for each byte that is new, beyond an empty database.
+    pub stored: Bar,
+    /// The same, beyond one in which a turn was run before.
+    pub stored_in_use: Bar,
+    /// The same where every table has its first pages already.
+    pub stored_after: Bar,
+    /// Of bytes stored per call, of the longer turn over the shorter.
+    pub growth: Bar,
+    /// LangGraph too. Needs python3 with venv and pip.
+    pub with_peer: bool,
+}
+
+const DATABASE: &str = "waybill_bench_storage";
+/// Bytes that each call adds.
+const TEXT: usize = 2_000;
+const HISTORY_CARDS: usize = 50;
+
+/// Measures on a private PostgreSQL with durability on.
+pub async fn run(options: Options) -> Result<Vec<Figure>> {
+    let peer = options.with_peer.then(Peer::install).transpose()?;
+    let private = Private::start().await?;
+    let (mut ours, mut theirs) = ([vec![], vec![]], [vec![], vec![]]);
+    let bar = progress("long turns", (options.rounds * options.calls.iter().sum::<usize>()) as u64);
+    for _ in 0..options.rounds {
+        for (size, calls) in options.calls.into_iter().enumerate() {
+            ours[size].push(long_turn(&private.server, calls, options.history).await?);
+            if let Some(peer) = &peer {
+                theirs[size].push(peer.clone().run(&private.server, calls, options.history).await?);
+            }
+            bar.inc(calls as u64);
+        }
+    }
+    bar.finish_and_clear();
+
+    let [few, many] = options.calls;
+    let mut figures = Vec::new();
+    for (calls, ours) in options.calls.into_iter().zip(&ours) {
+        let new = (options.history + calls * TEXT) as f64;
+        let name = format!("{calls} calls: bytes stored ÷ bytes that are new");
+        let stored = median(ours.iter().map(|left| left.bytes).collect()) as f64;
+        figures.push(Figure::new(&name, stored / new, "ratio", options.stored));
+        let stored = median(ours.iter().map(|left| left.bytes_in_use).collect()) as f64;
+        figures.push(Figure::new(format!("{name}, after another turn"), stored / new, "ratio", options.stored_after));
+    }
+    let [at_few, at_many] = ours.each_ref().map(|ours| median(ours.iter().map(|left| left.bytes_per_call).collect()));
+    let name = format!("bytes stored per call at {many} calls ÷ at {few}");
+    figures.push(Figure::new(name, at_many / at_few, "ratio", options.growth));
+    figures.push(Figure::new(format!("{many} calls: bytes stored per call"), at_many, "bytes", Bar::None));
+    let [_, step] = ours.map(|ours| median(ours.iter().map(|left| left.ms_per_step).collect()));
+    if peer.is_some() {
+        for (calls, theirs) in options.calls.into_iter().zip(&theirs) {
+            let ratio = median(theirs.iter().map(|left| left.bytes_stored as f64 / left.bytes_new as f64).collect());
+            let name = format!("{calls} calls, LangGraph: bytes stored ÷ bytes that are new");
+            figures.push(Figure::new(name, ratio, "ratio", Bar::None));
+        }
+        let [_, their_step] = theirs.map(|theirs| median(theirs.iter().map(|left| left.ms_per_step).collect()));
+        let name = format!("{many} calls: time per step ÷ LangGraph's");
+        figures.push(Figure::new(name, step / their_step, "ratio", Bar::AtMost(0.3)));
+        figures.push(Figure::new(format!("{many} calls, LangGraph: time per step"), their_step, "ms", Bar::None));
+    }
+    figures.push(Figure::new(format!("{many} calls: time per step"), step, "ms", Bar::None));
+    Ok(figures)
+}
+
+/// What is left of a turn.
+struct Left {
+    bytes: i64,
+    /// Without what a database has once any turn was run in it.
+    bytes_in_use: i64,
+    /// Beyond the history and everything else that is there before the first call.
+    bytes_per_call: f64,
+    ms_per_step: f64,
+}
+
+/// One turn of so many calls in a database of its own, after another of a single call: connections are open then, and every table that
+/// turns write has its first pages.
+async fn long_turn(server: &Server, calls: usize, history: usize) -> Result<Left> {
+    let (_, mut admin) = fresh_database(server, DATABASE).await?;
+    // As many connections as a worker opens.
+    let kernel =
+        Kernel::connect(&work::Config::new(server.service_url(DATABASE))).await?.on(Arc::new(Local::default()));
+    let mut noise = Noise(1);
+    let history = (0..HISTORY_CARDS).map(|_| noise.text(history / HISTORY_CARDS)).collect();
+    let texts: Vec<String> = (0..=calls).map(|_| noise.text(TEXT)).collect();
+    let script = move |asked: &Asked| {
+        let text = texts.get(asked.n).cloned().unwrap_or_default();
+        let reply = Reply::say(text).paced(Pace { pieces: 1, ..Pace::default() });
+        let is_last = [0, calls].contains(&asked.n);
+        if is_last { reply } else { reply.and_call("update_todo", &json!({ "changes": [] })) }
+    };
+    let model = model::Server::start(script).await?;
+    let mut house = House::open(kernel, &model.url()).await?;
+    let empty = stored(&mut admin).await?;
+    house.dispatch(Vec::new()).await?;
+    house.run().await?;
+
+    let used = stored(&mut admin).await?;
+    house.dispatch(history).await?;
+    let before = stored(&mut admin).await?;
+    let time = timed(async || house.run().await).await?;
+    ensure!(model.n_asked() == 1 + calls, "{} calls instead of {calls}", model.n_asked() - 1);
+    let after = stored(&mut admin).await?;
+
+    let grown = |since: &BTreeMap<String, i64>| -> i64 { after.values().sum::<i64>() - since.values().sum::<i64>() };
+    for (table, bytes) in &after {
+        let [all, own, later] = [&empty, &used, &before].map(|then| bytes - then.get(table).copied().unwrap_or(0));
+        if all != 0 {
+            eprintln!("{calls} calls: {table}: {all} bytes, {own} without its first pages, {later} by calls");
+        }
+    }
+    Ok(Left {
+        bytes: grown(&empty),
+        bytes_in_use: grown(&used),
+        bytes_per_call: grown(&before) as f64 / calls as f64,
+        ms_per_step: time.as_secs_f64() * 1_000.0 / calls as f64,
+    })
+}
+
+/// An agent, and a worker that runs its turns.
+struct House {
+    kernel: Kernel,
+    worker: Worker,
+    intake: Intake<Claimed>,
+    project_id: ProjectId,
+    agent_id: AgentId,
+    profile_box_id: BoxId,
+}
+
+impl House {
+    async fn open(kernel: Kernel, model_url: &str) -> Result<House> {
+        let provider = json!({ "name": "scripted", "adapter": "openai_chat", "base_url": model_url });
+        let models = Models::new(vec![serde_json::from_value(provider)?], Secrets::new(None, []));
+        let worker = Worker::new(kernel.clone(), models, Collector::new(Framework::builtin()));
+        let profile = serde_json::from_value(json!({ "profile": {
+            "name": "a", "worker_target": "llm", "system_prompt_template": "You go on.",
+            "llm_config": { "provider": "scripted", "model": "m" },
+            "allowed_internal_tools": ["update_todo"],
+            "memory": { "budget": 2_000_000, "compaction": null },
+        } }))?;
+        let (project_id, agent_id, target) = (ProjectId::new(), AgentId::new(), "llm".parse()?);
+        let mut work = kernel.begin(project_id).await?;
+        project::create(&mut work, "bench").await?;
+        resource::apply(&mut work, &[profile]).await?;
+        agent::create(&mut work, &[agent_id], &target).await?;
+        let profile_box_id = resource::profile(&mut work, &"a".parse()?).await?.profile_box_id;
+        work.commit().await?;
+        let intake = Intake::open(&kernel, target, Config::default());
+        Ok(House { kernel, worker, intake, project_id, agent_id, profile_box_id })
+    }
+
+    /// A turn that has this to read before its instruction.
+    async fn dispatch(&self, history: Vec<String>) -> Result<()> {
+        let thought = |text| Draft::new(CardType::thought(), Role::Assistant, Content::Text(text)).seal();
+        let mut cards: Vec<NewCard> = history.into_iter().map(thought).collect::<Result<_, _>>()?;
+        let instruction = Draft::instruction("Go on.").seal()?;
+        let mut request = DispatchRequest {
+            profile_box_id: Some(self.profile_box_id),
+            ..DispatchRequest::instructed(self.agent_id, instruction.card_id())
+        };
+        cards.push(instruction);
+        request.context_card_ids = Some(cards.iter().map(NewCard::card_id).collect());
+        turn::enqueue(&mut self.kernel.alone(self.project_id).await?, &[request], &cards).await?;
+        Ok(())
+    }
+
+    /// From the claim to the end.
+    async fn run(&mut self) -> Result<()> {
+        let holding = self.intake.next().await;
+        let outcome = run_turn(&self.worker, &holding).await?;
+        ensure!(outcome == Outcome::Finished(End::Success), "the turn did not come to its end: {outcome:?}");
+        Ok(())
+    }
+}
+
+/// Bytes of every table with its indexes and its long values, but for the outbox: what was told leaves it.
+async fn stored(admin: &mut PgConnection) -> Result<BTreeMap<String, i64>> {
+    sqlx::query("vacuum").execute(&mut *admin).await?;
+    let tables: Vec<(String, i64)> = sqlx::query_as(
+        "select coalesce(i.inhparent, c.oid)::regclass::text, sum(pg_total_relation_size(c.oid))::bigint
+           from pg_class c
+           join pg_namespace n on n.oid = c.relnamespace
+           left join pg_inherits i on i.inhrelid = c.oid
+          where c.relkind = 'r'
+            and n.nspname not in ('pg_catalog', 'information_schema')
+            and i.inhparent is distinct from 'state.outbox'::regclass
+          group by 1",
+    )
+    .fetch_all(admin)
+    .await?;
+    Ok(tables.into_iter().collect())
+}
+
+/// Letters at random, the same ones in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn text(&mut self, bytes: usize) -> String {
+        const LETTERS: &[u8; 27] = b"abcdefghijklmnopqrstuvwxyz ";
+        let letter = |_| {
+            // splitmix64
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            char::from(LETTERS[((mixed ^ (mixed >> 31)) % 27) as usize])
+        };
+        (0..bytes).map(letter).collect()
+    }
+}
+
+/// LangGraph, in a virtual environment of its own: its interpreter and the script.
+#[derive(Clone)]
+struct Peer {
+    python: PathBuf,
+    script: PathBuf,
+}
+
+/// What the script prints.
+#[derive(Deserialize)]
+struct PeerLeft {
+    bytes_stored: i64,
+    bytes_new: i64,
+    ms_per_step: f64,
+}
+
+impl Peer {
+    const SCRIPT: &str = include_str!("../../../../bench/peers/langgraph_storage.py");
+    const PINNED: &str = include_str!("../../../../bench/peers/requirements.txt");
+
+    /// Fetched once per checkout, and again when other versions are pinned.
+    fn install() -> Result<Peer> {
+        let folder = Home::find()?.path("peers");
+        let (pinned, installed) = (folder.join("requirements.txt"), folder.join("installed.txt"));
+        let peer = Peer { python: folder.join("bin/python"), script: folder.join("langgraph_storage.py") };
+        if fs::read_to_string(&installed).unwrap_or_default() != Peer::PINNED {
+            eprintln!("fetching LangGraph into {}", folder.display());
+            succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+            fs::write(&pinned, Peer::PINNED)?;
+            let install = ["-m", "pip", "install", "--quiet", "--only-binary=:all:", "-r"];
+            succeed(Command::new(&peer.python).args(install).arg(&pinned))?;
+            fs::copy(&pinned, &installed)?;
+        }
+        fs::write(&peer.script, Peer::SCRIPT)?;
+        Ok(peer)
+    }
+
+    async fn run(self, server: &Server, calls: usize, history: usize) -> Result<PeerLeft> {
+        let mut command = Command::new(self.python);
+        command.arg(self.script).args([calls, history, TEXT].map(|n| n.to_string()));
+        command.env("DATABASE_URL", server.admin_url("postgres"));
+        let printed = tokio::task::spawn_blocking(move || succeed(&mut command)).await??;
+        Ok(serde_json::from_slice(&printed)?)
+    }
+}
+
+/// What a command prints, where it succeeds.
+fn succeed(command: &mut Command) -> Result<Vec<u8>> {
+    let output = command.output().context("LangGraph needs python3 with venv; --short goes without")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed, and without LangGraph there is only --short: {said}");
+    Ok(output.stdout)
+}

@@ -1,0 +1,460 @@
+//! A team at work: a principal forks three associates, asks an expert and submits, run by a real worker process against the scripted model.
+//! The process is killed, at every step boundary and at random instants, and what comes out is held against a run in peace.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context, Result, bail};
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::{sync::Notify, task::JoinSet, time::sleep};
+use waybill_bus::nats::Nats;
+use waybill_core::{
+    card::{Draft, Reading},
+    id::{ProjectId, StepId, TurnId},
+    turn::MessageType,
+};
+use waybill_kernel::{
+    call::ClaimedCall,
+    card,
+    intake::{Config as Hands, Intake},
+    migrate, project, resource, sweep,
+    turn::{self, Report},
+    work::{Config, Kernel},
+};
+use waybill_orchestrator::{
+    command,
+    launch::{Launch, launch},
+    watch,
+};
+use waybill_worker::replay;
+
+use crate::{
+    bench::progress,
+    figure::{Bar, Figure},
+    model::{Asked, Entry, Pace, Reply, Server},
+    services::{Home, Private, nats},
+    storm::dice::Dice,
+};
+
+/// How often, and at what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `waybill` itself.
+    pub program: PathBuf,
+    pub adapters: Vec<&'static str>,
+    /// Kills at random instants, of each adapter.
+    pub random: usize,
+    pub lease: Duration,
+    pub seed: u64,
+}
+
+pub const ADAPTERS: [&str; 3] = ["openai_chat", "openai_responses", "anthropic_messages"];
+const DATABASE: &str = "waybill_team";
+/// Model calls of one run.
+const CALLS: usize = 10;
+/// A run that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// When the worker is killed: at a boundary of a call, counted from the run's first, or after so long.
+#[derive(Clone, Copy, Debug)]
+enum Kill {
+    Asked(usize),
+    Answered(usize),
+    After(Duration),
+}
+
+/// Lets the team work, in peace and under fire.
+pub async fn run(options: &Options) -> Result<Vec<Figure>> {
+    eprintln!("chaos team: seed {}", options.seed);
+    let mut house = House::open(options).await?;
+    let mut dice = Dice::new(options.seed);
+    let mut sums = Sums::default();
+    for adapter in &options.adapters {
+        house.hire(adapter)?;
+        house.play(None).await?; // connections and plans
+        let peace = house.play(None).await?;
+        if peace.entries.len() != CALLS {
+            bail!("{adapter}: a run in peace took {} calls, not {CALLS}: {}", peace.entries.len(), peace.deliverable);
+        }
+        let boundaries = (0..CALLS).flat_map(|n| [Kill::Asked(n), Kill::Answered(n)]);
+        let random = (0..options.random).map(|_| Kill::After(dice.between(Duration::ZERO, peace.took)));
+        let kills: Vec<Kill> = boundaries.chain(random).collect();
+        let bar = progress(&format!("{adapter}: killed while it works"), kills.len() as u64);
+        for kill in kills {
+            let run = house.play(Some(kill)).await.with_context(|| format!("{adapter}, killed at {kill:?}"))?;
+            sums.add(&peace, &run, kill);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+    }
+    Ok(sums.figures(options.lease))
+}
+
+/// What one run came to.
+struct Run {
+    deliverable: Value,
+    /// Of each turn, in the order of their making: how many cards it wrote.
+    cards: Vec<i64>,
+    entries: Vec<Entry>,
+    /// When the answer to each key was written down.
+    written: HashMap<String, SystemTime>,
+    killed_at: Option<SystemTime>,
+    n_receipts: usize,
+    /// Receipts that do not render to the same bytes.
+    n_broken: usize,
+    took: Duration,
+}
+
+#[derive(Default)]
+struct Sums {
+    kills: usize,
+    missed: usize,
+    other_deliverables: usize,
+    other_cards: usize,
+    asked_after_written: usize,
+    repeats: usize,
+    between: usize,
+    receipts: usize,
+    broken: usize,
+    resumed: Vec<f64>,
+}
+
+impl Sums {
+    fn add(&mut self, peace: &Run, run: &Run, kill: Kill) {
+        let Some(killed_at) = run.killed_at else {
+            self.missed += 1;
+            return;
+        };
+        self.kills += 1;
+        if run.deliverable != peace.deliverable || run.cards != peace.cards {
+            eprintln!("killed at {kill:?}: {} and {:?} cards", run.deliverable, run.cards);
+        }
+        self.other_deliverables += usize::from(run.deliverable != peace.deliverable);
+        self.other_cards += usize::from(run.cards != peace.cards);
+        let mut keys: HashMap<&str, Vec<&Entry>> = HashMap::new();
+        for entry in &run.entries {
+            keys.entry(entry.key.as_deref().unwrap_or_default()).or_default().push(entry);
+        }
+        for (key, entries) in keys {
+            let written = run.written.get(key);
+            self.asked_after_written +=
+                entries.iter().filter(|entry| written.is_none_or(|at| entry.asked_at > *at)).count();
+            let answered = entries[0].answered_at.is_some_and(|at| at <= killed_at);
+            // What was in flight is asked again by whoever goes on with it.
+            let again = entries[1..].iter().filter_map(|entry| entry.asked_at.duration_since(killed_at).ok());
+            self.resumed.extend(again.map(|after| after.as_secs_f64()));
+            self.repeats += usize::from(answered && entries.len() > 1);
+            self.between += usize::from(answered && written.is_none_or(|at| *at > killed_at));
+        }
+        self.receipts += run.n_receipts;
+        self.broken += run.n_broken;
+    }
+
+    fn figures(mut self, lease: Duration) -> Vec<Figure> {
+        self.resumed.sort_by(f64::total_cmp);
+        let p99 =
+            self.resumed.get((self.resumed.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default();
+        let count = |what: &str, n: usize| Figure::new(what, n as f64, "runs", Bar::AtMost(0.0));
+        let none = |what: &str, n: usize, unit| Figure::new(what, n as f64, unit, Bar::AtMost(0.0));
+        vec![
+            Figure::new("workers killed", self.kills as f64, "kills", Bar::AtLeast(1.0)),
+            Figure::new("runs that were over before their kill", self.missed as f64, "runs", Bar::None),
+            count("deliverables that differ from a run in peace", self.other_deliverables),
+            count("runs with other cards than a run in peace", self.other_cards),
+            none("calls made again whose answer was written down", self.asked_after_written, "calls"),
+            Figure::new("answers asked for again", self.repeats as f64, "calls", Bar::None),
+            none("those, less kills between answer and commit", self.repeats.abs_diff(self.between), "calls"),
+            Figure::new("receipts", self.receipts as f64, "receipts", Bar::AtLeast(1.0)),
+            none("receipts that do not render to the same bytes", self.broken, "receipts"),
+            Figure::new("kill to resumed, p99", p99, "s", Bar::AtMost(2.0 * lease.as_secs_f64() + 2.0)),
+        ]
+    }
+}
+
+/// The worker process of the moment.
+#[derive(Default)]
+struct Hand {
+    child: Option<Child>,
+    /// To be killed at this entry of the ledger; after it was answered, or when it was asked.
+    at: Option<(usize, bool)>,
+    killed_at: Option<SystemTime>,
+}
+
+impl Hand {
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            self.killed_at = Some(SystemTime::now());
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct House {
+    options: Options,
+    folder: PathBuf,
+    kernel: Kernel,
+    admin: PgConnection,
+    project_id: ProjectId,
+    hand: Arc<Mutex<Hand>>,
+    killed: Arc<Notify>,
+    server: Server,
+    _crew: JoinSet<()>,
+    nats: nats::Private,
+    private: Private,
+}
+
+impl House {
+    async fn open(options: &Options) -> Result<House> {
+        let private = Private::start().await?;
+        let mut nats = nats::Private::new()?;
+        nats.start()?;
+        let server = Server::start(script).await?;
+        private.server.create_database(DATABASE).await?;
+        migrate::run(&mut PgConnection::connect(&private.server.owner_url(DATABASE)).await?, |_| ()).await?;
+        private.server.open_service_login().await?;
+        let kernel = Kernel::connect(&Config::new(private.server.service_url(DATABASE))).await?;
+        let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
+        let admin = PgConnection::connect(&private.server.admin_url(DATABASE)).await?;
+        let project_id = ProjectId::new();
+        let mut work = kernel.begin(project_id).await?;
+        project::create(&mut work, "team").await?;
+        resource::apply(&mut work, &manifests()?).await?;
+        work.commit().await?;
+
+        let mut crew = JoinSet::new();
+        let (commands, sweeps, tools) = (kernel.clone(), kernel.clone(), kernel.clone());
+        let lease = options.lease;
+        crew.spawn(async move {
+            match command::run(&commands, &command::Config { lease, ..command::Config::default() }).await {}
+        });
+        crew.spawn(async move {
+            let sweep = sweep::Config { lease, ..sweep::Config::default() };
+            match watch::run(&sweeps, &watch::Config { sweep, weeks_ahead: 1 }).await {}
+        });
+        crew.spawn(search(tools));
+
+        let (hand, killed) = (Arc::new(Mutex::new(Hand::default())), Arc::new(Notify::new()));
+        for after in [false, true] {
+            let (hand, killed) = (hand.clone(), killed.clone());
+            let strike = move |entry: &Entry| {
+                let mut hand = locked(&hand);
+                if hand.at == Some((entry.n, after)) {
+                    hand.kill();
+                    killed.notify_one();
+                }
+            };
+            if after { server.on_answered(strike) } else { server.on_asked(strike) }
+        }
+        let folder = Home::find()?.path("team");
+        std::fs::create_dir_all(&folder)?;
+        let options = options.clone();
+        Ok(House { options, folder, kernel, admin, project_id, hand, killed, server, _crew: crew, nats, private })
+    }
+
+    /// A worker process that speaks this format to whomever it asks.
+    fn hire(&self, adapter: &str) -> Result<()> {
+        let file = self.folder.join("providers.yaml");
+        let provider = json!({ "provider": { "name": "scripted", "adapter": adapter, "base_url": self.server.url() } });
+        std::fs::write(&file, provider.to_string())?;
+        self.start()
+    }
+
+    fn start(&self) -> Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.join("worker.log"))?;
+        let child = Command::new(&self.options.program)
+            .arg("worker")
+            .arg("--providers")
+            .arg(self.folder.join("providers.yaml"))
+            .arg("--lease")
+            .arg(self.options.lease.as_secs_f64().to_string())
+            .env("WAYBILL_DATABASE_URL", self.private.server.service_url(DATABASE))
+            .env("WAYBILL_NATS_URL", self.nats.url())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("the worker cannot be started")?;
+        let mut hand = locked(&self.hand);
+        hand.kill();
+        *hand = Hand { child: Some(child), at: None, killed_at: None };
+        Ok(())
+    }
+
+    /// One run of the team. Whoever is killed has a successor at once.
+    async fn play(&mut self, kill: Option<Kill>) -> Result<Run> {
+        let from = self.server.n_asked();
+        {
+            let mut hand = locked(&self.hand);
+            hand.killed_at = None;
+            hand.at = match kill {
+                Some(Kill::Asked(n)) => Some((from + n, false)),
+                Some(Kill::Answered(n)) => Some((from + n, true)),
+                _ => None,
+            };
+        }
+        let begun = Instant::now();
+        let mut work = self.kernel.begin(self.project_id).await?;
+        let root = launch(&mut work, &Launch::new("principal".parse()?, "Where is the water?")).await?.agent_turn_id;
+        work.commit().await?;
+        let mut killed_at = None;
+        let mut strike = match kill {
+            Some(Kill::After(after)) => Some(begun + after),
+            _ => None,
+        };
+        let deliverable = loop {
+            if begun.elapsed() > PATIENCE {
+                bail!("the turn did not end within {PATIENCE:?}; its worker's log is in {}", self.folder.display());
+            }
+            let mut work = self.kernel.begin(self.project_id).await?;
+            let turn = turn::find(&mut work, &[root]).await?.pop().context("the turn")?;
+            if let Some(card_id) = turn.deliverable_card_id {
+                let found = card::fetch(&mut work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
+                break json!({ "status": turn.status, "content": found.map(|card| card.content) });
+            }
+            drop(work);
+            let next = strike.map_or(Duration::from_millis(10), |at| at.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                () = self.killed.notified() => {}
+                () = sleep(next.min(Duration::from_millis(10))) => {}
+            }
+            if strike.is_some_and(|at| at <= Instant::now()) {
+                strike = None;
+                locked(&self.hand).kill();
+            }
+            let struck = locked(&self.hand).killed_at;
+            if struck.is_some() {
+                killed_at = struck;
+                self.start()?;
+            }
+        };
+        let took = begun.elapsed();
+        locked(&self.hand).at = None;
+        let entries = self.server.ledger().split_off(from);
+        self.account(root, deliverable, entries, killed_at, took).await
+    }
+
+    /// What the database says of a run.
+    async fn account(
+        &mut self,
+        root: TurnId,
+        deliverable: Value,
+        entries: Vec<Entry>,
+        killed_at: Option<SystemTime>,
+        took: Duration,
+    ) -> Result<Run> {
+        let cards = sqlx::query_scalar(
+            "select b.length
+               from state.turns t join cardbox.boxes b on b.box_id = t.output_box_id
+              where $1 in (t.agent_turn_id, t.parent_agent_turn_id)
+              order by t.agent_turn_id",
+        )
+        .bind(root)
+        .fetch_all(&mut self.admin)
+        .await?;
+        let receipts: Vec<(TurnId, StepId, String, DateTime<Utc>)> = sqlx::query_as(
+            "select r.agent_turn_id, r.step_id, r.receipt ->> 'request_hash', s.created_at
+               from state.turns t
+               join state.receipts r on r.agent_turn_id = t.agent_turn_id
+               join state.agent_steps s on s.agent_turn_id = r.agent_turn_id and s.step_id = r.step_id
+              where $1 in (t.agent_turn_id, t.parent_agent_turn_id)",
+        )
+        .bind(root)
+        .fetch_all(&mut self.admin)
+        .await?;
+        let mut n_broken = 0;
+        let mut written = HashMap::new();
+        for (turn_id, step_id, hash, at) in &receipts {
+            let rendered = replay::replay(&self.kernel, self.project_id, *turn_id, Some(*step_id)).await;
+            n_broken += usize::from(rendered.is_err());
+            let is_of = |key: &&String| key.contains(&turn_id.to_string()) && key.ends_with(hash.as_str());
+            let keys = entries.iter().filter_map(|entry| entry.key.as_ref()).filter(is_of);
+            written.extend(keys.map(|key| (key.clone(), SystemTime::from(*at))));
+        }
+        let n_receipts = receipts.len();
+        Ok(Run { deliverable, cards, entries, written, killed_at, n_receipts, n_broken, took })
+    }
+}
+
+fn locked(hand: &Mutex<Hand>) -> MutexGuard<'_, Hand> {
+    hand.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn manifests() -> Result<Vec<waybill_core::resource::Manifest>> {
+    let profile = |name: &str, prompt: &str, more: Value| -> Result<Value> {
+        let mut profile = json!({
+            "name": name, "worker_target": "llm", "system_prompt_template": prompt,
+            "llm_config": { "provider": "scripted", "model": name },
+        });
+        profile.as_object_mut().context("an object")?.extend(more.as_object().context("an object")?.clone());
+        Ok(json!({ "profile": profile }))
+    };
+    let principal = json!({
+        "allowed_internal_tools": ["fork_join", "ask_expert", "submit_result"], "must_end_with": ["submit_result"],
+        "delegation_policy": { "target_profiles": ["associate", "expert"] },
+    });
+    let manifests = [
+        json!({ "tool": { "name": "search", "description": "Finds pages.", "target": "web", "effect": "pure" } }),
+        profile("principal", "You lead.", principal)?,
+        profile("associate", "You look into one part.", json!({ "allowed_tools": ["search"] }))?,
+        profile("expert", "You are asked.", json!({}))?,
+    ];
+    Ok(manifests.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
+}
+
+/// What each says, from what it is told. Words come slowly enough to be killed between two.
+fn script(asked: &Asked) -> Reply {
+    let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
+    let task = |part: &str| json!({ "target_ref": "associate", "instruction": format!("Look into {part}.") });
+    let reply = match (asked.model.as_str(), n_results) {
+        ("principal", 0) => {
+            let tasks = ["rivers", "lakes", "seas"].map(task);
+            Reply::call("fork_join", &json!({ "tasks": tasks }))
+        }
+        ("principal", 1) => {
+            let question =
+                json!({ "expert_profile": "expert", "question": "Whom do you believe?", "include_history": true });
+            Reply::call("ask_expert", &question)
+        }
+        ("principal", _) => Reply::call("submit_result", &json!({ "result": "There is water in three places." })),
+        ("associate", 0) => Reply { text: "Let me look.".into(), ..Reply::call("search", &json!({})) },
+        ("associate", _) => Reply::say("There is water."),
+        _ => Reply::say("I believe all of them."),
+    };
+    let pace =
+        Pace { before: Duration::from_millis(4), between: Duration::from_millis(2), pieces: 4, ..Pace::default() };
+    reply.with_reasoning("Hm.").with_usage(100, 50, 10).paced(pace)
+}
+
+/// The web: whatever is looked for is found.
+async fn search(kernel: Kernel) {
+    let mut intake = Intake::<ClaimedCall>::open(&kernel, "web".parse().expect("a target"), Hands::default());
+    loop {
+        let holding = intake.next().await;
+        let call = &holding.claimed;
+        let Ok(card) = Draft::tool_result(call.tool_call_id, "success", json!(["a page"])).seal() else { continue };
+        let report = Report {
+            tool_call_id: call.tool_call_id,
+            claim_token: Some(call.claim_token),
+            message_type: MessageType::ToolResult,
+            status: "success".to_owned(),
+            card,
+        };
+        if let Ok(mut alone) = kernel.alone(call.project_id).await {
+            let _ = turn::report(&mut alone, &report).await;
+        }
+    }
+}

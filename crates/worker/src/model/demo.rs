@@ -1,0 +1,72 @@
+//! `provider: demo`: a model that follows a script in its profile and needs neither key nor network.
+//!
+//! ```yaml
+//! llm_config:
+//!   provider: demo
+//!   model: demo
+//!   params:
+//!     script:
+//!       - {say: Let me look., call: {search: {query: "{{query}}"}}}
+//!       - {say: "I found: {{result}}"}
+//! ```
+//! Its first answer in a turn is the first line, and so on; the last line is said again and again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Deserialize;
+use serde_json::Value;
+use waybill_core::tokens;
+
+use super::{Answer, Called, Error, Read, http::Asking};
+
+pub(super) const NAME: &str = "demo";
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(default)]
+    say: String,
+    /// Tools, and their arguments.
+    #[serde(default)]
+    call: BTreeMap<String, Value>,
+    /// How long it thinks.
+    #[serde(default)]
+    after_ms: u64,
+}
+
+pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
+    let wrong = |error: serde_json::Error| Error::Refused(format!("the script of the demo model: {error}"));
+    let script =
+        asking.llm.params.get("script").cloned().unwrap_or_else(|| serde_json::json!([{ "say": "{{query}}" }]));
+    let mut script: Vec<Line> = serde_json::from_value(script).map_err(wrong)?;
+    let last =
+        script.len().checked_sub(1).ok_or_else(|| Error::Refused("the script of the demo model is empty".into()))?;
+    let line = script.swap_remove(asking.n_before.min(last));
+    tokio::time::sleep(Duration::from_millis(line.after_ms)).await;
+    let request: Value = serde_json::from_slice(asking.request).map_err(wrong)?;
+    let said = |role: &str| {
+        let messages = request["messages"].as_array().into_iter().flatten().rev();
+        let mut texts = messages.filter(|message| message["role"] == role).map(|message| &message["content"]);
+        texts.next().and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let (query, result) = (said("user"), said("tool"));
+    let fill = |text: &str| text.replace("{{query}}", &query).replace("{{result}}", &result);
+    let call = |(n, (tool_name, arguments)): (usize, (String, Value))| Called {
+        provider_call_id: format!("call_{n}"),
+        tool_name,
+        arguments: filled(arguments, &fill).to_string(),
+    };
+    let text = fill(&line.say);
+    let output = u32::try_from(tokens::count(&text).get()).unwrap_or_default();
+    let calls = line.call.into_iter().enumerate().map(call).collect();
+    Ok(Answer { text, calls, read: Read { input: asking.n_tokens, cached: 0, output }, ..Answer::default() })
+}
+
+fn filled(value: Value, fill: &impl Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(fill(&text)),
+        Value::Array(values) => values.into_iter().map(|value| filled(value, fill)).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, filled(value, fill))).collect(),
+        other => other,
+    }
+}

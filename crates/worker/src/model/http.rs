@@ -1,0 +1,319 @@
+//! One call over HTTP: its place among the others, its headers, its attempts, and its stream.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use waybill_context::wire::{Adapter, Params};
+use waybill_core::{
+    id::{Name, ProjectId},
+    resource::LlmConfig,
+    turn::Usage,
+};
+
+use super::{
+    Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, garbled, messages::Messages, provider,
+    provider::Header, provider::Provider, responses::Responses, sse::Lines,
+};
+use crate::secret::Secrets;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    pub project_id: ProjectId,
+    pub llm: &'a LlmConfig,
+    /// Byte for byte.
+    pub request: &'a [u8],
+    /// The same for the same call, whoever makes it and however often.
+    pub key: &'a str,
+    /// As we count them, where the provider does not say.
+    pub n_tokens: u32,
+    /// How often the model spoke in this turn before.
+    pub n_before: usize,
+}
+
+/// Everybody who can be asked. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Models(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    http: Client,
+    secrets: Secrets,
+    providers: BTreeMap<Name, (Provider, Gate)>,
+}
+
+/// Lets so many through at once, and so often.
+#[derive(Debug)]
+struct Gate {
+    room: Semaphore,
+    every: Duration,
+    next: Mutex<Instant>,
+}
+
+impl Gate {
+    fn new(provider: &Provider) -> Gate {
+        let every = provider.requests_per_minute.map_or(Duration::ZERO, |n| Duration::from_secs(60) / n.max(1));
+        Gate { room: Semaphore::new(provider.most_at_once.max(1)), every, next: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until its turn has come.
+    async fn pass(&self) {
+        if self.every.is_zero() {
+            return;
+        }
+        let turn = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(Instant::now());
+            *next = turn + self.every;
+            turn
+        };
+        sleep_until(turn).await;
+    }
+}
+
+impl Models {
+    /// Those of the file, and those that need none. A name in the file stands for what the file says.
+    pub fn new(providers: Vec<Provider>, secrets: Secrets) -> Models {
+        // Whoever was first has installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .expect("a client without a certificate of its own");
+        let all = Provider::builtins().into_iter().chain(providers);
+        let providers = all.map(|provider| (provider.name.clone(), (Gate::new(&provider), provider)));
+        let providers = providers.map(|(name, (gate, provider))| (name, (provider, gate))).collect();
+        Models(Arc::new(Inner { http, secrets, providers }))
+    }
+
+    fn provider(&self, llm: &LlmConfig) -> Result<Option<&(Provider, Gate)>, Error> {
+        match self.0.providers.get(&llm.provider) {
+            Some(found) => Ok(Some(found)),
+            None if llm.provider.as_str() == demo::NAME => Ok(None),
+            None => Err(Error::NoProvider(llm.provider.clone())),
+        }
+    }
+
+    /// How a request for this model is written.
+    pub fn manner(&self, llm: &LlmConfig) -> Result<(Adapter, Params), Error> {
+        let (adapter, params) = match self.provider(llm)? {
+            Some((provider, _)) => (provider.adapter, provider::params(provider.adapter, &llm.model, &llm.params)),
+            // What it follows is not sent.
+            None => {
+                (Adapter::OpenaiChat, [("model".to_owned(), Value::from(llm.model.as_str()))].into_iter().collect())
+            }
+        };
+        Ok((adapter, Params::try_from(params).map_err(|error| Error::Refused(error.to_string()))?))
+    }
+
+    /// The text without any secret that was used.
+    pub fn blot(&self, text: String) -> String {
+        self.0.secrets.blot(text)
+    }
+
+    /// Asks, as often as it may help, and tells of the text as it comes: of which attempt, and what.
+    pub async fn ask(&self, asking: &Asking<'_>, on_text: &(dyn Fn(u16, &str) + Sync)) -> Result<Answered, Error> {
+        let begun = Instant::now();
+        let mut n_asked: u16 = 0;
+        let (answer, price) = match self.provider(asking.llm)? {
+            None => {
+                n_asked = 1;
+                let answer = demo::ask(asking).await?;
+                on_text(1, &answer.text);
+                (answer, None)
+            }
+            Some((provider, gate)) => {
+                let headers = self.headers(provider, asking)?;
+                let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker ends"))?;
+                let answer = loop {
+                    n_asked += 1;
+                    gate.pass().await;
+                    let told = |text: &str| on_text(n_asked, text);
+                    let attempt = self.attempt(provider, asking, headers.clone(), &told);
+                    let attempt = timeout(provider.timeout(), attempt).await;
+                    let error = match attempt.unwrap_or_else(|_| Err(took_too_long(provider.timeout()))) {
+                        Ok(answer) => break answer,
+                        Err(error) => error,
+                    };
+                    let pause = error
+                        .retry_after()
+                        .unwrap_or_else(|| jittered(FIRST_PAUSE * 2_u32.pow(u32::from(n_asked.min(7)) - 1)));
+                    if !error.may_pass() || u32::from(n_asked) >= provider.max_attempts || pause > LONGEST_PAUSE {
+                        return Err(error);
+                    }
+                    tracing::debug!(provider = %provider.name, %error, ?pause, "asked again");
+                    sleep(pause).await;
+                };
+                (answer, provider.prices.get(&asking.llm.model))
+            }
+        };
+        let mut answer = self.clean(answer);
+        if answer.read.input == 0 {
+            answer.read.input = asking.n_tokens;
+        }
+        let usage = Usage {
+            provider: asking.llm.provider.to_string(),
+            model: asking.llm.model.clone(),
+            input_tokens: answer.read.input,
+            cached_tokens: answer.read.cached,
+            output_tokens: answer.read.output,
+            microdollars: price.map_or(0, |price| price.of(answer.read)),
+            took_ms: u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX),
+            n_asked,
+            asked_again: false,
+        };
+        Ok(Answered { answer, usage })
+    }
+
+    /// Whatever was said, without anything that we sent as a secret.
+    fn clean(&self, answer: Answer) -> Answer {
+        let call = |call: Called| Called { arguments: self.blot(call.arguments), ..call };
+        let reasoning = |reasoning: Reasoning| Reasoning {
+            text: self.blot(reasoning.text),
+            verbatim: reasoning.verbatim.map(|verbatim| self.blot(verbatim)),
+        };
+        Answer {
+            text: self.blot(answer.text),
+            calls: answer.calls.into_iter().map(call).collect(),
+            reasoning: answer.reasoning.map(reasoning),
+            ..answer
+        }
+    }
+
+    fn headers(&self, provider: &Provider, asking: &Asking<'_>) -> Result<HeaderMap, Error> {
+        let find = |name: &Name| {
+            self.0.secrets.find(asking.project_id, name).map_err(|error| Error::Secret(error.to_string()))
+        };
+        let mut headers: HashMap<String, SecretString> = HashMap::new();
+        for (name, value) in &provider.headers {
+            let value = match value {
+                Header::Text(text) => SecretString::from(text.clone()),
+                Header::Secret(reference) => find(&reference.secret)?,
+            };
+            headers.insert(name.to_lowercase(), value);
+        }
+        if let Some(reference) = asking.llm.api_key.as_ref().or(provider.api_key.as_ref()) {
+            let key = find(&reference.secret)?;
+            match provider.adapter {
+                Adapter::AnthropicMessages => headers.insert("x-api-key".to_owned(), key),
+                Adapter::OpenaiChat | Adapter::OpenaiResponses => {
+                    let bearer = format!("Bearer {}", key.expose_secret());
+                    headers.insert(AUTHORIZATION.as_str().to_owned(), SecretString::from(bearer))
+                }
+            };
+        }
+        if provider.adapter == Adapter::AnthropicMessages {
+            headers.entry("anthropic-version".to_owned()).or_insert_with(|| SecretString::from("2023-06-01"));
+        }
+        headers.entry("idempotency-key".to_owned()).or_insert_with(|| SecretString::from(asking.key));
+        let header = |(name, value): (String, SecretString)| {
+            let wrong = || Error::Refused(format!("provider `{}`: header `{name}` cannot be sent", provider.name));
+            let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+            let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| wrong())?;
+            value.set_sensitive(true);
+            Ok((known, value))
+        };
+        headers.into_iter().map(header).collect()
+    }
+
+    async fn attempt(
+        &self,
+        provider: &Provider,
+        asking: &Asking<'_>,
+        headers: HeaderMap,
+        on_text: &(dyn Fn(&str) + Sync),
+    ) -> Result<Answer, Error> {
+        let url = format!("{}/{}", provider.base_url.trim_end_matches('/'), provider.path());
+        let request = self.0.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json");
+        let sent = request.body(asking.request.to_vec()).send();
+        let silent = || Error::unavailable(format!("`{}` said nothing for {:?}", provider.name, provider.silence()));
+        let sent = timeout(provider.silence(), sent).await.map_err(|_| silent())?;
+        // Without its address, which may carry a key.
+        let response = sent.map_err(|error| self.lost(provider, error))?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refusal(provider, response).await);
+        }
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            return Err(Error::Garbled(format!("`{}` answered with {kind:?}, not with a stream", provider.name)));
+        }
+        let mut reader: Box<dyn Reader> = match provider.adapter {
+            Adapter::OpenaiChat => Box::<Chat>::default(),
+            Adapter::OpenaiResponses => Box::<Responses>::default(),
+            Adapter::AnthropicMessages => Box::<Messages>::default(),
+        };
+        let (mut lines, mut pieces) = (Lines::default(), response.bytes_stream());
+        while let Some(piece) = timeout(provider.silence(), pieces.next()).await.map_err(|_| silent())? {
+            for event in lines.feed(&piece.map_err(|error| self.lost(provider, error))?)? {
+                if let Some(text) = reader.read(&event).map_err(|error| self.blotted(error))? {
+                    on_text(&text);
+                }
+            }
+        }
+        reader.answer()
+    }
+
+    fn lost(&self, provider: &Provider, error: reqwest::Error) -> Error {
+        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        let cause = causes.last().map(ToString::to_string);
+        let why = cause.unwrap_or_else(|| error.without_url().to_string());
+        Error::unavailable(self.blot(format!("`{}` cannot be reached: {why}", provider.name)))
+    }
+
+    fn blotted(&self, error: Error) -> Error {
+        match error {
+            Error::Unavailable(why, after) => Error::Unavailable(self.blot(why), after),
+            Error::Garbled(why) => Error::Garbled(self.blot(why)),
+            Error::Refused(why) => Error::Refused(self.blot(why)),
+            other => other,
+        }
+    }
+
+    /// What a refusal means: come back later, or do not.
+    async fn refusal(&self, provider: &Provider, response: Response) -> Error {
+        let (status, name) = (response.status(), &provider.name);
+        let after = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+        let body = timeout(Duration::from_secs(10), response.text()).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        let said = serde_json::from_str::<Value>(&body).map_err(garbled).ok();
+        let said = said.and_then(|said| said["error"]["message"].as_str().map(str::to_owned)).unwrap_or(body);
+        let why: String = self.blot(said).chars().take(500).collect();
+        let why = format!("`{name}` answered {}: {why}", status.as_u16());
+        let is_long = ["context_length", "context length", "too long", "too many tokens", "context window"];
+        match status.as_u16() {
+            408 | 409 | 425 | 429 | 500.. => Error::Unavailable(why, after.map(Duration::from_secs)),
+            400 | 413 | 422 if is_long.iter().any(|mark| why.contains(mark)) => Error::TooLong(why),
+            _ => Error::Refused(why),
+        }
+    }
+}
+
+fn took_too_long(limit: Duration) -> Error {
+    Error::unavailable(format!("no answer within {limit:?}"))
+}
+
+/// Between half of it and all of it.
+fn jittered(most: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    most.mul_f64(0.5 + random / 2.0)
+}

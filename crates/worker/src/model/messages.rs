@@ -1,0 +1,186 @@
+//! Anthropic's messages.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Called, Error, Reader, Reasoning, cut_off, garbled, sse::Event};
+
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    answer: Answer,
+    blocks: Vec<Block>,
+    stop_reason: Option<String>,
+    ended: bool,
+}
+
+/// As it came, and as it must go back where it is thought.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block {
+    Text {
+        #[serde(default)]
+        text: String,
+    },
+    Thinking {
+        #[serde(default)]
+        thinking: String,
+        #[serde(default)]
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        #[serde(skip)]
+        arguments: String,
+    },
+    #[serde(other, skip_serializing)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Said {
+    MessageStart {
+        message: Started,
+    },
+    ContentBlockStart {
+        content_block: Block,
+    },
+    ContentBlockDelta {
+        index: usize,
+        delta: Delta,
+    },
+    MessageDelta {
+        delta: Ended,
+        usage: Option<Used>,
+    },
+    MessageStop,
+    Error {
+        error: Failure,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Started {
+    #[serde(default)]
+    usage: Used,
+}
+
+#[derive(Default, Deserialize)]
+struct Used {
+    input_tokens: Option<u32>,
+    cache_read_input_tokens: Option<u32>,
+    cache_creation_input_tokens: Option<u32>,
+    output_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Ended {
+    stop_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    r#type: String,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Delta {
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
+    #[serde(other)]
+    Other,
+}
+
+impl Messages {
+    fn count(&mut self, used: &Used) {
+        let cached = used.cache_read_input_tokens.unwrap_or_default();
+        if let Some(input) = used.input_tokens {
+            self.answer.read.input = input + cached + used.cache_creation_input_tokens.unwrap_or_default();
+            self.answer.read.cached = cached;
+        }
+        self.answer.read.output = used.output_tokens.unwrap_or(self.answer.read.output);
+    }
+}
+
+impl Reader for Messages {
+    fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
+        match serde_json::from_str(&event.data).map_err(garbled)? {
+            Said::MessageStart { message } => self.count(&message.usage),
+            Said::ContentBlockStart { content_block } => self.blocks.push(content_block),
+            Said::ContentBlockDelta { index, delta } => match (self.blocks.get_mut(index), delta) {
+                (Some(Block::Text { text }), Delta::Text { text: more }) => {
+                    text.push_str(&more);
+                    return Ok(Some(more));
+                }
+                (Some(Block::Thinking { thinking, .. }), Delta::Thinking { thinking: more }) => {
+                    thinking.push_str(&more);
+                }
+                (Some(Block::Thinking { signature, .. }), Delta::Signature { signature: more }) => {
+                    signature.push_str(&more);
+                }
+                (Some(Block::ToolUse { arguments, .. }), Delta::InputJson { partial_json }) => {
+                    arguments.push_str(&partial_json);
+                }
+                (None, _) => return Err(Error::Garbled(format!("a piece of block {index}, which was not begun"))),
+                _ => {}
+            },
+            Said::MessageDelta { delta, usage } => {
+                self.stop_reason = delta.stop_reason.or(self.stop_reason.take());
+                usage.iter().for_each(|used| self.count(used));
+            }
+            Said::MessageStop => self.ended = true,
+            Said::Error { error } => {
+                let why = format!("the model failed while it answered: {}: {}", error.r#type, error.message);
+                return Err(Error::unavailable(why));
+            }
+            Said::Other => {}
+        }
+        Ok(None)
+    }
+
+    fn answer(mut self: Box<Self>) -> Result<Answer, Error> {
+        if !self.ended {
+            return Err(cut_off());
+        }
+        if self.stop_reason.as_deref() == Some("refusal") {
+            return Err(Error::Refused("the model refused".into()));
+        }
+        self.answer.is_cut = self.stop_reason.as_deref() == Some("max_tokens");
+        let is_thought = |block: &&Block| matches!(block, Block::Thinking { .. } | Block::RedactedThinking { .. });
+        let thought: Vec<&Block> = self.blocks.iter().filter(is_thought).collect();
+        if !thought.is_empty() {
+            let verbatim = serde_json::to_string(&thought).map_err(garbled)?;
+            let text = |block: &&Block| match block {
+                Block::Thinking { thinking, .. } => thinking.clone(),
+                _ => String::new(),
+            };
+            let text = thought.iter().map(text).collect::<Vec<_>>().join("\n\n");
+            self.answer.reasoning = Some(Reasoning { text, verbatim: Some(verbatim) });
+        }
+        for block in self.blocks {
+            match block {
+                Block::Text { text } => self.answer.text.push_str(&text),
+                Block::ToolUse { id, name, arguments } => {
+                    let arguments = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
+                    self.answer.calls.push(Called { provider_call_id: id, tool_name: name, arguments });
+                }
+                _ => {}
+            }
+        }
+        Ok(self.answer)
+    }
+}

@@ -1,0 +1,147 @@
+//! Who is asked, and how: what the worker's own file says of a provider. Profiles only name one, so that no tenant decides where a key is sent.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use waybill_context::wire::Adapter;
+use waybill_core::{id::Name, resource::SecretRef};
+
+/// One document of the file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Document {
+    Provider(Box<Provider>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provider {
+    pub name: Name,
+    pub adapter: Adapter,
+    /// Without the last part of the path, such as `http://127.0.0.1:8000/v1`.
+    pub base_url: String,
+    /// Sent with every request, besides the key that the profile names.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Header>,
+    /// Also sent where the profile names no key.
+    #[serde(default)]
+    pub api_key: Option<SecretRef>,
+    /// How often one call is asked, all in all, while that may help.
+    #[serde(default = "four")]
+    pub max_attempts: u32,
+    /// The longest that one attempt may take.
+    #[serde(default = "half_an_hour")]
+    pub timeout_seconds: u64,
+    /// The longest between two pieces of an answer, or before the first.
+    #[serde(default = "five_minutes")]
+    pub silence_seconds: u64,
+    /// Of this process.
+    #[serde(default = "many")]
+    pub most_at_once: usize,
+    /// Of this process.
+    #[serde(default)]
+    pub requests_per_minute: Option<u32>,
+    /// By model.
+    #[serde(default)]
+    pub prices: BTreeMap<String, Price>,
+}
+
+fn four() -> u32 {
+    4
+}
+
+fn half_an_hour() -> u64 {
+    1800
+}
+
+fn five_minutes() -> u64 {
+    300
+}
+
+fn many() -> usize {
+    64
+}
+
+/// A header's value: as it is, or a secret by name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Header {
+    Text(String),
+    Secret(SecretRef),
+}
+
+/// In dollars for a million tokens, which is microdollars for one.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: f64,
+    #[serde(default)]
+    pub cached: Option<f64>,
+    pub output: f64,
+}
+
+impl Price {
+    pub fn of(&self, read: super::Read) -> u64 {
+        let fresh = f64::from(read.input.saturating_sub(read.cached)) * self.input;
+        let cached = f64::from(read.cached) * self.cached.unwrap_or(self.input);
+        (fresh + cached + f64::from(read.output) * self.output).ceil() as u64
+    }
+}
+
+impl Provider {
+    fn builtin(name: &str, adapter: Adapter, base_url: &str) -> Provider {
+        Provider {
+            name: name.parse().expect("a word"),
+            adapter,
+            base_url: base_url.to_owned(),
+            headers: BTreeMap::new(),
+            api_key: None,
+            max_attempts: four(),
+            timeout_seconds: half_an_hour(),
+            silence_seconds: five_minutes(),
+            most_at_once: many(),
+            requests_per_minute: None,
+            prices: BTreeMap::new(),
+        }
+    }
+
+    /// Those that need no file.
+    pub fn builtins() -> Vec<Provider> {
+        vec![
+            Provider::builtin("openai_chat", Adapter::OpenaiChat, "https://api.openai.com/v1"),
+            Provider::builtin("openai_responses", Adapter::OpenaiResponses, "https://api.openai.com/v1"),
+            Provider::builtin("anthropic_messages", Adapter::AnthropicMessages, "https://api.anthropic.com/v1"),
+        ]
+    }
+
+    pub(super) fn path(&self) -> &'static str {
+        match self.adapter {
+            Adapter::OpenaiChat => "chat/completions",
+            Adapter::OpenaiResponses => "responses",
+            Adapter::AnthropicMessages => "messages",
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds)
+    }
+
+    pub(super) fn silence(&self) -> Duration {
+        Duration::from_secs(self.silence_seconds)
+    }
+}
+
+/// What a request has besides what is composed: the model, that it is to be streamed, and what the profile says.
+pub(super) fn params(adapter: Adapter, model: &str, profile: &Map<String, Value>) -> Map<String, Value> {
+    let ours = match adapter {
+        Adapter::OpenaiChat => json!({ "stream": true, "stream_options": { "include_usage": true } }),
+        Adapter::OpenaiResponses => json!({ "stream": true }),
+        // It wants to be told.
+        Adapter::AnthropicMessages => json!({ "stream": true, "max_tokens": 8192 }),
+    };
+    let mut params = Map::from_iter([("model".to_owned(), Value::from(model))]);
+    params.extend(ours.as_object().cloned().unwrap_or_default());
+    params.extend(profile.clone());
+    params
+}

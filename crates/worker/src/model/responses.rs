@@ -1,0 +1,147 @@
+//! OpenAI's Responses, nothing of which is kept there (`store=false`): what it thought comes back sealed, and goes back with the next request.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::{Answer, Called, Error, Read, Reader, Reasoning, cut_off, garbled, sse::Event};
+
+#[derive(Debug, Default)]
+pub(super) struct Responses {
+    answer: Answer,
+    reasoning: Vec<String>,
+    verbatim: Vec<String>,
+    ended: bool,
+}
+
+#[derive(Deserialize)]
+struct Said<'a> {
+    r#type: String,
+    #[serde(default)]
+    delta: Option<String>,
+    #[serde(borrow)]
+    item: Option<&'a RawValue>,
+    response: Option<Response>,
+    message: Option<String>,
+    code: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Response {
+    usage: Option<Used>,
+    error: Option<Failure>,
+    incomplete_details: Option<Incomplete>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct Incomplete {
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Used {
+    input_tokens: u32,
+    output_tokens: u32,
+    input_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    #[serde(default)]
+    cached_tokens: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Item {
+    Reasoning {
+        #[serde(default)]
+        summary: Vec<Part>,
+    },
+    FunctionCall {
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(default)]
+    text: String,
+}
+
+/// As it goes back: an id would have the provider look for what it did not keep.
+fn without_id(item: &RawValue) -> Result<String, Error> {
+    let mut item: Map<String, Value> = serde_json::from_str(item.get()).map_err(garbled)?;
+    item.remove("id");
+    item.remove("status");
+    Ok(Value::Object(item).to_string())
+}
+
+impl Reader for Responses {
+    fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
+        let said: Said<'_> = serde_json::from_str(&event.data).map_err(garbled)?;
+        let failed = |why: &str| Error::unavailable(format!("the model failed while it answered: {why}"));
+        match said.r#type.as_str() {
+            "response.output_text.delta" => {
+                let text = said.delta.unwrap_or_default();
+                self.answer.text.push_str(&text);
+                return Ok(Some(text));
+            }
+            "response.refusal.delta" => self.answer.text.push_str(&said.delta.unwrap_or_default()),
+            "response.output_item.done" => {
+                let Some(raw) = said.item else { return Ok(None) };
+                match serde_json::from_str(raw.get()).map_err(garbled)? {
+                    Item::Reasoning { summary } => {
+                        self.reasoning.extend(summary.into_iter().map(|part| part.text));
+                        self.verbatim.push(without_id(raw)?);
+                    }
+                    Item::FunctionCall { call_id, name, arguments } => {
+                        self.answer.calls.push(Called { provider_call_id: call_id, tool_name: name, arguments });
+                    }
+                    Item::Other => {}
+                }
+            }
+            ending @ ("response.completed" | "response.incomplete") => {
+                let response = said.response.ok_or_else(cut_off)?;
+                let reason = response.incomplete_details.and_then(|details| details.reason);
+                if reason.as_deref() == Some("content_filter") {
+                    return Err(Error::Refused("the provider withheld the answer".into()));
+                }
+                let cached =
+                    |used: &Used| used.input_tokens_details.as_ref().map_or(0, |details| details.cached_tokens);
+                let read =
+                    |used: Used| Read { input: used.input_tokens, cached: cached(&used), output: used.output_tokens };
+                self.answer.read = response.usage.map(read).unwrap_or_default();
+                self.answer.is_cut = ending == "response.incomplete";
+                self.ended = true;
+            }
+            "response.failed" => {
+                let failure = said.response.and_then(|response| response.error);
+                return Err(failed(&failure.map(|failure| failure.message).unwrap_or_default()));
+            }
+            "error" => return Err(failed(&said.message.or(said.code).unwrap_or_default())),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn answer(mut self: Box<Self>) -> Result<Answer, Error> {
+        if !self.ended {
+            return Err(cut_off());
+        }
+        if !self.verbatim.is_empty() {
+            let verbatim = Some(format!("[{}]", self.verbatim.join(",")));
+            self.answer.reasoning = Some(Reasoning { text: self.reasoning.join("\n\n"), verbatim });
+        }
+        Ok(self.answer)
+    }
+}

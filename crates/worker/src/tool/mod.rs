@@ -1,0 +1,271 @@
+//! What an agent may call: what it is shown, and what becomes of a call (WK-3, WK-4). What is not allowed is refused here, whatever the model was shown.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use waybill_context::{todo::Change, wire};
+use waybill_core::{
+    bus::PMO,
+    card::{Content, Field, ResultContent},
+    id::Target,
+    json,
+    resource::{AfterExecution, Effect, InternalTool, Profile, Tool},
+};
+
+use crate::model::Called;
+
+mod ours;
+
+/// How long the orchestrator may take to take a command up. A batch's own deadline takes its place once it is open.
+const COMMAND: Duration = Duration::from_secs(3600);
+
+/// Everything that an agent may call.
+#[derive(Clone, Debug, Default)]
+pub struct Toolbox {
+    tools: Vec<Tool>,
+    ours: Vec<InternalTool>,
+    must_end_with: Vec<String>,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sorted {
+    /// It is not done; the model is told why.
+    Refused(String),
+    /// It ends the turn with this.
+    Submits(Content),
+    /// It changes the session's todo list.
+    Todo(Vec<Change>),
+    /// It leaves for whoever answers it.
+    Leaves { target: Target, timeout: Duration, once: bool },
+}
+
+impl Toolbox {
+    /// `tools` are the project's, as they are now.
+    pub fn new(profile: &Profile, tools: &[Tool]) -> Toolbox {
+        let allowed = tools.iter().filter(|tool| profile.allowed_tools.contains(&tool.name));
+        Toolbox {
+            tools: allowed.cloned().collect(),
+            ours: profile.allowed_internal_tools.iter().copied().collect(),
+            must_end_with: profile.must_end_with.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// As the model is shown them. `fields` are what the result must have.
+    pub fn list(&self, fields: &[Field]) -> Vec<wire::Tool> {
+        let theirs = self.tools.iter().map(|tool| wire::Tool {
+            tool_name: tool.name.to_string(),
+            description: tool.description.clone(),
+            parameters: Value::Object(tool.parameters.clone()),
+        });
+        self.ours.iter().map(|tool| ours::definition(*tool, fields)).chain(theirs).collect()
+    }
+
+    /// What a turn must end with, where it must.
+    pub fn must_end_with(&self) -> Option<String> {
+        (!self.must_end_with.is_empty()).then(|| self.must_end_with.join(", "))
+    }
+
+    /// What becomes of a call.
+    pub fn sort(&self, call: &Called, fields: &[Field]) -> Sorted {
+        self.check(call, fields).unwrap_or_else(Sorted::Refused)
+    }
+
+    fn check(&self, call: &Called, fields: &[Field]) -> Result<Sorted, String> {
+        let name = call.tool_name.as_str();
+        let internal = self.ours.iter().copied().find(|tool| tool.as_str() == name);
+        // Nobody takes the name of one of ours.
+        let tool = self.tools.iter().find(|tool| tool.name.as_str() == name && internal.is_none());
+        if tool.is_none() && internal.is_none() {
+            let list = self.list(fields);
+            let names: Vec<&str> = list.iter().map(|tool| tool.tool_name.as_str()).collect();
+            return Err(format!("there is no tool `{name}` here: there are {names:?}"));
+        }
+        let arguments = match json::parse(call.arguments.as_bytes()) {
+            Ok(Value::Object(arguments)) => arguments,
+            Ok(_) => return Err(format!("the arguments of `{name}` are an object")),
+            Err(error) => return Err(format!("the arguments of `{name}`: {error}")),
+        };
+        if let Some(tool) = tool {
+            fits(&tool.parameters, &Value::Object(arguments))
+                .map_err(|why| format!("the arguments of `{name}`: {why}"))?;
+            let timeout = Duration::from_secs(tool.timeout_seconds.into());
+            return Ok(Sorted::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
+        }
+        let Some(internal) = internal else { return Err(format!("there is no tool `{name}` here")) };
+        let definition = ours::definition(internal, fields);
+        let schema = definition.parameters.as_object().cloned().unwrap_or_default();
+        let arguments = Value::Object(arguments);
+        fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}`: {why}"))?;
+        Ok(match internal {
+            InternalTool::SubmitResult => Sorted::Submits(submitted(arguments, fields)),
+            InternalTool::UpdateTodo => {
+                let changes = serde_json::from_value(arguments["changes"].clone());
+                Sorted::Todo(changes.map_err(|error| format!("the arguments of `{name}`: {error}"))?)
+            }
+            // What it did once it does not do again: handlers know their calls.
+            _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
+        })
+    }
+
+    /// Whether the result of a call ends the turn: as the result itself says, else as the tool says, else if the turn must end so.
+    pub fn ends_with(&self, tool_name: &str, result: &ResultContent) -> bool {
+        match result.extra.get("after_execution").and_then(Value::as_str) {
+            Some("terminate") => return true,
+            Some("suspend") => return false,
+            _ => {}
+        }
+        let tool = self.tools.iter().find(|tool| tool.name.as_str() == tool_name);
+        tool.is_some_and(|tool| tool.after_execution == AfterExecution::Terminate)
+            || result.status == "success" && self.must_end_with.iter().any(|name| name == tool_name)
+    }
+}
+
+/// What was submitted: the fields that were asked for, else the result.
+fn submitted(arguments: Value, fields: &[Field]) -> Content {
+    let result = if fields.is_empty() { arguments["result"].clone() } else { arguments };
+    match result {
+        Value::String(text) => Content::Text(text),
+        other => Content::Json(other),
+    }
+}
+
+/// Whether a value is as a schema says; else where it is not, in a line.
+pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
+    let schema = Value::Object(schema.clone());
+    let validator =
+        jsonschema::validator_for(&schema).map_err(|error| format!("the schema itself is wrong: {error}"))?;
+    let wrong = |error: jsonschema::ValidationError<'_>| match error.instance_path().as_str() {
+        "" => error.to_string(),
+        path => format!("{path}: {error}"),
+    };
+    let errors: Vec<String> = validator.iter_errors(value).take(5).map(wrong).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").chars().take(800).collect()) }
+}
+
+/// A tool's answer as it may be reported: what is not as the tool's own schema says is a failure.
+pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
+    match &tool.result {
+        Some(schema) if status == "success" => match fits(schema, &result) {
+            Ok(()) => (status.to_owned(), result),
+            Err(why) => ("failed".to_owned(), json!(format!("`{}` answered with what it must not: {why}", tool.name))),
+        },
+        _ => (status.to_owned(), result),
+    }
+}
+
+/// Whether the schemas of a tool can be used at all.
+pub fn check_schemas(tool: &Tool) -> Result<(), String> {
+    for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
+        let Some(schema) = schema else { continue };
+        jsonschema::validator_for(&Value::Object(schema.clone()))
+            .map_err(|error| format!("tool `{}`: `{what}` is no JSON Schema: {error}", tool.name))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn toolbox() -> Toolbox {
+        let tool = |name: &str, more: Value| {
+            let mut tool = json!({
+                "name": name, "description": "d", "target": "web",
+                "parameters": { "type": "object", "properties": { "q": { "type": "string" } }, "required": ["q"] },
+            });
+            tool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<Tool>(tool).unwrap()
+        };
+        let profile: Profile = serde_json::from_value(json!({
+            "name": "a", "worker_target": "llm", "system_prompt_template": "p",
+            "allowed_tools": ["search", "hang_up"], "allowed_internal_tools": ["submit_result", "fork_join", "update_todo"],
+            "must_end_with": ["submit_result", "search"], "llm_config": { "provider": "demo", "model": "demo" },
+        }))
+        .unwrap();
+        let tools = [
+            tool("search", json!({ "effect": "pure", "result": { "type": "array" } })),
+            tool("hang_up", json!({ "after_execution": "terminate" })),
+            tool("secret", json!({})),
+        ];
+        Toolbox::new(&profile, &tools)
+    }
+
+    fn sort(name: &str, arguments: &str, fields: &[Field]) -> Sorted {
+        let call = Called { provider_call_id: "c".into(), tool_name: name.into(), arguments: arguments.into() };
+        toolbox().sort(&call, fields)
+    }
+
+    fn refused(name: &str, arguments: &str) -> String {
+        match sort(name, arguments, &[]) {
+            Sorted::Refused(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// WK-3: what the profile does not allow is refused when it is called, and what is called wrongly is told so.
+    #[test]
+    fn only_what_is_allowed_and_well_said_leaves() {
+        assert!(refused("secret", r#"{"q":"x"}"#).contains("there is no tool `secret`"));
+        assert!(refused("made_up", "{}").contains("search"), "it is told what there is");
+        assert!(refused("search", "{").contains("the arguments of `search`"));
+        assert!(refused("search", "[]").contains("object"));
+        assert!(refused("search", r#"{"q":1}"#).contains("/q"));
+        assert!(refused("fork_join", r#"{"tasks":[{"instruction":"x"}]}"#).contains("target_ref"));
+        let (pure, once) = (sort("search", r#"{"q":"x"}"#, &[]), sort("hang_up", r#"{"q":"x"}"#, &[]));
+        assert!(matches!(pure, Sorted::Leaves { once: false, .. }));
+        assert!(matches!(once, Sorted::Leaves { once: true, .. }), "what says nothing may be done once");
+        let fork = sort("fork_join", r#"{"tasks":[{"target_ref":"a","instruction":"x"}]}"#, &[]);
+        assert!(matches!(fork, Sorted::Leaves { target, once: false, .. } if target.as_str() == PMO));
+    }
+
+    /// WK-4: checked against the fields that the result must have.
+    #[test]
+    fn a_result_has_the_fields_that_were_asked_for() {
+        let field = |name: &str, extra: Value| Field {
+            name: name.into(),
+            description: "d".into(),
+            extra: extra.as_object().unwrap().clone(),
+        };
+        let fields = [field("answer", json!({})), field("score", json!({ "type": "number" }))];
+        let submits = |arguments: &str| sort("submit_result", arguments, &fields);
+        assert_eq!(
+            submits(r#"{"answer":"x","score":1}"#),
+            Sorted::Submits(Content::Json(json!({ "answer": "x", "score": 1 })))
+        );
+        for wrong in [r#"{"answer":"x"}"#, r#"{"answer":"x","score":"1"}"#, r#"{"answer":"x","score":1,"more":2}"#] {
+            assert!(matches!(submits(wrong), Sorted::Refused(_)), "{wrong}");
+        }
+        assert_eq!(sort("submit_result", r#"{"result":"done"}"#, &[]), Sorted::Submits(Content::Text("done".into())));
+    }
+
+    /// WK-3: the tool says what follows, and its result may say otherwise.
+    #[test]
+    fn a_result_ends_the_turn_where_it_should() {
+        let ends = |tool: &str, status: &str, extra: Value| {
+            let extra = extra.as_object().unwrap().clone();
+            toolbox().ends_with(tool, &ResultContent { status: status.into(), result: json!(1), extra })
+        };
+        assert!(ends("hang_up", "failed", json!({})));
+        assert!(!ends("hang_up", "success", json!({ "after_execution": "suspend" })));
+        assert!(ends("fork_join", "success", json!({ "after_execution": "terminate" })));
+        assert!(ends("search", "success", json!({})), "the turn must end with it");
+        assert!(!ends("search", "failed", json!({})));
+        assert!(!ends("fork_join", "success", json!({})));
+    }
+
+    /// What a tool answers is held to its own word.
+    #[test]
+    fn an_answer_is_as_the_tool_said() {
+        let toolbox = toolbox();
+        let search = &toolbox.tools[0];
+        assert_eq!(checked(search, "success", json!([1])), ("success".into(), json!([1])));
+        assert_eq!(checked(search, "success", json!("x")).0, "failed");
+        assert_eq!(checked(search, "failed", json!("x")), ("failed".into(), json!("x")));
+        assert!(check_schemas(search).is_ok());
+        let broken = Tool { parameters: json!({ "type": 7 }).as_object().unwrap().clone(), ..search.clone() };
+        assert!(check_schemas(&broken).unwrap_err().contains("parameters"));
+    }
+}

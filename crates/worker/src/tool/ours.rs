@@ -1,0 +1,152 @@
+//! What Waybill itself offers, as a model is shown it. The orchestrator refuses whatever does not fit; these schemas say so beforehand.
+
+use serde_json::{Map, Value, json};
+use waybill_context::wire;
+use waybill_core::{card::Field, resource::InternalTool};
+
+pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
+    let (description, parameters) = match tool {
+        InternalTool::SubmitResult => {
+            ("Ends your work with its result. Nothing follows it, so call it once, when all is done.", result(fields))
+        }
+        InternalTool::DelegateAsync => (
+            "Hands a task to another agent. With `wait` you get its result; without, you go on at once.",
+            object(
+                json!({
+                    "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
+                    "context_box_id": boxes(),
+                    "wait": { "type": "boolean", "description": "Whether to wait for the result." },
+                    "deadline_seconds": deadline(),
+                }),
+                &["target_ref", "instruction"],
+            ),
+        ),
+        InternalTool::LaunchPrincipal => (
+            "Starts an agent on a task of its own. You do not wait for it.",
+            object(
+                json!({ "profile_name": text("Name of its profile."), "instruction": instruction() }),
+                &["profile_name", "instruction"],
+            ),
+        ),
+        InternalTool::AskExpert => (
+            "Asks an expert one question and waits for the answer.",
+            object(
+                json!({
+                    "expert_profile": text("Name of the expert's profile."),
+                    "question": text("All that the expert needs to know, unless it sees your work."),
+                    "include_history": { "type": "boolean", "description": "Whether it sees what you have done so far." },
+                    "deadline_seconds": deadline(),
+                }),
+                &["expert_profile", "question"],
+            ),
+        ),
+        InternalTool::ForkJoin => {
+            let task = object(
+                json!({
+                    "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
+                    "context_box_id": boxes(),
+                }),
+                &["target_ref", "instruction"],
+            );
+            (
+                "Hands several tasks out side by side and waits for all of them. Each sees its own instruction only.",
+                object(
+                    json!({
+                        "tasks": { "type": "array", "minItems": 1, "items": task },
+                        "fail_fast": { "type": "boolean", "description": "Whether the first failure stops the others." },
+                        "deadline_seconds": deadline(),
+                    }),
+                    &["tasks"],
+                ),
+            )
+        }
+        InternalTool::MapReduce => (
+            "Has a planner split a task, workers do the parts side by side, and a reducer put them together.",
+            object(
+                json!({
+                    "planner_profile": text("Name of a profile."), "worker_profile": text("Name of a profile."),
+                    "reducer_profile": text("Name of a profile."), "instruction": instruction(), "context_box_id": boxes(),
+                    "fail_fast": { "type": "boolean" }, "deadline_seconds": deadline(),
+                }),
+                &["planner_profile", "worker_profile", "reducer_profile", "instruction"],
+            ),
+        ),
+        InternalTool::ProvisionAgent => (
+            "Makes an agent that stays and remembers. Gives its id, to be reused.",
+            object(json!({ "profile_name": text("Name of its profile.") }), &["profile_name"]),
+        ),
+        InternalTool::UpdateTodo => (
+            "Changes the todo list that everybody in this session sees. All changes are made, or none.",
+            object(
+                json!({ "changes": { "type": "array", "minItems": 1, "items": {
+                    "type": "object",
+                    "properties": {
+                        "change": { "enum": ["add", "update", "remove", "replace"] },
+                        "item_id": { "type": "integer", "description": "Of the item to update or remove." },
+                        "text": { "type": "string" },
+                        "texts": { "type": "array", "items": { "type": "string" }, "description": "To replace the whole list." },
+                        "status": { "enum": ["pending", "in_progress", "done"] },
+                        "note": { "type": "string" },
+                    },
+                    "required": ["change"], "additionalProperties": false,
+                } } }),
+                &["changes"],
+            ),
+        ),
+    };
+    wire::Tool { tool_name: tool.as_str().to_owned(), description: description.to_owned(), parameters }
+}
+
+/// What a result must have, each field as it was described.
+fn result(fields: &[Field]) -> Value {
+    if fields.is_empty() {
+        return object(
+            json!({ "result": { "description": "The result: text, or whatever was asked for." } }),
+            &["result"],
+        );
+    }
+    let property = |field: &Field| {
+        let plain = Map::from_iter([("description".to_owned(), Value::from(field.description.as_str()))]);
+        let mut schema = plain.clone();
+        schema.extend(field.extra.clone());
+        // Whatever else was said of it need not be a schema.
+        let schema = Some(Value::Object(schema)).filter(|schema| jsonschema::validator_for(schema).is_ok());
+        (field.name.clone(), schema.unwrap_or(Value::Object(plain)))
+    };
+    let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+    object(Value::Object(fields.iter().map(property).collect()), &names)
+}
+
+fn object(properties: Value, required: &[&str]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+fn text(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+fn instruction() -> Value {
+    text("What is to be done, with all that is needed to do it.")
+}
+
+fn target_ref() -> Value {
+    text("Name of a profile where the strategy is `new`, else the id of an agent.")
+}
+
+fn strategy() -> Value {
+    json!({
+        "enum": ["new", "reuse", "clone"],
+        "description": "`new`: an agent made for the task. `reuse`: one that there is, with its memory. `clone`: a copy of one.",
+    })
+}
+
+fn boxes() -> Value {
+    json!({
+        "type": ["string", "array", "null"], "items": { "type": "string" },
+        "description": "Boxes that it is to see besides, by id.",
+    })
+}
+
+fn deadline() -> Value {
+    json!({ "type": "number", "exclusiveMinimum": 0, "description": "How long it may take, in seconds." })
+}

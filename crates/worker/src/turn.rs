@@ -1,0 +1,781 @@
+//! One turn, top to bottom (WK-1 … WK-7).
+//!
+//! ```text
+//!   claim ─▶ hydrate ─▶ gather ─▶ compact ─▶ compose ─▶ ask the model ─▶ one transaction for what came back ─┬▶ again, from gather
+//!                                                                                                            ├▶ suspend, for calls
+//!                                                                                                            └▶ finish, with the deliverable
+//! ```
+//! Nothing is remembered between two steps but what the database has: a turn that somebody else left half done goes on from its cards. A
+//! call that was in flight when its worker died is asked for again under the same key; one that was answered and written never is.
+
+use std::time::Duration;
+
+use futures::future::{BoxFuture, OptionFuture};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use waybill_context::{
+    call::{self, Manner},
+    layer::Layer,
+    policy::{Audience, Policy},
+    todo::Todo,
+    wire::{self, Adapter},
+};
+use waybill_core::{
+    bus::Chunk,
+    card::{CallContent, CardType, Content, Draft, Invalid, NewCard, ResultContent, Role},
+    id::{StepId, ToolCallId},
+    json,
+    resource::{LlmConfig, Memory, Profile, Settings},
+    tokens::Tokens,
+    turn::{Budget, End, Fence, Usage},
+};
+use waybill_kernel::{
+    blackboard::{self, Patch},
+    intake::{Holding, Order},
+    turn::{self, Call, Claimed, Ending, Loss, Step, Stepped, ending_card},
+    work::{self, Kernel},
+};
+
+use crate::{
+    compact,
+    gather::{self, Gathered, Setting, gather},
+    model::{self, Answered, Asking, Called},
+    serve::Worker,
+    summarise::Summarise,
+    tool::{Sorted, Toolbox},
+};
+
+/// How often in one turn a model is told to end as it must, before it is given up.
+const MOST_REMINDERS: usize = 3;
+/// With so many steps left it is told.
+const FEW_STEPS: i64 = 2;
+/// Waited after the first attempt that failed; twice as long after the next.
+const BACKOFF: Duration = Duration::from_secs(2);
+
+/// What became of a turn that we had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Finished(End),
+    /// It waits for its calls.
+    Suspended,
+    /// The attempt failed; it is tried again, or was given up.
+    Failed,
+    /// It is left to others, between two steps.
+    Left,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Work(#[from] work::Error),
+    #[error(transparent)]
+    Gather(gather::Error),
+    #[error(transparent)]
+    Compact(compact::Error),
+    #[error(transparent)]
+    Blackboard(#[from] blackboard::Error),
+    #[error("what the model said cannot be a card")]
+    Invalid(#[from] Invalid),
+}
+
+/// Runs a turn until it ends, waits or is lost.
+pub async fn run(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome, Error> {
+    let mut turn = match Turn::hydrate(worker, &holding.claimed).await? {
+        Ok(turn) => turn,
+        Err(why) => return give_up(worker, &holding.claimed, End::Failed, "no_profile", &why).await,
+    };
+    loop {
+        if turn.stop_asked || holding.order() == Order::Stop {
+            return turn.cancel().await;
+        }
+        if let Some(limit) = turn.exhausted() {
+            return turn.over(limit).await;
+        }
+        if worker.is_leaving() {
+            return Ok(Outcome::Left);
+        }
+        if let Err(why) = turn.gather().await? {
+            return turn.give_up("unreadable", &why).await;
+        }
+        if let Some(result) = turn.ending_result() {
+            return turn.finish(End::Success, Vec::new(), delivering(result), None).await;
+        }
+        let out_of_time = turn.out_of_time();
+        let thought = tokio::select! {
+            thought = turn.think() => thought?,
+            () = stopped(holding) => continue,
+            Some(()) = out_of_time => continue,
+        };
+        let written = match thought {
+            Ok(thought) => turn.write(thought).await?,
+            Err(Trouble::Passing(error)) => return turn.fail_attempt(&error).await,
+            Err(Trouble::Lasting(code, why)) => return turn.give_up(code, &why).await,
+            Err(Trouble::Over(limit)) => return turn.over(limit).await,
+        };
+        if let Some(outcome) = written {
+            return Ok(outcome);
+        }
+    }
+}
+
+async fn stopped(holding: &Holding<Claimed>) {
+    if holding.called_off().await == Order::Lost {
+        // Whoever holds us drops everything.
+        std::future::pending().await
+    }
+}
+
+/// What the model said, before it is written.
+struct Thought {
+    step_id: StepId,
+    adapter: Adapter,
+    answered: Answered,
+    receipt: String,
+}
+
+/// Why there is nothing to write.
+enum Trouble {
+    /// Another attempt may help.
+    Passing(model::Error),
+    /// None would: a code, and why.
+    Lasting(&'static str, String),
+    /// The request alone would spend more than is left of this.
+    Over(&'static str),
+}
+
+struct Turn<'w> {
+    worker: &'w Worker,
+    claimed: &'w Claimed,
+    llms: Vec<LlmConfig>,
+    memory: Memory,
+    setting: Setting,
+    budget: Option<Budget>,
+    /// When its time is over, by our clock.
+    expires: Option<Instant>,
+    stop_asked: bool,
+    stop_reason: Option<String>,
+    /// Somebody who was lost may have asked what we are about to ask.
+    asked_again: bool,
+    gathered: Option<Gathered>,
+}
+
+impl<'w> Turn<'w> {
+    /// Who the agent is, and what it may call and spend (WK-1).
+    async fn hydrate(worker: &'w Worker, claimed: &'w Claimed) -> Result<Result<Turn<'w>, String>, Error> {
+        let found = resources(worker, claimed).await?;
+        let Some(profile) = found.profile else {
+            return Ok(Err("the turn was dispatched without a profile that can be read".to_owned()));
+        };
+        let Settings { enable_share_context, .. } = found.settings.unwrap_or_default();
+        let toolbox = Toolbox::new(&profile, &found.tools);
+        let Profile { system_prompt_template, llm_config, process, memory, .. } = profile;
+        let policy = Policy { order: memory.order, budget: memory.budget, per_message: per_message() };
+        let mut llms = vec![llm_config];
+        let fallbacks = std::mem::take(&mut llms[0].fallbacks);
+        llms.extend(fallbacks);
+        let setting = Setting {
+            system_prompt_template: Some(system_prompt_template),
+            toolbox,
+            audience: Audience { enable_share_context, ..Audience::of(process) },
+            policy,
+            n_pinned: memory.n_pinned.into(),
+        };
+        let mut turn = Turn {
+            worker,
+            claimed,
+            llms,
+            memory,
+            setting,
+            budget: None,
+            expires: None,
+            stop_asked: claimed.stop_asked,
+            stop_reason: found.stop_reason,
+            asked_again: claimed.n_lost_leases + claimed.retry_count > 0,
+            gathered: None,
+        };
+        turn.set_budget(found.budget);
+        Ok(Ok(turn))
+    }
+
+    fn kernel(&self) -> &'w Kernel {
+        self.worker.kernel()
+    }
+
+    fn fence(&self) -> &'w Fence {
+        &self.claimed.fence
+    }
+
+    fn set_budget(&mut self, budget: Option<Budget>) {
+        if let Some(seconds) = budget.and_then(|budget| budget.seconds) {
+            self.expires = Some(Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+        }
+        self.budget = budget.or(self.budget);
+    }
+
+    /// What there is nothing left of.
+    fn exhausted(&self) -> Option<&'static str> {
+        if self.expires.is_some_and(|at| at <= Instant::now()) {
+            return Some("seconds");
+        }
+        self.budget.and_then(|budget| budget.exhausted())
+    }
+
+    fn out_of_time(&self) -> OptionFuture<tokio::time::Sleep> {
+        self.expires.map(tokio::time::sleep_until).into()
+    }
+
+    /// Reads what the next call is made of. Why not, where it cannot be had.
+    async fn gather(&mut self) -> Result<Result<(), String>, Error> {
+        let mut pause = FIRST_PAUSE;
+        for tries in 0.. {
+            let before = self.gathered.take();
+            match gather(self.kernel(), self.claimed, &self.setting, self.worker.collector(), before).await {
+                Ok(gathered) => {
+                    self.gathered = Some(gathered);
+                    break;
+                }
+                Err(gather::Error::QueryGone(cards)) => return Ok(Err(gather::Error::QueryGone(cards).to_string())),
+                Err(error) if error.is_of_the_server() && tries < MOST_TRIES => {
+                    tracing::debug!(%error, "read again");
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(error) => return Err(Error::Gather(error)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn gathered(&self) -> &Gathered {
+        self.gathered.as_ref().expect("it is gathered before every step")
+    }
+
+    /// A result that ends the turn, among those of its last calls (WK-3).
+    fn ending_result(&self) -> Option<Content> {
+        let steps = &self.gathered().materials.steps;
+        let cards: Vec<_> = steps.iter().filter_map(|placed| placed.reading.live()).collect();
+        let calls = cards.iter().rev().skip_while(|card| card.metadata.card_type != CardType::tool_call());
+        let calls: Vec<_> = calls.take_while(|card| card.metadata.card_type == CardType::tool_call()).collect();
+        calls.into_iter().rev().find_map(|call| {
+            let Content::ToolCall(CallContent { tool_name, .. }) = &call.content else { return None };
+            let answers = |card: &&&waybill_core::card::Card| {
+                card.tool_call_id == call.tool_call_id && card.metadata.card_type == CardType::tool_result()
+            };
+            let Content::ToolResult(result) = &cards.iter().find(answers)?.content else { return None };
+            self.setting.toolbox.ends_with(tool_name, result).then(|| delivered(result))
+        })
+    }
+
+    /// Compacts where it is time to, composes, and asks: the model, then those that stand in for it.
+    async fn think(&mut self) -> Result<Result<Thought, Trouble>, Error> {
+        let models = self.worker.models();
+        if let (Some(compaction), Some(gathered)) = (self.memory.compaction, self.gathered.as_mut()) {
+            let summariser = Summarise { models, llms: &self.llms, project_id: self.claimed.fence.project_id() };
+            let compacted = compact::compact(
+                self.worker.kernel(),
+                self.claimed,
+                gathered,
+                &self.setting.policy,
+                compaction,
+                &summariser,
+            );
+            match compacted.await {
+                Ok(done) => self.set_budget(done.budget),
+                Err(compact::Error::Call(error)) => return Ok(Err(lasting(error))),
+                Err(error) => return Err(Error::Compact(error)),
+            }
+        }
+        let step_id = StepId::new();
+        let (asked_again, mut trouble) = (std::mem::take(&mut self.asked_again), None);
+        for llm in &self.llms {
+            let (adapter, params) = match models.manner(llm) {
+                Ok(manner) => manner,
+                Err(error) => {
+                    trouble = Some(error);
+                    continue;
+                }
+            };
+            let materials = &self.gathered().materials;
+            let call = match materials.call(&Manner { adapter, policy: self.setting.policy, params }) {
+                Ok(call) => call,
+                Err(error) => return Ok(Err(lasting(error))),
+            };
+            let n_tokens = call.receipt.n_tokens.get();
+            if self.budget.and_then(|budget| budget.tokens).is_some_and(|left| left < i64::from(n_tokens)) {
+                return Ok(Err(Trouble::Over("tokens")));
+            }
+            let own = call.composed.messages.iter().filter(|message| message.layer == Layer::Steps);
+            let key = format!(
+                "waybill-{}-{}-{}",
+                self.fence().agent_turn_id(),
+                materials.output.upto,
+                call.receipt.request_hash
+            );
+            let asking = Asking {
+                project_id: self.fence().project_id(),
+                llm,
+                request: &call.request,
+                key: &key,
+                n_tokens: u32::try_from(n_tokens).unwrap_or_default(),
+                n_before: own.filter(|message| message.role == Role::Assistant).count(),
+            };
+            let asked = models.ask(&asking, &|attempt, text| self.tell(step_id, attempt, text)).await;
+            match asked {
+                Ok(mut answered) => {
+                    answered.usage.asked_again = asked_again;
+                    let receipt = serde_json::to_string(&call.receipt).unwrap_or_default();
+                    return Ok(Ok(Thought { step_id, adapter, answered, receipt }));
+                }
+                Err(error) => {
+                    tracing::warn!(turn = %self.fence().agent_turn_id(), provider = %llm.provider, model = llm.model, %error, "no answer");
+                    trouble = Some(error);
+                }
+            }
+        }
+        let error = trouble.unwrap_or_else(|| model::Error::Refused("the profile names no model".into()));
+        Ok(Err(match error {
+            error if error.may_pass() => Trouble::Passing(error),
+            error @ model::Error::TooLong(_) => Trouble::Lasting("context_too_long", error.to_string()),
+            error => Trouble::Lasting("model_refused", error.to_string()),
+        }))
+    }
+
+    /// A piece of text on its way, for whoever watches (WK-5).
+    fn tell(&self, step_id: StepId, attempt: u16, text: &str) {
+        let agent_turn_id = self.fence().agent_turn_id();
+        let text = self.worker.models().blot(text.to_owned());
+        let content = json!({ "agent_turn_id": agent_turn_id, "step_id": step_id, "attempt": attempt, "text": text });
+        self.kernel().bus().send(Chunk {
+            project_id: self.fence().project_id(),
+            channel: self.claimed.channel.clone(),
+            agent_id: self.fence().agent_id(),
+            content: content.to_string().into_bytes(),
+        });
+    }
+
+    /// Writes what came back, in one transaction: and goes on, suspends or finishes with it.
+    async fn write(&mut self, thought: Thought) -> Result<Option<Outcome>, Error> {
+        let Thought { step_id, adapter, answered, receipt } = thought;
+        let Answered { answer, usage } = answered;
+        let mut cards = Vec::new();
+        if let Some(reasoning) = answer.reasoning {
+            let draft = wire::reasoning_draft(adapter, reasoning.text, reasoning.verbatim);
+            cards.push(self.seal(step_id, draft)?);
+        }
+        let speaks = !answer.text.trim().is_empty();
+        let text = || Content::Text(json::text(&answer.text).into_owned());
+        let asked = Some((step_id, receipt, usage));
+        if answer.calls.is_empty() && speaks && self.setting.toolbox.must_end_with().is_none() {
+            return self.finish(End::Success, cards, marked(delivering(text()), answer.is_cut), asked).await.map(Some);
+        }
+        if speaks {
+            let draft = Draft::new(CardType::thought(), Role::Assistant, text());
+            cards.push(self.seal(step_id, marked(draft, answer.is_cut))?);
+        }
+        if answer.calls.is_empty() {
+            return self.remind(cards, asked).await;
+        }
+        self.act(cards, answer.calls, asked).await
+    }
+
+    /// The model ended as it must not: it is told how, or given up.
+    async fn remind(&mut self, mut cards: Vec<NewCard>, asked: Asked) -> Result<Option<Outcome>, Error> {
+        let reminder = CardType::reminder();
+        let steps = self.gathered().materials.steps.iter().filter_map(|placed| placed.reading.live());
+        let n = steps.filter(|card| card.metadata.card_type == reminder).count();
+        if n >= MOST_REMINDERS {
+            let why = format!("it was told {n} times how to end, and did not");
+            let content = failure("did_not_end", &why);
+            return self.finish(End::Failed, cards, delivering(content), asked).await.map(Some);
+        }
+        let text = match self.setting.toolbox.must_end_with() {
+            Some(tools) => format!("End your work by calling one of these tools: {tools}."),
+            None => "You said nothing. Go on, or say what came of it.".to_owned(),
+        };
+        let step_id = asked.as_ref().map_or_else(StepId::new, |(step_id, ..)| *step_id);
+        cards.push(self.remark(step_id, &text)?);
+        self.step(cards, Vec::new(), asked, None).await
+    }
+
+    /// Calls are made: each has its card; what can be answered at once is, the rest leaves (WK-3).
+    async fn act(
+        &mut self,
+        mut cards: Vec<NewCard>,
+        calls: Vec<Called>,
+        asked: Asked,
+    ) -> Result<Option<Outcome>, Error> {
+        let step_id = asked.as_ref().map_or_else(StepId::new, |(step_id, ..)| *step_id);
+        let fields = self.gathered().result_fields.clone();
+        let (mut leaving, mut results, mut submitted, mut todo) = (Vec::new(), Vec::new(), None, None);
+        for called in calls {
+            let tool_call_id = ToolCallId::new();
+            let sorted = self.setting.toolbox.sort(&called, &fields);
+            let card = self.seal(step_id, call_draft(tool_call_id, &called))?;
+            let tool_call_card_id = card.card_id();
+            cards.push(card);
+            let answer = |status: &str, result: Value| Draft::tool_result(tool_call_id, status, result);
+            match sorted {
+                Sorted::Refused(why) => results.push(answer("failed", why.into())),
+                Sorted::Submits(_) if submitted.is_some() => {
+                    results.push(answer("failed", "a turn ends once: this result was left out".into()));
+                }
+                Sorted::Submits(content) => {
+                    submitted = Some(content);
+                    results.push(answer("success", "submitted".into()));
+                }
+                Sorted::Todo(changes) => match self.change_todo(&changes, todo.as_ref()) {
+                    Ok(changed) => {
+                        results.push(answer("success", changed.render().into()));
+                        todo = Some(changed);
+                    }
+                    Err(why) => results.push(answer("failed", why.into())),
+                },
+                Sorted::Leaves { target, timeout, once } => {
+                    leaving.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
+                }
+            }
+        }
+        if let Some(content) = submitted {
+            // The turn is over: what would have left does not.
+            let left_out = |call: &Call| {
+                Draft::tool_result(call.tool_call_id, "canceled", "the turn ended with its result".into())
+            };
+            results.extend(leaving.iter().map(left_out));
+            for result in results {
+                cards.push(self.seal(step_id, result)?);
+            }
+            return self.finish(End::Success, cards, delivering(content), asked).await.map(Some);
+        }
+        for result in results {
+            cards.push(self.seal(step_id, result)?);
+        }
+        if let Some(warning) = asked.as_ref().and_then(|(_, _, usage)| self.warning(usage)) {
+            cards.push(self.remark(step_id, &warning)?);
+        }
+        let todo = todo.map(|todo: Todo| self.seal(step_id, todo.draft())).transpose()?;
+        self.step(cards, leaving, asked, todo).await
+    }
+
+    /// What the list becomes. `changed` is what it has become in this step already.
+    fn change_todo(&self, changes: &[waybill_context::todo::Change], changed: Option<&Todo>) -> Result<Todo, String> {
+        if self.claimed.session_id.is_none() {
+            return Err("there is no session, and so no todo list".to_owned());
+        }
+        let list = match (changed, &self.gathered().todo) {
+            (Some(changed), _) => changed.clone(),
+            (None, Some(card)) => Todo::read(card).map_err(|error| error.to_string())?,
+            (None, None) => Todo::default(),
+        };
+        list.changed(changes).map_err(|error| error.to_string())
+    }
+
+    /// What to say where little is left, once: with the step that made it little.
+    fn warning(&self, usage: &Usage) -> Option<String> {
+        let budget = self.budget?;
+        if budget.steps == Some(FEW_STEPS + 1) {
+            return Some(format!(
+                "{FEW_STEPS} more steps, and your time here is over. Bring your work to its end now."
+            ));
+        }
+        let used = i64::from(usage.input_tokens) + i64::from(usage.output_tokens);
+        // Another two such steps are not to be had.
+        let runs_out = |left: Option<i64>, used: i64| {
+            left.is_some_and(|left| left - used < 2 * used && left >= 2 * used && used > 0)
+        };
+        let what = if runs_out(budget.tokens, used) {
+            "tokens"
+        } else if runs_out(budget.microdollars, i64::try_from(usage.microdollars).unwrap_or_default()) {
+            "money"
+        } else {
+            return None;
+        };
+        Some(format!("You have little {what} left: enough for a step or two. Bring your work to its end now."))
+    }
+
+    /// One step that goes on, or waits.
+    async fn step(
+        &mut self,
+        cards: Vec<NewCard>,
+        calls: Vec<Call>,
+        asked: Asked,
+        todo: Option<NewCard>,
+    ) -> Result<Option<Outcome>, Error> {
+        let (step_id, receipt, usage) = part(asked);
+        let suspend = !calls.is_empty();
+        let step = Step { step_id: step_id.unwrap_or_else(StepId::new), cards, calls, suspend, receipt, usage };
+        let (stepped, step) = match (todo, self.claimed.session_id) {
+            (Some(card), Some(session_id)) => {
+                let patch = Patch::default().todo(card, self.gathered().todo_card_id);
+                match self.step_and_patch(&step, session_id, &patch).await? {
+                    Ok(stepped) => (stepped, step),
+                    Err(why) => {
+                        let step = self.without_todo(step, &why)?;
+                        (self.step_alone(&step).await?, step)
+                    }
+                }
+            }
+            _ => (self.step_alone(&step).await?, step),
+        };
+        if let Some(gathered) = &mut self.gathered {
+            gathered.wrote(step.cards);
+        }
+        self.set_budget(stepped.budget);
+        if stepped.suspended {
+            return Ok(Some(Outcome::Suspended));
+        }
+        if let Some(reason) = stepped.stop_reason {
+            self.stop_reason = Some(reason);
+            self.stop_asked = true;
+        }
+        Ok(None)
+    }
+
+    async fn step_alone(&self, step: &Step) -> Result<Stepped, Error> {
+        let written = until_known(|| {
+            Box::pin(async {
+                let mut alone = self.kernel().alone(self.fence().project_id()).await?;
+                turn::step(&mut alone, self.fence(), step).await
+            })
+        });
+        Ok(written.await?)
+    }
+
+    /// The step, and the session's todo list with it; or why the list was not changed, and then neither.
+    async fn step_and_patch(
+        &self,
+        step: &Step,
+        session_id: waybill_core::id::SessionId,
+        patch: &Patch,
+    ) -> Result<Result<Stepped, String>, Error> {
+        let written = until_known(|| {
+            Box::pin(async {
+                let mut work = self.kernel().begin(self.fence().project_id()).await?;
+                let stepped = turn::step(&mut work, self.fence(), step).await?;
+                match blackboard::patch(&mut work, session_id, step.step_id, patch).await {
+                    Ok(_) => {}
+                    Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
+                    Err(other) => return Ok(Err(other)),
+                }
+                work.commit().await?;
+                Ok(Ok(stepped))
+            })
+        });
+        match written.await? {
+            Ok(stepped) => Ok(Ok(stepped)),
+            Err(conflict @ blackboard::Error::Conflict { .. }) => Ok(Err(conflict.to_string())),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// Somebody else changed the list meanwhile: what was said to be done was not.
+    fn without_todo(&self, step: Step, why: &str) -> Result<Step, Invalid> {
+        let is_todo = |card: &NewCard| match card.content() {
+            Content::ToolCall(call) => call.tool_name == waybill_core::resource::InternalTool::UpdateTodo.as_str(),
+            _ => false,
+        };
+        let changed: Vec<_> = step.cards.iter().filter(|card| is_todo(card)).map(NewCard::tool_call_id).collect();
+        let mut cards = Vec::new();
+        for card in step.cards {
+            cards.push(match (card.content(), card.tool_call_id()) {
+                (Content::ToolResult(result), Some(call))
+                    if result.status == "success" && changed.contains(&Some(call)) =>
+                {
+                    self.seal(step.step_id, Draft::tool_result(call, "failed", why.into()))?
+                }
+                _ => card,
+            });
+        }
+        Ok(Step { cards, ..step })
+    }
+
+    /// The end, with everything that the last step wrote.
+    async fn finish(
+        &self,
+        status: End,
+        mut cards: Vec<NewCard>,
+        deliverable: Draft,
+        asked: Asked,
+    ) -> Result<Outcome, Error> {
+        let (step_id, receipt, usage) = part(asked);
+        cards.push(self.seal(step_id.unwrap_or_else(StepId::new), deliverable)?);
+        let ending = Ending { fence: *self.fence(), status, step_id, receipt, usage, cards };
+        end(self.kernel(), self.claimed, ending).await
+    }
+
+    async fn cancel(&self) -> Result<Outcome, Error> {
+        let reason = match &self.stop_reason {
+            Some(reason) => Some(reason.clone()),
+            // It came while we were at it: we know that, and not why.
+            None => resources(self.worker, self.claimed).await?.stop_reason,
+        };
+        let reason = reason.as_deref().unwrap_or("somebody stopped it");
+        let ending = Ending {
+            fence: *self.fence(),
+            status: End::Canceled,
+            step_id: None,
+            receipt: None,
+            usage: None,
+            cards: vec![ending_card(End::Canceled, reason)?],
+        };
+        end(self.kernel(), self.claimed, ending).await
+    }
+
+    /// There is nothing left to spend.
+    async fn over(&self, limit: &str) -> Result<Outcome, Error> {
+        let status = if limit == "seconds" { End::Timeout } else { End::Failed };
+        give_up(self.worker, self.claimed, status, "limit_reached", &format!("nothing is left of its {limit}")).await
+    }
+
+    async fn give_up(&self, code: &str, why: &str) -> Result<Outcome, Error> {
+        give_up(self.worker, self.claimed, End::Failed, code, why).await
+    }
+
+    /// Nobody answers: it is tried again later, by whoever has the time, and given up after so many attempts.
+    async fn fail_attempt(&self, error: &model::Error) -> Result<Outcome, Error> {
+        let doubled = BACKOFF * 2_u32.pow(self.claimed.retry_count.clamp(0, 8).unsigned_abs());
+        let backoff = error.retry_after().unwrap_or(doubled);
+        let loss = Loss::Attempt { error: error.to_string(), backoff };
+        give_back(self.worker, self.fence(), &loss).await?;
+        Ok(Outcome::Failed)
+    }
+
+    /// A card of this step, with its lineage (L0-10).
+    fn seal(&self, step_id: StepId, mut draft: Draft) -> Result<NewCard, Invalid> {
+        draft.metadata.trace_id = self.claimed.trace_id;
+        draft.metadata.step_id = Some(step_id);
+        draft.metadata.parent_step_id = self.claimed.parent_step_id;
+        draft.seal()
+    }
+
+    /// Something that the worker says to the model.
+    fn remark(&self, step_id: StepId, text: &str) -> Result<NewCard, Invalid> {
+        self.seal(step_id, Draft::new(CardType::reminder(), Role::User, Content::Text(text.to_owned())))
+    }
+}
+
+async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources, turn::Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut work = worker.kernel().begin(claimed.fence.project_id()).await?;
+            turn::resources(&mut work, claimed).await
+        })
+    })
+    .await
+}
+
+/// Of a step in which a model was asked.
+type Asked = Option<(StepId, String, Usage)>;
+
+fn part(asked: Asked) -> (Option<StepId>, Option<String>, Option<Usage>) {
+    match asked {
+        Some((step_id, receipt, usage)) => (Some(step_id), Some(receipt), Some(usage)),
+        None => (None, None, None),
+    }
+}
+
+fn delivering(content: Content) -> Draft {
+    Draft::new(CardType::deliverable(), Role::Assistant, content)
+}
+
+/// Where the model was cut off at the most that it may write, the card says so.
+fn marked(mut draft: Draft, is_cut: bool) -> Draft {
+    if is_cut {
+        draft.metadata.extra.insert("is_cut".to_owned(), true.into());
+    }
+    draft
+}
+
+/// What a provider adds to each message, with room to spare.
+fn per_message() -> Tokens {
+    Tokens::new(4).unwrap_or_default()
+}
+
+fn lasting(error: call::Error) -> Trouble {
+    Trouble::Lasting("cannot_compose", error.to_string())
+}
+
+fn call_draft(tool_call_id: ToolCallId, called: &Called) -> Draft {
+    let label = (!called.provider_call_id.is_empty()).then(|| json::text(&called.provider_call_id).into_owned());
+    let content = CallContent {
+        tool_name: json::text(&called.tool_name).into_owned(),
+        arguments: json::text(&called.arguments).into_owned(),
+        extra: label.map(|label| ("provider_call_id".to_owned(), label.into())).into_iter().collect(),
+    };
+    let draft = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content));
+    Draft { tool_call_id: Some(tool_call_id), ..draft }
+}
+
+/// A tool's result as a deliverable.
+fn delivered(result: &ResultContent) -> Content {
+    match &result.result {
+        Value::String(text) => Content::Text(text.clone()),
+        other => Content::Json(other.clone()),
+    }
+}
+
+fn failure(code: &str, why: &str) -> Content {
+    Content::Json(json!({ "status": "failed", "reason": code, "message": json::text(why) }))
+}
+
+/// Ends a turn that cannot be brought to its end.
+async fn give_up(worker: &Worker, claimed: &Claimed, status: End, code: &str, why: &str) -> Result<Outcome, Error> {
+    let message = json::text(why).into_owned();
+    let content = Content::Json(json!({ "status": status.as_str(), "reason": code, "message": message }));
+    let cards = vec![delivering(content).seal()?];
+    let ending = Ending { fence: claimed.fence, status, step_id: None, receipt: None, usage: None, cards };
+    end(worker.kernel(), claimed, ending).await
+}
+
+/// The attempt failed: whoever claims the turn next goes on from its cards.
+pub(crate) async fn give_back(worker: &Worker, fence: &Fence, loss: &Loss) -> Result<(), turn::Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut work = worker.kernel().begin(fence.project_id()).await?;
+            turn::reclaim(&mut work, fence, loss, worker.attempts()).await?;
+            Ok(work.commit().await?)
+        })
+    })
+    .await
+}
+
+/// Writes the end. A task of a batch may have to join it, which is more than one statement.
+async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<Outcome, Error> {
+    let project_id = claimed.fence.project_id();
+    let ending = [ending];
+    until_known(|| {
+        Box::pin(async {
+            if claimed.batch_id.is_none() {
+                return turn::finish(&mut kernel.alone(project_id).await?, &ending).await;
+            }
+            let mut work = kernel.begin(project_id).await?;
+            let ended = turn::finish(&mut work, &ending).await?;
+            work.commit().await?;
+            Ok(ended)
+        })
+    })
+    .await?;
+    Ok(Outcome::Finished(ending[0].status))
+}
+
+const MOST_TRIES: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
+pub(crate) async fn until_known<'a, T>(
+    mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, turn::Error>>,
+) -> Result<T, turn::Error> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 0..MOST_TRIES {
+        match attempt().await {
+            Err(error) if error.is_of_the_server() => {
+                tracing::debug!(%error, "tried again");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            known => return known,
+        }
+    }
+    attempt().await
+}

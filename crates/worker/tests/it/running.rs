@@ -1,0 +1,430 @@
+//! WK-1 … WK-7: turns, run from their first step to their last against a scripted model.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use waybill_context::todo::Todo;
+use waybill_core::{card::Draft, id::SessionId, turn::Limits};
+use waybill_kernel::{blackboard, card, turn};
+use waybill_lab::model::{Asked, Pace, Reply};
+
+use crate::shop::{ADAPTERS, LEASE, Shop, n_said, thought};
+
+/// WK-1, WK-2, WK-5, CX-8: text without calls is the deliverable, on every provider and however it is cut into pieces; what it used is on
+/// record, and the request can be rendered again.
+#[tokio::test]
+async fn text_is_the_deliverable() {
+    for (adapter, chunk) in ADAPTERS.into_iter().zip([0, 7, 3]) {
+        let shop = Shop::new(move |asked: &Asked| {
+            assert_eq!(n_said(asked, "How long?"), 1);
+            assert_eq!(n_said(asked, "You bake bread."), 1);
+            let pace = Pace { chunk, pieces: 9, ..Pace::default() };
+            Reply::say("Half an hour: 水 é.").with_reasoning("Dough.").with_usage(1_000, 400, 20).paced(pace)
+        })
+        .await;
+        shop.profile(adapter, json!({})).await;
+        let hand = shop.hire();
+        let turn_id = shop.ask("How long?").await;
+        assert_eq!(shop.ended(turn_id).await, ("success".into(), json!("Half an hour: 水 é.")), "{adapter}");
+        let output = shop.output(turn_id).await;
+        let types: Vec<&str> = output.iter().map(|(card_type, _)| card_type.as_str()).collect();
+        assert_eq!(types, ["agent.reasoning", "task.deliverable"], "{adapter}");
+        let steps = shop.steps(turn_id).await;
+        let step = &steps[0];
+        assert_eq!((steps.len(), step.model.as_deref(), step.provider.as_deref()), (1, Some("m"), Some(adapter)));
+        assert_eq!((step.input_tokens, step.cached_tokens, step.output_tokens), (Some(1_000), Some(400), Some(20)));
+        assert_eq!(step.microdollars, Some(600 * 2 + 200 + 200), "{adapter}");
+        assert_eq!((step.n_asked, step.asked_again), (Some(1), Some(false)));
+        assert_eq!(shop.verify(turn_id).await, 1);
+        assert_eq!(shop.server.n_asked(), 1);
+        hand.end().await;
+    }
+}
+
+/// WK-2, WK-3, CX-8, CX-13: a call has its card and leaves with its step; its answer is read in the next one, and what the turn wrote too.
+/// What the model thought goes back to it.
+#[tokio::test]
+async fn calls_leave_and_their_answers_are_read() {
+    for adapter in ADAPTERS {
+        let shop = Shop::new(|asked: &Asked| {
+            assert_eq!(n_said(asked, "Where is flour?"), 1);
+            if asked.results().next().is_none() {
+                let pace = Pace { chunk: 11, pieces: 5, ..Pace::default() };
+                let reply =
+                    Reply::call("search", &json!({ "q": "flour é" })).and_call("search", &json!({ "q": "mill" }));
+                return Reply { text: "Let me look.".into(), ..reply }.with_reasoning("Two places.").paced(pace);
+            }
+            let thought = asked.body.to_string().contains("Two places.");
+            let results: Vec<&str> = asked.results().map(|said| said.text.as_str()).collect();
+            Reply::say(format!("{} thought {thought}", results.join(" and ")))
+        })
+        .await;
+        shop.tool("search", json!({})).await;
+        shop.profile(adapter, json!({ "allowed_tools": ["search"] })).await;
+        let hand = shop.hire();
+        let turn_id = shop.ask("Where is flour?").await;
+        let first = shop.answer("success", json!("in the mill"), json!({})).await;
+        let second = shop.answer("failed", json!("closed"), json!({})).await;
+        assert_eq!(first["arguments"].as_str().unwrap(), r#"{"q":"flour é"}"#);
+        assert_eq!(second["arguments"].as_str().unwrap(), r#"{"q":"mill"}"#);
+        // Sealed thoughts are only for their provider; the script sees the text where it goes in the open.
+        let (status, said) = shop.ended(turn_id).await;
+        assert_eq!(status, "success");
+        assert_eq!(said, json!("in the mill and failed: closed thought true"), "{adapter}");
+        let output = shop.output(turn_id).await;
+        let types: Vec<&str> = output.iter().map(|(card_type, _)| card_type.as_str()).collect();
+        let expected = [
+            "agent.reasoning",
+            "agent.thought",
+            "tool.call",
+            "tool.call",
+            "tool.result",
+            "tool.result",
+            "task.deliverable",
+        ];
+        assert_eq!(types, expected, "{adapter}");
+        assert_eq!(shop.verify(turn_id).await, 2);
+        assert_eq!(shop.server.n_asked(), 2);
+        hand.end().await;
+    }
+}
+
+/// WK-3: what the profile does not allow does not leave, whatever the model says; it is told, and goes on.
+#[tokio::test]
+async fn what_is_not_allowed_does_not_leave() {
+    let shop = Shop::new(|asked: &Asked| match asked.results().count() {
+        0 => Reply::call("secret", &json!({ "q": "x" })).and_call("search", &json!({ "q": 7 })),
+        _ => Reply::say(asked.results().map(|said| said.text.clone()).collect::<Vec<_>>().join("|")),
+    })
+    .await;
+    shop.tool("search", json!({})).await;
+    shop.tool("secret", json!({})).await;
+    shop.profile("openai_chat", json!({ "allowed_tools": ["search"] })).await;
+    let _hand = shop.hire();
+    let turn_id = shop.ask("Try.").await;
+    let (status, said) = shop.ended(turn_id).await;
+    assert_eq!(status, "success");
+    let said = said.as_str().unwrap();
+    assert!(said.contains("there is no tool `secret`") && said.contains("/q"), "{said}");
+    assert_eq!(shop.t.count("select count(*) from state.execution_edges where primitive = 'command'").await, 0);
+}
+
+/// WK-4: a result is held to the fields that were asked for, ends the turn, and does so once.
+#[tokio::test]
+async fn a_result_ends_the_turn_once() {
+    let shop = Shop::new(|asked: &Asked| match (asked.last(), asked.results().count()) {
+        (last, 0) if last.contains("End your work") => Reply::call("submit_result", &json!({ "answer": 1 })),
+        (_, 0) => Reply::say("I am done."),
+        _ => Reply::call("submit_result", &json!({ "answer": "bread" }))
+            .and_call("submit_result", &json!({ "answer": "cake" })),
+    })
+    .await;
+    let more = json!({ "allowed_internal_tools": ["submit_result"], "must_end_with": ["submit_result"] });
+    shop.profile("anthropic_messages", more).await;
+    let fields = json!([{ "name": "answer", "description": "one word", "type": "string" }]);
+    let fields = waybill_core::card::Content::read(&waybill_core::card::CardType::result_fields(), fields).unwrap();
+    let fields = Draft::new(waybill_core::card::CardType::result_fields(), waybill_core::card::Role::System, fields);
+    let _hand = shop.hire();
+    let turn_id = shop.ask_with("What is it?", &[fields.seal().unwrap()], None, None).await;
+    assert_eq!(shop.ended(turn_id).await, ("success".into(), json!({ "answer": "bread" })));
+    let output = shop.output(turn_id).await;
+    let results: Vec<&Value> = output.iter().filter(|(t, _)| t == "tool.result").map(|(_, content)| content).collect();
+    assert_eq!(results[0]["status"], "failed", "it was no string");
+    assert_eq!((&results[1]["status"], &results[2]["status"]), (&json!("success"), &json!("failed")));
+    assert_eq!(output.iter().filter(|(card_type, _)| card_type == "task.deliverable").count(), 1);
+    assert_eq!(shop.verify(turn_id).await, 3);
+}
+
+/// WK-4: one that never ends as it must is given up.
+#[tokio::test]
+async fn who_does_not_end_as_it_must_is_given_up() {
+    let shop = Shop::new(|_: &Asked| Reply::say("Done!")).await;
+    let more = json!({ "allowed_internal_tools": ["submit_result"], "must_end_with": ["submit_result"] });
+    shop.profile("openai_chat", more).await;
+    let _hand = shop.hire();
+    let turn_id = shop.ask("What is it?").await;
+    let (status, said) = shop.ended(turn_id).await;
+    assert_eq!((status.as_str(), &said["reason"]), ("failed", &json!("did_not_end")));
+    assert_eq!(shop.server.n_asked(), 4);
+}
+
+/// WK-3: `after_execution` of the tool, and what its result says instead.
+#[tokio::test]
+async fn what_follows_a_call_is_the_tools_to_say() {
+    let asked = |asked: &Asked| match asked.results().count() {
+        0 => Reply::call("order", &json!({ "q": "bread" })),
+        _ => Reply::say("went on"),
+    };
+    for (extra, delivered) in
+        [(json!({}), json!({ "order": 7 })), (json!({ "after_execution": "suspend" }), json!("went on"))]
+    {
+        let shop = Shop::new(asked).await;
+        shop.tool("order", json!({ "after_execution": "terminate", "effect": "once" })).await;
+        shop.profile("openai_responses", json!({ "allowed_tools": ["order"] })).await;
+        let _hand = shop.hire();
+        let turn_id = shop.ask("Order bread.").await;
+        shop.answer("success", json!({ "order": 7 }), extra).await;
+        assert_eq!(shop.ended(turn_id).await, ("success".into(), delivered));
+    }
+}
+
+/// The session's todo list is the model's to change, and it sees it next time.
+#[tokio::test]
+async fn the_todo_list_is_changed_with_the_step() {
+    let shop = Shop::new(|asked: &Asked| match asked.results().count() {
+        0 => Reply::call("update_todo", &json!({ "changes": [{ "change": "add", "text": "knead" }] }))
+            .and_call("update_todo", &json!({ "changes": [{ "change": "update", "item_id": 9 }] }))
+            .and_call("update_todo", &json!({ "changes": [{ "change": "add", "text": "bake" }] })),
+        _ => Reply::say(asked.results().map(|said| said.text.clone()).collect::<Vec<_>>().join("|")),
+    })
+    .await;
+    shop.profile("openai_chat", json!({ "allowed_internal_tools": ["update_todo"] })).await;
+    let session_id = SessionId::new();
+    let mut work = shop.t.begin().await;
+    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    work.commit().await.unwrap();
+    let _hand = shop.hire();
+    let turn_id = shop.ask_with("Plan.", &[], Some(session_id), None).await;
+    let (_, said) = shop.ended(turn_id).await;
+    assert!(said.as_str().unwrap().contains("no item 9"), "{said}");
+    let mut work = shop.t.begin().await;
+    let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
+    let list = card::fetch(&mut work, &[board.todo_card_id.unwrap()], None).await.unwrap().found.remove(0);
+    let list = Todo::read(&list.into_live().unwrap()).unwrap();
+    assert_eq!(list.items().iter().map(|item| item.text.as_str()).collect::<Vec<_>>(), ["knead", "bake"]);
+    drop(work);
+    // Without a session there is none.
+    let alone = shop.ask("Plan.").await;
+    assert!(shop.ended(alone).await.1.as_str().unwrap().contains("no session"));
+}
+
+/// L0-17: a call of many leases is neither taken from its worker nor repeated.
+#[tokio::test]
+async fn a_long_call_is_not_reclaimed() {
+    let mut shop = Shop::new(|_: &Asked| {
+        let between = LEASE * 2;
+        Reply::say("slow and steady").paced(Pace { before: LEASE * 4, between, pieces: 9, ..Pace::default() })
+    })
+    .await;
+    shop.provider(json!({ "silence_seconds": 30 }));
+    shop.profile("openai_chat", json!({})).await;
+    let _hand = shop.hire();
+    let begun = Instant::now();
+    let turn_id = shop.ask("Think long.").await;
+    assert_eq!(shop.ended(turn_id).await.1, json!("slow and steady"));
+    assert!(begun.elapsed() > LEASE * 20, "{:?}", begun.elapsed());
+    assert_eq!((shop.server.n_asked(), shop.steps(turn_id).await[0].asked_again), (1, Some(false)));
+    assert_eq!(shop.t.count("select max(turn_epoch) from state.turns").await, 1);
+}
+
+/// WK-6: stopped in the middle of a stream, the call is hung up on at once and the turn delivers.
+#[tokio::test]
+async fn a_stop_ends_the_call_it_comes_in() {
+    for adapter in ADAPTERS {
+        let shop = Shop::new(|_: &Asked| {
+            Reply::say("word ".repeat(500)).paced(Pace {
+                between: Duration::from_millis(200),
+                pieces: 200,
+                ..Pace::default()
+            })
+        })
+        .await;
+        shop.profile(adapter, json!({})).await;
+        let _hand = shop.hire();
+        let turn_id = shop.ask("Talk for ever.").await;
+        while shop.server.n_asked() == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let mut work = shop.t.begin().await;
+        turn::stop(&mut work, turn_id, "enough talk").await.unwrap();
+        work.commit().await.unwrap();
+        let asked = Instant::now();
+        let (status, said) = shop.ended(turn_id).await;
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+        assert_eq!((status.as_str(), &said["reason"]), ("canceled", &json!("enough talk")));
+        shop.server.until(|entries| entries[0].hung_up).await;
+        assert_eq!(shop.server.n_asked(), 1);
+    }
+}
+
+/// WK-7, L0-17, CX-8: a worker dies while the model answers; another asks again under the same key, which is counted, and no card is doubled.
+/// What was answered and written before is not asked for again.
+#[tokio::test]
+async fn a_turn_is_gone_on_with_from_its_cards() {
+    let n = Arc::new(AtomicUsize::new(0));
+    let asked_for = n.clone();
+    let shop = Shop::new(move |asked: &Asked| {
+        assert_eq!(n_said(asked, "Where is flour?"), 1);
+        if asked.results().next().is_none() {
+            return Reply::call("search", &json!({ "q": "flour" }));
+        }
+        // The first that asks for this never hears the end of it.
+        let slow = asked_for.fetch_add(1, Ordering::SeqCst) == 0;
+        let between = if slow { Duration::from_secs(60) } else { Duration::ZERO };
+        Reply::say("in the mill").paced(Pace { between, pieces: 3, ..Pace::default() })
+    })
+    .await;
+    shop.tool("search", json!({})).await;
+    shop.profile("openai_chat", json!({ "allowed_tools": ["search"] })).await;
+    let first = shop.hire();
+    let turn_id = shop.ask("Where is flour?").await;
+    shop.answer("success", json!("mill"), json!({})).await;
+    while n.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shop.kill(first);
+    let killed = Instant::now();
+    let _second = shop.hire();
+    assert_eq!(shop.ended(turn_id).await, ("success".into(), json!("in the mill")));
+    assert!(killed.elapsed() < LEASE * 2 + Duration::from_secs(2), "{:?}", killed.elapsed());
+    let ledger = shop.server.ledger();
+    let keys: Vec<&str> = ledger.iter().map(|entry| entry.key.as_deref().unwrap()).collect();
+    assert_eq!(keys.len(), 3);
+    assert_ne!(keys[0], keys[1], "another call has another key");
+    assert_eq!(keys[1], keys[2], "the same call has the same key, whoever makes it");
+    assert_eq!(shop.server.repeats(), 0, "nothing that was answered was asked for again");
+    let again: Vec<Option<bool>> = shop.steps(turn_id).await.iter().map(|step| step.asked_again).collect();
+    assert_eq!(again, [Some(false), Some(true)]);
+    let output = shop.output(turn_id).await;
+    let types: Vec<&str> = output.iter().map(|(card_type, _)| card_type.as_str()).collect();
+    assert_eq!(types, ["tool.call", "tool.result", "task.deliverable"]);
+    assert_eq!(shop.verify(turn_id).await, 2);
+}
+
+/// A worker that is told to end lets its step come to its end, and gives the turn to another at once.
+#[tokio::test]
+async fn a_worker_leaves_in_good_order() {
+    let shop = Shop::new(|asked: &Asked| match asked.results().count() {
+        0 => Reply::call("update_todo", &json!({ "changes": [] })).paced(Pace { before: LEASE, ..Pace::default() }),
+        _ => Reply::say("done"),
+    })
+    .await;
+    shop.profile("openai_chat", json!({ "allowed_internal_tools": ["update_todo"] })).await;
+    let first = shop.hire();
+    let turn_id = shop.ask("Go.").await;
+    while shop.server.n_asked() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    first.end().await;
+    assert_eq!(shop.steps(turn_id).await.len(), 1, "its step was written");
+    let _second = shop.hire();
+    assert_eq!(shop.ended(turn_id).await.1, json!("done"));
+    assert_eq!(shop.server.repeats(), 0);
+}
+
+/// Limits: a warning before the end, then the end, and no step more.
+#[tokio::test]
+async fn a_turn_spends_no_more_than_it_may() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let warned = seen.clone();
+    let shop = Shop::new(move |asked: &Asked| {
+        warned.lock().unwrap().push(n_said(asked, "Bring your work to its end now."));
+        Reply::call("update_todo", &json!({ "changes": [{}] })).with_usage(900, 0, 100)
+    })
+    .await;
+    shop.profile("openai_chat", json!({ "allowed_internal_tools": ["update_todo"] })).await;
+    let _hand = shop.hire();
+    let limited = |limits: Limits| shop.ask_with("Go on for ever.", &[], None, Some(limits));
+    let steps = limited(Limits { steps: Some(5), ..Limits::default() }).await;
+    let (status, said) = shop.ended(steps).await;
+    assert_eq!((status.as_str(), &said["reason"]), ("failed", &json!("limit_reached")));
+    assert!(said["message"].as_str().unwrap().contains("steps"));
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [0, 0, 0, 1, 1], "told once, with two steps left");
+    let tokens = limited(Limits { tokens: Some(4_900), ..Limits::default() }).await;
+    assert!(shop.ended(tokens).await.1["message"].as_str().unwrap().contains("tokens"));
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()).len(), 5, "one step over, no more");
+    let few = limited(Limits { tokens: Some(50), ..Limits::default() }).await;
+    assert!(shop.ended(few).await.1["message"].as_str().unwrap().contains("tokens"));
+    assert_eq!(seen.lock().unwrap().len(), 0, "what the request alone would spend is not sent");
+    let money = limited(Limits { microdollars: Some(5_000), ..Limits::default() }).await;
+    assert!(shop.ended(money).await.1["message"].as_str().unwrap().contains("microdollars"));
+    assert_eq!(seen.lock().unwrap().len(), 2, "a step is 2,800");
+    assert_eq!(shop.t.count("select count(*) from state.budgets").await, 0);
+}
+
+/// A turn whose time is over ends in the middle of its call, and says so.
+#[tokio::test]
+async fn a_turn_takes_no_longer_than_it_may() {
+    let shop = Shop::new(|_: &Asked| {
+        Reply::say("slow ".repeat(100)).paced(Pace {
+            between: Duration::from_millis(300),
+            pieces: 100,
+            ..Pace::default()
+        })
+    })
+    .await;
+    shop.profile("openai_chat", json!({})).await;
+    let _hand = shop.hire();
+    let turn_id = shop.ask_with("Go.", &[], None, Some(Limits { seconds: Some(1), ..Limits::default() })).await;
+    let begun = Instant::now();
+    assert_eq!(shop.ended(turn_id).await.0, "timeout");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+/// CX-10, CX-11, NX-1: a turn that was crashed, resumed and compacted by the model itself: each of its calls renders again to the same bytes.
+#[tokio::test]
+async fn every_call_of_a_troubled_turn_can_be_had_again() {
+    let hung = Arc::new(AtomicUsize::new(0));
+    let hangs = hung.clone();
+    let shop = Shop::new(move |asked: &Asked| {
+        if n_said(asked, "You keep the memory of an agent") > 0 {
+            return Reply::say("They talked about flour.");
+        }
+        let n = asked.messages.iter().filter(|said| !said.calls.is_empty()).count();
+        if asked.results().count() + n == 0 && hangs.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Reply::say("never").paced(Pace { between: Duration::from_secs(60), ..Pace::default() });
+        }
+        match asked.last().contains("round 5") {
+            true => Reply::say("done"),
+            false => {
+                let reply = Reply::call("search", &json!({ "q": "flour" }));
+                Reply { text: "Let me look. ".repeat(60), ..reply }
+            }
+        }
+    })
+    .await;
+    shop.tool("search", json!({})).await;
+    let memory = json!({ "order": "cache_first", "budget": 2_500, "n_pinned": 0,
+        "compaction": { "at_percent": 60, "keep": 300, "least": 100 } });
+    shop.profile("openai_chat", json!({ "allowed_tools": ["search"], "memory": memory })).await;
+    let history: Vec<_> = (0..8).map(|n| thought(&format!("{n} {}", "and so on ".repeat(40)))).collect();
+    let first = shop.hire();
+    let turn_id = shop.ask_with("Where is flour?", &history, None, None).await;
+    while hung.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shop.kill(first);
+    let _second = shop.hire();
+    for round in 1..=5 {
+        shop.answer("success", json!(format!("round {round} {}", "of bread ".repeat(80))), json!({})).await;
+    }
+    assert_eq!(shop.ended(turn_id).await, ("success".into(), json!("done")));
+    let output = shop.output(turn_id).await;
+    let summaries = output.iter().filter(|(card_type, _)| card_type == "context.compression").count();
+    assert!(summaries >= 1, "{output:?}");
+    assert_eq!(shop.verify(turn_id).await, 6);
+    assert!(shop.steps(turn_id).await.iter().any(|step| step.asked_again == Some(true)));
+}
+
+/// `provider: demo` follows the script in its profile.
+#[tokio::test]
+async fn a_newcomer_needs_no_key() {
+    let shop = Shop::new(|_: &Asked| Reply::say("nobody asks")).await;
+    shop.tool("search", json!({})).await;
+    let script =
+        json!([{ "say": "Looking.", "call": { "search": { "q": "{{query}}" } } }, { "say": "I found {{result}}." }]);
+    let llm = json!({ "provider": "demo", "model": "demo", "params": { "script": script } });
+    shop.profile("demo", json!({ "allowed_tools": ["search"], "llm_config": llm })).await;
+    let _hand = shop.hire();
+    let turn_id = shop.ask("flour").await;
+    assert_eq!(shop.answer("success", json!("a mill"), json!({})).await["arguments"], r#"{"q":"flour"}"#);
+    assert_eq!(shop.ended(turn_id).await.1, json!("I found a mill."));
+    assert_eq!((shop.server.n_asked(), shop.verify(turn_id).await), (0, 2));
+}
