@@ -49,9 +49,7 @@ pub struct Options {
     pub rounds: usize,
     /// Of bytes stored for each byte that is new, beyond an empty database.
     pub stored: Bar,
-    /// The same, beyond one in which a turn was run before.
-    pub stored_in_use: Bar,
-    /// The same where every table has its first pages already.
+    /// The same, beyond one in which a turn was run before: every table has its first pages already.
     pub stored_after: Bar,
     /// Of bytes stored per call, of the longer turn over the shorter.
     pub growth: Bar,
@@ -88,7 +86,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
         let name = format!("{calls} calls: bytes stored ÷ bytes that are new");
         let stored = median(ours.iter().map(|left| left.bytes).collect()) as f64;
         figures.push(Figure::new(&name, stored / new, "ratio", options.stored));
-        let stored = median(ours.iter().map(|left| left.bytes_in_use).collect()) as f64;
+        let stored = median(ours.iter().map(|left| left.bytes_after).collect()) as f64;
         figures.push(Figure::new(format!("{name}, after another turn"), stored / new, "ratio", options.stored_after));
     }
     let [at_few, at_many] = ours.each_ref().map(|ours| median(ours.iter().map(|left| left.bytes_per_call).collect()));
@@ -115,7 +113,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
 struct Left {
     bytes: i64,
     /// Without what a database has once any turn was run in it.
-    bytes_in_use: i64,
+    bytes_after: i64,
     /// Beyond the history and everything else that is there before the first call.
     bytes_per_call: f64,
     ms_per_step: f64,
@@ -159,7 +157,7 @@ async fn long_turn(server: &Server, calls: usize, history: usize) -> Result<Left
     }
     Ok(Left {
         bytes: grown(&empty),
-        bytes_in_use: grown(&used),
+        bytes_after: grown(&used),
         bytes_per_call: grown(&before) as f64 / calls as f64,
         ms_per_step: time.as_secs_f64() * 1_000.0 / calls as f64,
     })
@@ -305,6 +303,10 @@ impl Peer {
 fn succeed(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().context("LangGraph needs python3 with venv; --short goes without")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed, and without LangGraph there is only --short: {said}");
+    ensure!(
+        output.status.success(),
+        "{:?} failed, and without LangGraph there is only --short: {said}",
+        command.get_program()
+    );
     Ok(output.stdout)
 }

@@ -102,7 +102,6 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                     history: 200_000,
                     rounds: 3,
                     stored: Bar::AtMost(3.0),
-                    stored_in_use: Bar::AtMost(3.0),
                     stored_after: Bar::AtMost(3.0),
                     growth: Bar::AtMost(1.05),
                     with_peer: true,
