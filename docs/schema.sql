@@ -4,6 +4,8 @@ CREATE SCHEMA scheduler;
 CREATE SCHEMA state;
 CREATE DOMAIN cardbox.role AS text
 	CONSTRAINT role_check CHECK ((VALUE = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text])));
+CREATE DOMAIN resource.scope AS text
+	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text])));
 CREATE DOMAIN state.batch_status AS text
 	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
 CREATE DOMAIN state.call_status AS text
@@ -196,6 +198,9 @@ CREATE FUNCTION cardbox.refuse() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  if tg_op = 'DELETE' and tg_level = 'ROW' and to_jsonb(old) ->> 'project_id' = current_setting('waybill.deleting', true) then
+    return old;
+  end if;
   raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
     using errcode = 'WB010';
 end $$;
@@ -357,21 +362,28 @@ declare
   v_projects uuid[] := '{}';
   v_rooms    integer[] := '{}';
   v_room     integer;
+  v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
   v_kept     boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    select c.project_id into v_at
-      from state.waiting_calls c
-     where c.target = p_target and c.status = 'pending' and c.project_id > v_at
-     order by c.project_id
-     limit 1;
-    if v_at is null or v_wrapped and v_at > p_after then
+    if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
-      v_at := '00000000-0000-0000-0000-000000000000';
-      continue;
+      v_at := v_only;
+    else
+      select c.project_id into v_at
+        from state.waiting_calls c
+       where c.target = p_target and c.status = 'pending' and c.project_id > v_at
+       order by c.project_id
+       limit 1;
+      if v_at is null or v_wrapped and v_at > p_after then
+        exit when v_wrapped;
+        v_wrapped := true;
+        v_at := '00000000-0000-0000-0000-000000000000';
+        continue;
+      end if;
     end if;
     select p_in_flight_cap - count(*) into v_room
       from (select from state.waiting_calls c where c.project_id = v_at and c.status = 'processing' limit p_in_flight_cap) running;
@@ -383,7 +395,13 @@ begin
   if v_projects = '{}' then
     return;
   end if;
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+  -- Of one project it is not known yet whether there is anything. Who has nothing has no lease; who is given something has a whole one.
+  if v_only is not null and not exists (select from state.waiting_calls c
+                                         where c.target = p_target and c.project_id = v_only and c.status = 'pending') then
+    return;
+  end if;
+  if v_only is not null
+     or not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
     v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   return query
@@ -420,21 +438,28 @@ declare
   v_projects uuid[] := '{}';
   v_rooms    integer[] := '{}';
   v_room     integer;
+  v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
   v_kept     boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    select i.project_id into v_at
-      from state.agent_inbox i
-     where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
-     order by i.project_id
-     limit 1;
-    if v_at is null or v_wrapped and v_at > p_after then
+    if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
-      v_at := '00000000-0000-0000-0000-000000000000';
-      continue;
+      v_at := v_only;
+    else
+      select i.project_id into v_at
+        from state.agent_inbox i
+       where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
+       order by i.project_id
+       limit 1;
+      if v_at is null or v_wrapped and v_at > p_after then
+        exit when v_wrapped;
+        v_wrapped := true;
+        v_at := '00000000-0000-0000-0000-000000000000';
+        continue;
+      end if;
     end if;
     select p_in_flight_cap - count(*) into v_room
       from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
@@ -446,7 +471,13 @@ begin
   if v_projects = '{}' then
     return;
   end if;
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+  -- Of one project it is not known yet whether there is anything. Who has nothing has no lease; who is given something has a whole one.
+  if v_only is not null and not exists (select from state.agent_inbox i
+                                         where i.worker_target = p_target and i.project_id = v_only and i.status = 'pending') then
+    return;
+  end if;
+  if v_only is not null
+     or not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
     v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   --! claim_many.found
@@ -521,6 +552,15 @@ CREATE FUNCTION scheduler.end_worker(p_worker uuid) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   update state.worker_leases l set expires_at = '-infinity' where l.worker_id = p_worker
+$$;
+CREATE FUNCTION scheduler.find_key(p_key uuid) RETURNS TABLE(project_id uuid, slug text, name text, scope text, hash bytea)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select k.project_id, p.slug, k.name, k.scope::text, k.hash
+    from resource.api_keys k
+    join resource.projects p on p.project_id = k.project_id
+   where k.key_id = p_key and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
 $$;
 CREATE FUNCTION scheduler.find_project(wanted text) RETURNS uuid
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2770,6 +2810,30 @@ begin
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;
+CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
+    LANGUAGE sql STABLE
+    AS $$
+  select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
+         t.session_id, t.channel::text, t.parent_agent_turn_id, t.batch_id, t.task_index, t.recursion_depth,
+         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id,
+         t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+    from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
+   cross join lateral (
+         select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
+    left join resource.project_agents a on a.project_id = p_project and a.agent_id = t.agent_id
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
+    left join state.agent_state_head h
+      on h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
+    left join state.forks f on f.project_id = p_project and f.agent_turn_id = t.agent_turn_id
+   cross join lateral (
+         select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
+                coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,
+                coalesce(sum(s.output_tokens), 0)::bigint as output_tokens,
+                coalesce(sum(s.microdollars), 0)::bigint as microdollars
+           from state.agent_steps s
+          where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s
+   order by asked.n
+$$;
 CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -2795,6 +2859,23 @@ begin
   get diagnostics v_told = row_count;
   return v_told;
 end $$;
+CREATE FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  with recursive below (agent_turn_id, depth) as (
+    select t.agent_turn_id, 0 from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn
+     union all
+    select c.agent_turn_id, b.depth + 1
+      from below b
+     cross join lateral (
+           select c.agent_turn_id
+             from state.turns c
+            where c.project_id = p_project and c.parent_agent_turn_id = b.agent_turn_id
+           offset 0) c
+  )
+  select coalesce(array_agg(b.agent_turn_id order by b.depth, b.agent_turn_id), '{}')
+    from (select b.agent_turn_id, b.depth from below b limit p_most) b
+$$;
 CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$
@@ -2973,6 +3054,19 @@ CREATE TABLE state.refusals (
 )
 PARTITION BY RANGE (refusal_id);
 ALTER TABLE ONLY state.refusals FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.api_keys (
+    project_id uuid NOT NULL,
+    key_id uuid NOT NULL,
+    name text NOT NULL,
+    scope resource.scope NOT NULL,
+    hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    CONSTRAINT api_keys_hash_check CHECK ((octet_length(hash) = 32)),
+    CONSTRAINT api_keys_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
+);
+ALTER TABLE ONLY resource.api_keys FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.plans (
     project_id uuid NOT NULL,
     name text NOT NULL,
@@ -3077,6 +3171,18 @@ CREATE TABLE state.agent_state_head (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02');
 ALTER TABLE ONLY state.agent_state_head FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.audit (
+    project_id uuid NOT NULL,
+    audit_id uuid NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    detail jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT audit_action_check CHECK ((action <> ''::text)),
+    CONSTRAINT audit_actor_check CHECK ((actor <> ''::text))
+);
+ALTER TABLE ONLY state.audit FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.blackboards (
     project_id uuid NOT NULL,
     session_id uuid NOT NULL,
@@ -3099,6 +3205,16 @@ CREATE TABLE state.budgets (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.budgets FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.forks (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    source_turn_id uuid NOT NULL,
+    source_step_id uuid,
+    live_tools boolean NOT NULL,
+    change jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+ALTER TABLE ONLY state.forks FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.grants (
     project_id uuid NOT NULL,
     grant_id uuid NOT NULL,
@@ -3308,6 +3424,8 @@ ALTER TABLE ONLY cardbox.cards
     ADD CONSTRAINT cards_pkey PRIMARY KEY (project_id, card_id);
 ALTER TABLE ONLY cardbox.erasures
     ADD CONSTRAINT erasures_pkey PRIMARY KEY (project_id, card_id);
+ALTER TABLE ONLY resource.api_keys
+    ADD CONSTRAINT api_keys_pkey PRIMARY KEY (project_id, key_id);
 ALTER TABLE ONLY resource.plans
     ADD CONSTRAINT plans_pkey PRIMARY KEY (project_id, name, version);
 ALTER TABLE ONLY resource.profiles
@@ -3326,12 +3444,16 @@ ALTER TABLE ONLY state.agent_state_head
     ADD CONSTRAINT agent_state_head_pkey PRIMARY KEY (project_id, agent_id);
 ALTER TABLE ONLY state.agent_steps
     ADD CONSTRAINT agent_steps_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (project_id, audit_id);
 ALTER TABLE ONLY state.blackboards
     ADD CONSTRAINT blackboards_pkey PRIMARY KEY (project_id, session_id);
 ALTER TABLE ONLY state.budgets
     ADD CONSTRAINT budgets_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.execution_edges
     ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
+ALTER TABLE ONLY state.forks
+    ADD CONSTRAINT forks_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.grants
     ADD CONSTRAINT grants_pkey PRIMARY KEY (project_id, grant_id);
 ALTER TABLE ONLY state.handovers
@@ -3372,6 +3494,8 @@ CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, proj
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
 CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
+CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
+CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id) WHERE (revoked_at IS NULL);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
@@ -3380,6 +3504,7 @@ CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE ((s
 CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id);
 CREATE INDEX calls_ready ON state.waiting_calls USING btree (target, project_id, call_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX forks_by_source ON state.forks USING btree (source_turn_id, project_id);
 CREATE INDEX granted ON state.grants USING btree (agent_id, box_id) WHERE (revoked_at IS NULL);
 CREATE INDEX grants_of_box ON state.grants USING btree (box_id, project_id);
 CREATE INDEX handed ON state.handovers USING btree (agent_id, source_box_id, upto) WHERE (source_box_id IS NOT NULL);
@@ -3394,6 +3519,7 @@ CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
+CREATE INDEX turns_by_parent ON state.turns USING btree (parent_agent_turn_id, project_id) WHERE (parent_agent_turn_id IS NOT NULL);
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
@@ -3405,8 +3531,11 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXEC
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
+CREATE TRIGGER once BEFORE UPDATE ON resource.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a key that was revoked stays revoked');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.audit FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was done is on record');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.forks FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was changed is on record');
 CREATE TRIGGER keep BEFORE DELETE ON state.grants FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a grant is on record');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.handovers FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a handover is on record');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
@@ -3423,8 +3552,10 @@ CREATE POLICY project ON cardbox.box_entries USING ((project_id = (current_setti
 CREATE POLICY project ON cardbox.boxes USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.cards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.erasures USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+ALTER TABLE resource.api_keys ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.profiles ENABLE ROW LEVEL SECURITY;
+CREATE POLICY project ON resource.api_keys USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.plans USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.profiles USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -3432,15 +3563,18 @@ CREATE POLICY project ON resource.projects USING ((project_id = (current_setting
 CREATE POLICY project ON resource.tools USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
+CREATE POLICY scheduler ON resource.api_keys FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.project_agents FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE resource.tools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.audit ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.blackboards ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.budgets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.forks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.grants ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.handovers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
@@ -3453,9 +3587,11 @@ ALTER TABLE state.pmo_batches ENABLE ROW LEVEL SECURITY;
 CREATE POLICY project ON state.agent_inbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.agent_state_head USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.agent_steps USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.audit USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.blackboards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.budgets USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.forks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.grants USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.handovers USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -3527,6 +3663,8 @@ REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) 
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.end_worker(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.end_worker(p_worker uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.find_key(p_key uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.find_key(p_key uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.forget_keys(p_most integer) FROM PUBLIC;
@@ -3643,11 +3781,15 @@ REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_e
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_service;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_service;
@@ -3695,6 +3837,16 @@ GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.patches TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.refusals TO waybill_service;
+GRANT SELECT,INSERT ON TABLE resource.api_keys TO waybill_service;
+GRANT SELECT(project_id) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT(key_id) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT(name) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT(scope) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT(hash) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT UPDATE(expires_at) ON TABLE resource.api_keys TO waybill_service;
+GRANT SELECT(expires_at) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT UPDATE(revoked_at) ON TABLE resource.api_keys TO waybill_service;
+GRANT SELECT(revoked_at) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE resource.plans TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.profiles TO waybill_service;
@@ -3743,12 +3895,14 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_ser
 GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(claim_token) ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.audit TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.forks TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_service;
 GRANT UPDATE(revoked_at) ON TABLE state.grants TO waybill_service;
 GRANT UPDATE(revoked_by) ON TABLE state.grants TO waybill_service;

@@ -8,6 +8,7 @@ use std::{fmt, str::FromStr};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
+use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 
 use crate::{
     id::{CardId, StepId, ToolCallId, TraceId},
@@ -91,7 +92,7 @@ impl fmt::Display for CardType {
 }
 
 /// The role a model sees. The only authority for it; `author_id` is for the audit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -113,14 +114,16 @@ impl Role {
 }
 
 /// Everything about a card that is not what it says. Trace fields and `extra` are not hashed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Metadata {
     #[serde(rename = "type")]
+    #[schema(value_type = String)]
     pub card_type: CardType,
     pub role: Role,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub trace_id: Option<TraceId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<StepId>,
@@ -145,7 +148,7 @@ impl Metadata {
 }
 
 /// One tool call of an assistant card. `arguments` is the model's own text, byte for byte.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
     pub tool_call_id: ToolCallId,
     pub tool_name: String,
@@ -483,6 +486,37 @@ pub enum Reading {
     Live(Box<Card>),
     Gone(Tombstone),
 }
+
+impl utoipa::PartialSchema for Reading {
+    fn schema() -> RefOr<Schema> {
+        let string = || ObjectBuilder::new().schema_type(Type::String);
+        let time = || string().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
+        let words = |words: &[&str]| string().enum_values(Some(words.iter().copied()));
+        ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .description(Some("A card (`state: live`), or what is left of it (`state: gone`)."))
+            .property("state", words(&["live", "gone"]))
+            .required("state")
+            .property("card_id", CardId::schema())
+            .required("card_id")
+            .property("hash", string())
+            .required("hash")
+            .property("content", serde_json::Value::schema())
+            .property("metadata", Metadata::schema())
+            .property("tool_calls", Vec::<ToolCall>::schema())
+            .property("tool_call_id", ToolCallId::schema())
+            .property("n_tokens", i32::schema())
+            .property("ttl_seconds", i32::schema())
+            .property("expires_at", time())
+            .property("created_at", time())
+            .property("gone_at", time())
+            .property("why", words(&["expired", "deleted", "erased"]))
+            .property("reason", string())
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for Reading {}
 
 impl Reading {
     pub fn card_id(&self) -> CardId {

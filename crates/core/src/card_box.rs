@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Positions `from ..= upto` of a box, counted from 1. Empty when `upto < from`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Span {
     pub box_id: BoxId,
     pub from: i64,
@@ -30,14 +30,14 @@ impl Span {
 }
 
 /// Where a card itself stands: the box it was put into, not one that holds it by range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Origin {
     pub box_id: BoxId,
     pub seq: i64,
 }
 
 /// A card as it was read from a box.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Placed {
     /// Its position in the box that was read.
     pub place: i64,

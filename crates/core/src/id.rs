@@ -6,6 +6,7 @@ use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 use uuid::Uuid;
 
 /// The text was not an id of this kind.
@@ -41,7 +42,31 @@ macro_rules! uuid_ids {
             pub const fn nil() -> Self {
                 Self(Uuid::nil())
             }
+
+            /// After every id that is minted: where a walk back over all of them begins.
+            pub const fn max() -> Self {
+                Self(Uuid::max())
+            }
+
+            /// For a name that somebody else chose: a hash of it.
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+            }
+
+            /// The id as 32 hex digits.
+            pub fn simple(&self) -> String {
+                self.0.simple().to_string()
+            }
         }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let uuid = SchemaFormat::KnownFormat(KnownFormat::Uuid);
+                ObjectBuilder::new().schema_type(Type::String).format(Some(uuid)).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,6 +119,10 @@ uuid_ids! {
     GrantId "grant",
     /// One right that somebody claimed and did not have.
     RefusalId "refusal",
+    /// One key of the API.
+    KeyId "key",
+    /// One thing that was managed, on record.
+    AuditId "audit",
 }
 
 /// The text cannot be a token of a subject.
@@ -117,6 +146,14 @@ macro_rules! tokens {
                 &self.0
             }
         }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[a-z0-9][a-z0-9_-]{0,62}$")).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

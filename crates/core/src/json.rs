@@ -35,9 +35,7 @@ pub enum Error {
     Syntax(#[from] serde_json::Error),
     #[error("the number {number} at {at} would be rounded: send it as a string, or within ±(2^53−1) and 17 digits")]
     Rounded { number: String, at: String },
-    #[error(
-        "the text at {at} holds U+0000 or a stray `␛`: bring outside text in through `json::text` or `json::parse`"
-    )]
+    #[error("the text at {at} holds U+0000 or a stray `␛`: it cannot be stored as it is")]
     Unescaped { at: String },
     #[error("the value at {at} is nested more than {MAX_DEPTH} levels deep")]
     Deep { at: String },

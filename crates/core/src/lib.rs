@@ -17,6 +17,7 @@ pub mod turn;
 pub mod template;
 
 pub mod handover;
+pub mod key;
 pub mod resource;
 
 pub mod bus;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{AgentId, ProjectId, TurnId};
 
 /// What an agent is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -36,7 +36,7 @@ impl Status {
 }
 
 /// How a turn ends. Each of them has a deliverable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum End {
@@ -58,7 +58,7 @@ impl End {
 }
 
 /// Why a worker is given a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "snake_case"))]
 #[serde(rename_all = "snake_case")]
 pub enum MessageType {
@@ -69,19 +69,19 @@ pub enum MessageType {
 }
 
 /// Counts the owners an agent has had. A write that carries an old epoch must fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 #[serde(transparent)]
 pub struct TurnEpoch(i64);
 
 /// Counts the claims of an agent's turns, or of a call. Two claims are never under one token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 #[serde(transparent)]
 pub struct ClaimToken(i64);
 
 /// The right to act on one turn: whose, which, at which epoch, under which claim.
-/// Only a row just read or written yields one.
+/// Comes from a row just read or written, or from whoever was given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::FromRow))]
 pub struct Fence {
@@ -93,6 +93,17 @@ pub struct Fence {
 }
 
 impl Fence {
+    /// As a worker says that it was given it. Whether that is so, the kernel finds out.
+    pub fn claimed(
+        project_id: ProjectId,
+        agent_id: AgentId,
+        agent_turn_id: TurnId,
+        turn_epoch: TurnEpoch,
+        claim_token: ClaimToken,
+    ) -> Fence {
+        Fence { project_id, agent_id, agent_turn_id, turn_epoch, claim_token }
+    }
+
     pub fn project_id(&self) -> ProjectId {
         self.project_id
     }
@@ -121,19 +132,23 @@ impl fmt::Display for Fence {
 }
 
 /// What a turn may spend, itself and through everybody it hands work to. None: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2147483647)]
     pub steps: Option<u32>,
     /// Read and written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2147483647)]
     pub tokens: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2147483647)]
     pub microdollars: Option<u32>,
     /// From when it was dispatched, waiting and all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2147483647)]
     pub seconds: Option<u32>,
 }
 
@@ -144,7 +159,7 @@ impl Limits {
 }
 
 /// What a turn may still spend. Below zero: its last step went over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Budget {
     pub steps: Option<i64>,
     pub tokens: Option<i64>,
@@ -167,7 +182,7 @@ impl Budget {
 }
 
 /// What a model call used (WK-5).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Usage {
     pub provider: String,
     pub model: String,

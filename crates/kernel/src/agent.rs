@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What an agent is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Head {
     pub status: Status,
     pub active_agent_turn_id: Option<TurnId>,
@@ -110,7 +110,8 @@ pub async fn provision(
 }
 
 /// Who is on the roster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
+#[schema(as = Agent)]
 pub struct Listed {
     pub agent_id: AgentId,
     pub profile_name: Option<Name>,

@@ -295,7 +295,7 @@ pub async fn undispatched(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Ve
 }
 
 /// A batch of a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Batch {
     pub batch_id: BatchId,
     pub tool_call_id: ToolCallId,
@@ -325,6 +325,53 @@ pub async fn of_call(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<
     .fetch_all(&mut **work)
     .await?;
     Ok(batches)
+}
+
+/// One batch, if there is one.
+pub async fn find(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Option<Batch>, Error> {
+    let project_id = work.project_id();
+    let batch = sqlx::query_as(
+        "select b.batch_id, b.tool_call_id, b.stage, b.status::text, b.n_tasks, b.results_box_id, b.created_at, b.closed_at,
+                (select count(*)::int from state.pmo_batch_tasks k
+                  where k.project_id = $1 and k.batch_id = $2 and k.status not in ('success', 'open')) as n_failed
+           from state.pmo_batches b
+          where b.project_id = $1 and b.batch_id = $2",
+    )
+    .bind(project_id)
+    .bind(batch_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(batch)
+}
+
+/// One task of a batch, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct TaskShown {
+    pub task_index: i32,
+    pub agent_id: AgentId,
+    pub agent_turn_id: TurnId,
+    pub status: String,
+    pub deliverable_card_id: Option<CardId>,
+    pub error: Option<String>,
+}
+
+/// The tasks of a batch after one of them, in their order.
+pub async fn tasks(work: &mut UnitOfWork, batch_id: BatchId, after: i32, most: i64) -> Result<Vec<TaskShown>, Error> {
+    let project_id = work.project_id();
+    let tasks = sqlx::query_as(
+        "select task_index, agent_id, agent_turn_id, status::text, deliverable_card_id, error
+           from state.pmo_batch_tasks
+          where project_id = $1 and batch_id = $2 and task_index > $3
+          order by task_index
+          limit $4",
+    )
+    .bind(project_id)
+    .bind(batch_id)
+    .bind(after)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(tasks)
 }
 
 /// What the tasks of a batch delivered, in task order.

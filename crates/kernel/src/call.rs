@@ -1,7 +1,7 @@
 //! Commands: the calls that turns wait for, claimed by whoever answers them (L0-13).
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, Row, types::Json};
+use sqlx::{FromRow, PgExecutor, Row, types::Json};
 use waybill_core::{
     bus::Door,
     card::{CallContent, Draft, NewCard},
@@ -34,6 +34,15 @@ pub struct ClaimedCall {
 
 /// Claims up to `most` calls, as turns are claimed.
 pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
+    claim_with(kernel.pool(), claiming).await
+}
+
+/// Claims calls of the unit of work's own project, and of no other.
+pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
+    claim_with(&mut **work, claiming).await
+}
+
+async fn claim_with<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
     let claimed: Vec<ClaimedCall> = sqlx::query_as("select * from scheduler.claim_calls($1, $2, $3, $4, $5, $6)")
         .bind(claiming.worker_id)
         .bind(&claiming.target)
@@ -41,7 +50,7 @@ pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<Claim
         .bind(claiming.most.max(1))
         .bind(claiming.in_flight_cap.max(1))
         .bind(interval(claiming.lease))
-        .fetch_all(kernel.pool())
+        .fetch_all(executor)
         .await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.project_id;

@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 /// A box without its cards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct CardBox {
     pub box_id: BoxId,
     pub length: i64,

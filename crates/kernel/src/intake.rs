@@ -557,7 +557,7 @@ where
 }
 
 /// Between half of it and all of it, so that many do not ask at once.
-fn jittered(most: Duration) -> Duration {
+pub fn jittered(most: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
     most.mul_f64(0.5 + random / 2.0)
 }

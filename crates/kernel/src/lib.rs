@@ -18,6 +18,7 @@ pub mod blackboard;
 pub mod receipt;
 
 pub mod agent;
+pub mod fork;
 pub mod grant;
 pub mod handover;
 
@@ -32,6 +33,8 @@ pub mod idempotency;
 pub mod quarantine;
 pub mod sweep;
 
+pub mod audit;
+pub mod key;
 pub mod project;
 pub mod resource;
 

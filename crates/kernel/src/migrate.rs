@@ -13,17 +13,18 @@ use sqlx::{
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
     (4, "state", include_str!("../migrations/0004_state.sql")),
     (5, "registry", include_str!("../migrations/0005_registry.sql")),
     (6, "handover", include_str!("../migrations/0006_handover.sql")),
+    (7, "keys", include_str!("../migrations/0007_keys.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 18] = [
+pub const FUNCTIONS: [&str; 20] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
     include_str!("outbox.sql"),
@@ -40,6 +41,8 @@ pub const FUNCTIONS: [&str; 18] = [
     include_str!("turn/reclaim.sql"),
     include_str!("call.sql"),
     include_str!("lease.sql"),
+    include_str!("key.sql"),
+    include_str!("turn/look.sql"),
     include_str!("sweep.sql"),
     include_str!("grants.sql"),
 ];

@@ -1,5 +1,8 @@
 //! Projects: the tenants. The name people use is a slug; everything else carries the id.
 
+use std::collections::BTreeMap;
+
+use sqlx::{AssertSqlSafe, PgConnection};
 use waybill_core::id::ProjectId;
 
 use crate::work::{Kernel, UnitOfWork};
@@ -17,7 +20,7 @@ pub enum Error {
 }
 
 /// A project as lists show it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Project {
     pub project_id: ProjectId,
     pub slug: String,
@@ -46,6 +49,13 @@ pub async fn find(kernel: &Kernel, slug: &str) -> Result<ProjectId, Error> {
     found.ok_or_else(|| Error::NotFound(slug.to_owned()))
 }
 
+/// The slug behind an id; none: there is no such project.
+pub async fn slug(kernel: &Kernel, project_id: ProjectId) -> Result<Option<String>, Error> {
+    let mut work = kernel.begin(project_id).await?;
+    let slug = sqlx::query_scalar("select slug from resource.projects where project_id = $1").bind(project_id);
+    Ok(slug.fetch_optional(&mut *work).await?)
+}
+
 /// Projects in the order of their slugs. Crosses projects, through the scheduler's function.
 pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project>, Error> {
     let listed = sqlx::query_as("select project_id, slug from scheduler.list_projects($1, $2)")
@@ -54,4 +64,51 @@ pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project
         .fetch_all(kernel.pool())
         .await?;
     Ok(listed)
+}
+
+/// Rows that are deleted at a time.
+const PORTION: i64 = 5_000;
+
+/// Deletes a project with all it has, for good, as the owner of the schema. Says how many rows of which table. Whoever still works on it finds
+/// that it is gone; what they write meanwhile goes too.
+pub async fn delete(
+    owner: &mut PgConnection,
+    project_id: ProjectId,
+    mut progress: impl FnMut(&str, u64),
+) -> Result<BTreeMap<String, u64>, Error> {
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text
+           from pg_class c
+           join pg_attribute a on a.attrelid = c.oid and a.attname = 'project_id'
+          where c.relkind = 'r' and c.relnamespace = any (array['cardbox', 'resource', 'state', 'parts']::regnamespace[])
+          order by c.oid = 'resource.projects'::regclass, c.oid::regclass::text <> 'resource.api_keys', 1",
+    )
+    .fetch_all(&mut *owner)
+    .await?;
+    let mut deleted: BTreeMap<String, u64> = BTreeMap::new();
+    loop {
+        let mut found = false;
+        for table in &tables {
+            loop {
+                // Names come from the catalogue, and the id prints as hex digits and dashes.
+                let sql = format!(
+                    "set local waybill.project = '{project_id}'; set local waybill.deleting = '{project_id}';
+                     delete from {table} where ctid = any (array(select ctid from {table} where project_id = '{project_id}' limit {PORTION}))"
+                );
+                let n = sqlx::raw_sql(AssertSqlSafe(format!("begin; {sql}; commit")))
+                    .execute(&mut *owner)
+                    .await?
+                    .rows_affected();
+                if n == 0 {
+                    break;
+                }
+                found = true;
+                progress(table, n);
+                *deleted.entry(table.clone()).or_default() += n;
+            }
+        }
+        if !found {
+            return Ok(deleted);
+        }
+    }
 }

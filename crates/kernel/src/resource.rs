@@ -41,7 +41,7 @@ pub enum Error {
 }
 
 /// What a manifest is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     Tool,
@@ -77,7 +77,7 @@ impl std::fmt::Display for Kind {
 }
 
 /// What applying did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     Created,
@@ -85,7 +85,7 @@ pub enum Change {
     Unchanged,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Applied {
     pub kind: Kind,
     pub name: Name,
@@ -286,7 +286,8 @@ async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Err
 }
 
 /// A name, and what it stands for now.
-#[derive(Clone, Debug, Serialize, FromRow)]
+#[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = Resource)]
 pub struct Listed {
     pub kind: String,
     pub name: Name,

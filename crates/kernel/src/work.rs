@@ -35,6 +35,9 @@ impl Config {
     }
 }
 
+/// What the driver says, for whoever passes it on.
+pub type DbError = sqlx::Error;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the database URL cannot be read: expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
@@ -108,6 +111,15 @@ impl Kernel {
         let mut work =
             UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
         sqlx::raw_sql(AssertSqlSafe(begin(project_id))).execute(&mut *work).await?;
+        Ok(work)
+    }
+
+    /// Opens a transaction that sees one project and whose statements ask for another: so that a test can see that the database alone keeps
+    /// projects apart.
+    #[doc(hidden)]
+    pub async fn begin_mistaken(&self, project_id: ProjectId, asked: ProjectId) -> sqlx::Result<UnitOfWork> {
+        let mut work = self.begin(project_id).await?;
+        work.project_id = asked;
         Ok(work)
     }
 

@@ -12,5 +12,6 @@ pub mod bench;
 pub mod storm;
 
 pub mod team;
+pub mod walls;
 
 pub mod model;

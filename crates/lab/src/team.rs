@@ -378,7 +378,8 @@ impl House {
         let mut n_broken = 0;
         let mut written = HashMap::new();
         for (turn_id, step_id, hash, at) in &receipts {
-            let rendered = replay::replay(&self.kernel, self.project_id, *turn_id, Some(*step_id)).await;
+            let rendered =
+                replay::replay(&mut self.kernel.begin(self.project_id).await?, *turn_id, Some(*step_id)).await;
             n_broken += usize::from(rendered.is_err());
             let is_of = |key: &&String| key.contains(&turn_id.to_string()) && key.ends_with(hash.as_str());
             let keys = entries.iter().filter_map(|entry| entry.key.as_ref()).filter(is_of);

@@ -29,6 +29,8 @@ pub struct Launch {
     pub channel: Option<Channel>,
     /// Instead of what the profile says.
     pub limits: Option<Limits>,
+    /// Whoever follows it is told what its agent does.
+    pub emit_state_event: bool,
 }
 
 impl Launch {
@@ -41,6 +43,7 @@ impl Launch {
             session_id: None,
             channel: None,
             limits: None,
+            emit_state_event: false,
         }
     }
 }
@@ -77,6 +80,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, 
         query_card_ids: packed.query_card_ids,
         session_id: launch.session_id,
         channel: launch.channel.clone(),
+        emit_state_event: launch.emit_state_event,
         limits: launch.limits.or(target.limits).filter(|limits| !limits.is_none()),
         ..DispatchRequest::new(agent_id, packed.context_box_id)
     };

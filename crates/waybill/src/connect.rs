@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use waybill_bus::nats::Nats;
-use waybill_core::id::ProjectId;
+use waybill_core::{id::ProjectId, key::ApiKey};
 use waybill_kernel::{
     project,
     work::{Config, Kernel, UnitOfWork},
@@ -72,11 +72,24 @@ pub(crate) struct Owner {
     pub(crate) owner_url: SecretString,
 }
 
+/// A new key.
+pub(crate) fn mint(env: &str) -> Result<ApiKey> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).context("the system has no random numbers")?;
+    Ok(ApiKey::mint(env, secret))
+}
+
+/// Who does this, for the audit.
+pub(crate) fn actor() -> String {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".to_owned());
+    format!("cli:{name}")
+}
+
 /// A project, and the way there.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// Slug or id.
-    #[arg(long)]
+    #[arg(long, env = "WAYBILL_PROJECT")]
     project: String,
     #[command(flatten)]
     service: Service,

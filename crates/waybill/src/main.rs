@@ -1,19 +1,22 @@
 //! `waybill`: one binary. Reads arguments and environment, wires the parts, prints for people or as JSON.
 
 mod command;
+mod config;
 mod connect;
 mod figures;
 mod output;
+mod tree;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use command::{
-    admin, agent, apply, bench, card, chaos, context, doctor, grant, lab, lint, migrate, orchestrator, project,
-    resource, turn, worker,
+    admin, agent, apply, bench, card, chaos, context, dev, doctor, fork, grant, keys, lab, lint, look, migrate,
+    orchestrator, project, replay, resource, run, serve, turn, worker,
 };
+use config::File;
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -27,6 +30,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Everything, in one command: a private database, the API, the orchestrator, a worker, and a team to try.
+    Dev(dev::Arguments),
+    /// Have something done, and wait for it.
+    Run(run::Arguments),
+    /// Serve the HTTP API.
+    Serve(serve::Arguments),
     /// Bring the database schema up to date.
     Migrate(migrate::Arguments),
     /// Check that the database is safe to serve from. Exits with 1 if it is not.
@@ -48,6 +57,24 @@ enum Command {
     /// Look at cards, who could see them, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
+    /// Look at a box and the cards it holds.
+    #[command(subcommand)]
+    Box(look::CardBox),
+    /// Look at a fork of many children.
+    #[command(subcommand)]
+    Batch(look::Batch),
+    /// Do a recorded turn again from a model call on, with a card, the profile or the model changed, several times; and compare.
+    Fork(fork::Arguments),
+    /// Render every model call of a run again, and verify that it is the same, byte for byte. Exits with 1 where one is not.
+    Replay(replay::Arguments),
+    /// Who may use the API of a project, and for what.
+    #[command(subcommand)]
+    Keys(keys::Command),
+    /// What was managed, and by whom, the newest first.
+    Audit(look::Audit),
+    /// Settings: where each value comes from.
+    #[command(subcommand)]
+    Config(command::config::Command),
     /// What a model saw: every call of a turn, rendered again, verified and compared.
     #[command(subcommand)]
     Context(context::Command),
@@ -81,7 +108,15 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let prepared = File::find().and_then(|file| Ok((file.apply(Cli::command())?, file)));
+    let (command, file) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            output::error(&error, std::env::args().any(|argument| argument == "--json"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     // One crypto provider for every TLS connection; a second call would find it installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let filter = EnvFilter::try_from_env("WAYBILL_LOG")
@@ -89,6 +124,16 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let json = cli.json;
     let outcome = match cli.command {
+        Command::Dev(arguments) => dev::run(arguments).await,
+        Command::Run(arguments) => run::run(arguments, json).await,
+        Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Box(command) => look::card_box(command, json).await,
+        Command::Batch(command) => look::batch(command, json).await,
+        Command::Fork(arguments) => fork::run(arguments, json).await,
+        Command::Replay(arguments) => replay::run(arguments, json).await,
+        Command::Keys(command) => keys::run(command, json).await,
+        Command::Audit(arguments) => look::audit(arguments, json).await,
+        Command::Config(command) => command::config::run(command, &Cli::command(), &file, json),
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
         Command::Project(command) => project::run(command, json).await,
@@ -115,4 +160,33 @@ async fn main() -> ExitCode {
         output::error(&error, json);
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command says what it does, and every argument what it is for.
+    #[test]
+    fn every_command_explains_itself() {
+        fn check(command: &clap::Command, path: &str, silent: &mut Vec<String>) -> usize {
+            let path = format!("{path} {}", command.get_name());
+            if command.get_about().is_none() {
+                silent.push(path.clone());
+            }
+            // What names its own type needs no more words.
+            let obvious = ["most", "reason", "agent", "turn"];
+            let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional());
+            let arguments =
+                arguments.filter(|arg| arg.get_help().is_none() && !obvious.contains(&arg.get_id().as_str()));
+            silent.extend(arguments.map(|arg| format!("{path} --{}", arg.get_id())));
+            let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+            1 + subcommands.map(|subcommand| check(subcommand, &path, silent)).sum::<usize>()
+        }
+        let (mut command, mut silent) = (Cli::command(), Vec::new());
+        command.build();
+        let n = check(&command, "", &mut silent);
+        assert_eq!(silent, Vec::<String>::new());
+        assert!(n > 60, "{n}");
+    }
 }

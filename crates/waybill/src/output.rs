@@ -19,6 +19,16 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Ite
     println!("{table}");
 }
 
+/// So much of a text, on one line.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut short: String = line.chars().take(most).collect();
+    if short.len() < line.len() {
+        short.push('…');
+    }
+    short
+}
+
 /// What went wrong, and why, each cause once.
 pub(crate) fn error(error: &anyhow::Error, as_json: bool) {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();

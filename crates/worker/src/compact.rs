@@ -31,7 +31,7 @@ use waybill_kernel::{
     work::{self, Kernel},
 };
 
-use crate::{gather::Gathered, turn::until_known};
+use crate::{gather::Gathered, write};
 
 /// Fewer words, and what they cost where a model was asked.
 #[derive(Clone, Debug, Default)]
@@ -162,13 +162,7 @@ async fn write_to_turn(
     usage: Option<Usage>,
 ) -> Result<Stepped, Error> {
     let step = step(vec![card.clone()], usage);
-    let stepped = until_known(|| {
-        Box::pin(async {
-            let mut alone = kernel.alone(fence.project_id()).await?;
-            turn::step(&mut alone, fence, &step).await
-        })
-    })
-    .await?;
+    let stepped = write::step(kernel, fence, &step).await?;
     gathered.wrote([card]);
     Ok(stepped)
 }
@@ -186,21 +180,7 @@ async fn write_to_session(
     };
     let patch = Patch::default().compression(card.clone(), gathered.compression_card_id, messages_box_id);
     let step = step(Vec::new(), usage);
-    let fence = &claimed.fence;
-    let written = until_known(|| {
-        Box::pin(async {
-            let mut work = kernel.begin(fence.project_id()).await?;
-            let stepped = turn::step(&mut work, fence, &step).await?;
-            match blackboard::patch(&mut work, session_id, step.step_id, &patch).await {
-                Ok(_) => {}
-                Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
-                Err(other) => return Ok(Err(other)),
-            }
-            work.commit().await?;
-            Ok(Ok(stepped))
-        })
-    })
-    .await?;
+    let written = write::step_and_patch(kernel, &claimed.fence, &step, session_id, &patch).await?;
     match written {
         Ok(stepped) => {
             gathered.compression_card_id = Some(card.card_id());

@@ -18,6 +18,7 @@ use waybill_core::{
 use waybill_kernel::{
     card,
     card_box::{self, Beside, Pointers, Window},
+    fork::Fork,
     receipt,
     turn::{self, Claimed},
     work::{self, Kernel, UnitOfWork},
@@ -37,6 +38,8 @@ pub struct Setting {
     pub policy: Policy,
     /// So many cards at the beginning of the context box are always shown.
     pub n_pinned: i64,
+    /// Where it does another turn again.
+    pub fork: Option<Fork>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +79,6 @@ pub struct Gathered {
     pub compression_card_id: Option<CardId>,
     /// The session's todo list.
     pub todo: Option<Card>,
-    /// What the session's blackboard names as its todo list, also where that card is gone.
-    pub todo_card_id: Option<CardId>,
     /// What the deliverable must have.
     pub result_fields: Vec<Field>,
     parent_agent_id: Option<AgentId>,
@@ -93,20 +94,34 @@ pub async fn gather(
     claimed: &Claimed,
     setting: &Setting,
     collector: &Collector,
-    mut before: Option<Gathered>,
+    before: Option<Gathered>,
 ) -> Result<Gathered, Error> {
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
     let holds = match &before {
         Some(before) => card_box::still_holds(&mut work, before.hydrated_at, before.pointers).await?,
         None => None,
     };
-    if let (Some(mut gathered), Some(as_of)) = (before.take_if(|_| holds.is_some()), holds) {
-        drop(work);
-        gathered.materials.read_at = as_of;
-        gathered.collect(kernel, claimed, setting, collector, When::EveryStep).await?;
-        gathered.materials.allow(&setting.audience);
-        return Ok(gathered);
-    }
+    let (mut gathered, when) = match (before, holds) {
+        (Some(mut before), Some(as_of)) => {
+            before.materials.read_at = as_of;
+            (before, When::EveryStep)
+        }
+        (before, _) => read(&mut work, claimed, setting, collector, before).await?,
+    };
+    drop(work); // nothing was written, and the sources may take their time
+    gathered.collect(kernel, claimed, setting, collector, when).await?;
+    gathered.materials.allow(&setting.audience);
+    Ok(gathered)
+}
+
+/// Reads the boxes, and says which sources are to be asked.
+async fn read(
+    work: &mut UnitOfWork,
+    claimed: &Claimed,
+    setting: &Setting,
+    collector: &Collector,
+    before: Option<Gathered>,
+) -> Result<(Gathered, When), Error> {
     let window = Window { pinned: setting.n_pinned, budget: setting.policy.budget, as_of: None };
     let beside = Beside {
         output_box_id: Some(claimed.output_box_id),
@@ -114,22 +129,20 @@ pub async fn gather(
         session_id: claimed.session_id,
     };
     let context_box_id = claimed.context_box_id;
-    let (context, mut beside) = card_box::hydrate_beside(&mut work, context_box_id, None, window, &beside).await?;
+    let (context, mut beside) = card_box::hydrate_beside(work, context_box_id, None, window, &beside).await?;
     let before = match before {
         Some(before) => Some(Before::of(before.materials)),
-        None if beside.output.is_empty() => None,
-        None => collected_before(&mut work, claimed).await?,
+        None if beside.output.is_empty() && setting.fork.is_none() => None,
+        None => collected_before(work, claimed, setting.fork.as_ref()).await?,
     };
-    drop(work); // nothing was written, and the sources may take their time
     let query = live(&claimed.query_card_ids, std::mem::take(&mut beside.cards)).map_err(Error::QueryGone)?;
     let length = beside.output.last().map_or(0, |last| last.place);
     let shows_summary = setting.audience.sees(&BlockKey::Compression);
     let compression_card_id = beside.compression.as_ref().map(Reading::card_id);
-    let todo_card_id = beside.todo.as_ref().map(Reading::card_id);
     let pointers = claimed.session_id.zip(beside.messages_box_id).map(|(session_id, messages_box_id)| Pointers {
         session_id,
         messages_box_id,
-        todo_card_id,
+        todo_card_id: beside.todo.as_ref().map(Reading::card_id),
         compression_card_id,
     });
     let parent_agent_id = parent(&context.cards, context_box_id);
@@ -154,20 +167,17 @@ pub async fn gather(
         left_out: Vec::new(),
         read_at: context.as_of,
     };
-    let mut gathered = Gathered {
+    let gathered = Gathered {
         materials,
         messages_box_id: beside.messages_box_id.filter(|_| shows_summary),
         compression_card_id,
         todo: beside.todo.and_then(Reading::into_live),
-        todo_card_id,
         result_fields,
         parent_agent_id,
         hydrated_at: context.as_of,
         pointers,
     };
-    gathered.collect(kernel, claimed, setting, collector, when).await?;
-    gathered.materials.allow(&setting.audience);
-    Ok(gathered)
+    Ok((gathered, when))
 }
 
 /// What stays the same from call to call of a turn.
@@ -191,8 +201,19 @@ impl Before {
 }
 
 /// What the turn was shown before, whoever ran it: collected once per turn (CX-3). None where no receipt says so.
-async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Option<Before>, Error> {
-    let Some(last) = receipt::find(work, claimed.fence.agent_turn_id(), None).await? else { return Ok(None) };
+async fn collected_before(
+    work: &mut UnitOfWork,
+    claimed: &Claimed,
+    fork: Option<&Fork>,
+) -> Result<Option<Before>, Error> {
+    let own = receipt::find(work, claimed.fence.agent_turn_id(), None).await?;
+    let last = match (own, fork) {
+        (None, Some(fork)) if fork.is_same_profile() => {
+            receipt::find(work, fork.source_turn_id, fork.source_step_id).await?
+        }
+        (own, _) => own,
+    };
+    let Some(last) = last else { return Ok(None) };
     let Ok(receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
     let blocks: Vec<_> = receipt.blocks.into_iter().filter(|block| !block.every_step).collect();
     let named = [receipt.system_prompt_card_id, receipt.tools_card_id];
@@ -208,6 +229,11 @@ async fn collected_before(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Op
 }
 
 impl Gathered {
+    /// What the session's blackboard names as its todo list, also where that card is gone.
+    pub fn todo_card_id(&self) -> Option<CardId> {
+        self.pointers.and_then(|pointers| pointers.todo_card_id)
+    }
+
     /// What a step of ours has added to the output box, which nobody else writes meanwhile.
     pub fn wrote(&mut self, cards: impl IntoIterator<Item = NewCard>) {
         let materials = &mut self.materials;
@@ -230,8 +256,8 @@ impl Gathered {
         };
         let prompt = setting.system_prompt_template.as_ref().filter(|_| self.materials.system_prompt.is_none());
         let prompt = prompt.map(|template| template.render(|slot| facts.fill(slot)));
-        let list = setting.toolbox.list(&self.result_fields);
-        let tools = (self.materials.tools.is_none() && !list.is_empty()).then(|| {
+        let tools = self.materials.tools.is_none().then(|| setting.toolbox.list(&self.result_fields));
+        let tools = tools.filter(|list| !list.is_empty()).map(|list| {
             let list = serde_json::to_value(&list).unwrap_or_default();
             Draft::new(CardType::tools(), Role::System, Content::Json(list)).seal()
         });

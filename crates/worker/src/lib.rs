@@ -9,6 +9,7 @@
 
 pub mod serve;
 pub mod turn;
+mod write;
 
 pub mod collect;
 pub mod gather;
@@ -20,4 +21,5 @@ pub mod model;
 pub mod secret;
 pub mod tool;
 
+pub mod fork;
 pub mod replay;

@@ -7,12 +7,12 @@ use waybill_context::{
 };
 use waybill_core::{
     card_box::{Placed, Span, without_repeats},
-    id::{ProjectId, StepId, TurnId},
+    id::{StepId, TurnId},
 };
 use waybill_kernel::{
     card, card_box,
     receipt::{self as stored, Stored},
-    work::{self, Kernel, UnitOfWork},
+    work::{self, UnitOfWork},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -32,24 +32,17 @@ pub enum Error {
 }
 
 /// The receipts of a turn, in the order of its steps.
-pub async fn list(kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<Vec<(StepId, Receipt)>, Error> {
-    let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
-    let found = stored::list(&mut work, turn_id).await?;
+pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<(StepId, Receipt)>, Error> {
+    let found = stored::list(work, turn_id).await?;
     found.iter().map(|stored| Ok((stored.step_id, read(stored)?))).collect()
 }
 
 /// Renders a call again: of this step, or the last of the turn.
-pub async fn replay(
-    kernel: &Kernel,
-    project_id: ProjectId,
-    turn_id: TurnId,
-    step_id: Option<StepId>,
-) -> Result<Call<'static>, Error> {
-    let mut work = kernel.begin(project_id).await.map_err(work::Error::Db)?;
+pub async fn replay(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<Call<'static>, Error> {
     let call = || step_id.map_or(format!("turn {turn_id}"), |step_id| format!("step {step_id} of turn {turn_id}"));
-    let stored = stored::find(&mut work, turn_id, step_id).await?.ok_or_else(|| Error::NotFound { call: call() })?;
+    let stored = stored::find(work, turn_id, step_id).await?.ok_or_else(|| Error::NotFound { call: call() })?;
     let receipt = read(&stored)?;
-    let found = find(&mut work, &receipt).await?;
+    let found = find(work, &receipt).await?;
     Ok(receipt.render(found)?)
 }
 

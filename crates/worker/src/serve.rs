@@ -21,6 +21,7 @@ use crate::{
     collect::Collector,
     model::Models,
     turn::{Error, Outcome, run},
+    write,
 };
 
 /// How a process works.
@@ -33,13 +34,16 @@ pub struct Config {
     pub most: usize,
     /// How many turns of one project may run at once, over all processes.
     pub in_flight_cap: i32,
+    /// Between two looks for work at most, while nobody rings.
+    pub look: Duration,
     /// How long, when it is to end, it waits for the steps that are under way.
     pub grace: Duration,
 }
 
 impl Config {
     pub fn new(target: Target) -> Config {
-        Config { target, lease: lease::LEASE, most: 64, in_flight_cap: 1_000, grace: Duration::from_secs(30) }
+        let (lease, look) = (lease::LEASE, intake::Config::default().wary);
+        Config { target, lease, most: 64, in_flight_cap: 1_000, look, grace: Duration::from_secs(30) }
     }
 }
 
@@ -86,6 +90,7 @@ impl Worker {
             lease: config.lease,
             most: config.most,
             in_flight_cap: config.in_flight_cap,
+            wary: config.look,
             ..intake::Config::default()
         };
         let mut intake = Intake::<Claimed>::open(&self.kernel, config.target.clone(), intake);
@@ -139,7 +144,7 @@ impl Worker {
     /// An attempt that failed in a way that nobody foresaw is counted, and tried again later.
     async fn give_back(&self, holding: &Holding<Claimed>, error: &Error) {
         let loss = turn::Loss::Attempt { error: error.to_string(), backoff: Duration::from_secs(2) };
-        if let Err(error) = crate::turn::give_back(self, &holding.claimed.fence, &loss).await {
+        if let Err(error) = write::give_back(&self.kernel, &holding.claimed.fence, &loss, self.attempts).await {
             tracing::debug!(%error, "it could not be given back: its lease ends");
         }
     }

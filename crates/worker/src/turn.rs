@@ -10,29 +10,30 @@
 
 use std::time::Duration;
 
-use futures::future::{BoxFuture, OptionFuture};
+use futures::future::OptionFuture;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use waybill_context::{
     call::{self, Manner},
     layer::Layer,
     policy::{Audience, Policy},
-    todo::Todo,
+    todo::{Change, Todo},
     wire::{self, Adapter},
 };
 use waybill_core::{
     bus::Chunk,
-    card::{CallContent, CardType, Content, Draft, Invalid, NewCard, ResultContent, Role},
+    card::{CallContent, Card, CardType, Content, Draft, Invalid, NewCard, ResultContent, Role},
     id::{StepId, ToolCallId},
     json,
-    resource::{LlmConfig, Memory, Profile, Settings},
+    resource::{InternalTool, LlmConfig, Memory, Profile, Settings},
     tokens::Tokens,
     turn::{Budget, End, Fence, Usage},
 };
 use waybill_kernel::{
     blackboard::{self, Patch},
+    fork,
     intake::{Holding, Order},
-    turn::{self, Call, Claimed, Ending, Loss, Step, Stepped, ending_card},
+    turn::{self, Call, Claimed, Ending, Loss, Step, ending_card},
     work::{self, Kernel},
 };
 
@@ -43,6 +44,7 @@ use crate::{
     serve::Worker,
     summarise::Summarise,
     tool::{Sorted, Toolbox},
+    write::{self, until_known},
 };
 
 /// How often in one turn a model is told to end as it must, before it is given up.
@@ -68,8 +70,6 @@ pub enum Outcome {
 pub enum Error {
     #[error(transparent)]
     Turn(#[from] turn::Error),
-    #[error(transparent)]
-    Work(#[from] work::Error),
     #[error(transparent)]
     Gather(gather::Error),
     #[error(transparent)]
@@ -159,6 +159,8 @@ struct Turn<'w> {
     /// Somebody who was lost may have asked what we are about to ask.
     asked_again: bool,
     gathered: Option<Gathered>,
+    /// What is answered as it was then, where it does another turn again.
+    recorded: Option<Vec<fork::Answered>>,
 }
 
 impl<'w> Turn<'w> {
@@ -181,6 +183,11 @@ impl<'w> Turn<'w> {
             audience: Audience { enable_share_context, ..Audience::of(process) },
             policy,
             n_pinned: memory.n_pinned.into(),
+            fork: found.fork,
+        };
+        let recorded = match &setting.fork {
+            Some(fork) if !fork.live_tools => Some(recorded(worker, claimed, fork).await?),
+            _ => None,
         };
         let mut turn = Turn {
             worker,
@@ -194,6 +201,7 @@ impl<'w> Turn<'w> {
             stop_reason: found.stop_reason,
             asked_again: claimed.n_lost_leases + claimed.retry_count > 0,
             gathered: None,
+            recorded,
         };
         turn.set_budget(found.budget);
         Ok(Ok(turn))
@@ -228,22 +236,13 @@ impl<'w> Turn<'w> {
 
     /// Reads what the next call is made of. Why not, where it cannot be had.
     async fn gather(&mut self) -> Result<Result<(), String>, Error> {
-        let mut pause = FIRST_PAUSE;
-        for tries in 0.. {
-            let before = self.gathered.take();
-            match gather(self.kernel(), self.claimed, &self.setting, self.worker.collector(), before).await {
-                Ok(gathered) => {
-                    self.gathered = Some(gathered);
-                    break;
-                }
-                Err(gather::Error::QueryGone(cards)) => return Ok(Err(gather::Error::QueryGone(cards).to_string())),
-                Err(error) if error.is_of_the_server() && tries < MOST_TRIES => {
-                    tracing::debug!(%error, "read again");
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
-                Err(error) => return Err(Error::Gather(error)),
-            }
+        let (kernel, claimed, collector) = (self.kernel(), self.claimed, self.worker.collector());
+        let (setting, mut before) = (&self.setting, self.gathered.take());
+        let gathered = until_known(|| Box::pin(gather(kernel, claimed, setting, collector, before.take()))).await;
+        match gathered {
+            Ok(gathered) => self.gathered = Some(gathered),
+            Err(gone @ gather::Error::QueryGone(_)) => return Ok(Err(gone.to_string())),
+            Err(error) => return Err(Error::Gather(error)),
         }
         Ok(Ok(()))
     }
@@ -260,7 +259,7 @@ impl<'w> Turn<'w> {
         let calls: Vec<_> = calls.take_while(|card| card.metadata.card_type == CardType::tool_call()).collect();
         calls.into_iter().rev().find_map(|call| {
             let Content::ToolCall(CallContent { tool_name, .. }) = &call.content else { return None };
-            let answers = |card: &&&waybill_core::card::Card| {
+            let answers = |card: &&&Card| {
                 card.tool_call_id == call.tool_call_id && card.metadata.card_type == CardType::tool_result()
             };
             let Content::ToolResult(result) = &cards.iter().find(answers)?.content else { return None };
@@ -366,9 +365,10 @@ impl<'w> Turn<'w> {
         }
         let speaks = !answer.text.trim().is_empty();
         let text = || Content::Text(json::text(&answer.text).into_owned());
-        let asked = Some((step_id, receipt, usage));
+        let asked = Asked { step_id, receipt, usage };
         if answer.calls.is_empty() && speaks && self.setting.toolbox.must_end_with().is_none() {
-            return self.finish(End::Success, cards, marked(delivering(text()), answer.is_cut), asked).await.map(Some);
+            let deliverable = marked(delivering(text()), answer.is_cut);
+            return self.finish(End::Success, cards, deliverable, Some(asked)).await.map(Some);
         }
         if speaks {
             let draft = Draft::new(CardType::thought(), Role::Assistant, text());
@@ -387,15 +387,14 @@ impl<'w> Turn<'w> {
         let n = steps.filter(|card| card.metadata.card_type == reminder).count();
         if n >= MOST_REMINDERS {
             let why = format!("it was told {n} times how to end, and did not");
-            let content = failure("did_not_end", &why);
-            return self.finish(End::Failed, cards, delivering(content), asked).await.map(Some);
+            let deliverable = failure(End::Failed, "did_not_end", &why);
+            return self.finish(End::Failed, cards, deliverable, Some(asked)).await.map(Some);
         }
         let text = match self.setting.toolbox.must_end_with() {
             Some(tools) => format!("End your work by calling one of these tools: {tools}."),
             None => "You said nothing. Go on, or say what came of it.".to_owned(),
         };
-        let step_id = asked.as_ref().map_or_else(StepId::new, |(step_id, ..)| *step_id);
-        cards.push(self.remark(step_id, &text)?);
+        cards.push(self.remark(asked.step_id, &text)?);
         self.step(cards, Vec::new(), asked, None).await
     }
 
@@ -406,7 +405,7 @@ impl<'w> Turn<'w> {
         calls: Vec<Called>,
         asked: Asked,
     ) -> Result<Option<Outcome>, Error> {
-        let step_id = asked.as_ref().map_or_else(StepId::new, |(step_id, ..)| *step_id);
+        let step_id = asked.step_id;
         let fields = self.gathered().result_fields.clone();
         let (mut leaving, mut results, mut submitted, mut todo) = (Vec::new(), Vec::new(), None, None);
         for called in calls {
@@ -432,34 +431,62 @@ impl<'w> Turn<'w> {
                     }
                     Err(why) => results.push(answer("failed", why.into())),
                 },
+                Sorted::Leaves { .. } if self.recorded.is_some() => {
+                    let content = Content::ToolResult(self.remember(&called, &cards));
+                    results.push(Draft { content, ..answer("", Value::Null) });
+                }
                 Sorted::Leaves { target, timeout, once } => {
                     leaving.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
                 }
             }
         }
-        if let Some(content) = submitted {
+        if submitted.is_some() {
             // The turn is over: what would have left does not.
             let left_out = |call: &Call| {
                 Draft::tool_result(call.tool_call_id, "canceled", "the turn ended with its result".into())
             };
             results.extend(leaving.iter().map(left_out));
-            for result in results {
-                cards.push(self.seal(step_id, result)?);
-            }
-            return self.finish(End::Success, cards, delivering(content), asked).await.map(Some);
         }
         for result in results {
             cards.push(self.seal(step_id, result)?);
         }
-        if let Some(warning) = asked.as_ref().and_then(|(_, _, usage)| self.warning(usage)) {
+        if let Some(content) = submitted {
+            return self.finish(End::Success, cards, delivering(content), Some(asked)).await.map(Some);
+        }
+        if let Some(warning) = self.warning(&asked.usage) {
             cards.push(self.remark(step_id, &warning)?);
         }
         let todo = todo.map(|todo: Todo| self.seal(step_id, todo.draft())).transpose()?;
         self.step(cards, leaving, asked, todo).await
     }
 
+    /// What was answered when the recorded turn made this call: the second time it is made, what was answered the second time.
+    fn remember(&self, called: &Called, written: &[NewCard]) -> ResultContent {
+        let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let arguments = parsed(&called.arguments);
+        let is_this = |name: &str, text: &str| name == called.tool_name && parsed(text) == arguments;
+        let steps = self.gathered().materials.steps.iter().filter_map(|placed| placed.reading.live());
+        let made = steps.map(|card| &card.content).chain(written.iter().map(NewCard::content));
+        let made = made.filter(|content| match content {
+            Content::ToolCall(call) => is_this(&call.tool_name, &call.arguments),
+            _ => false,
+        });
+        // The last of them is the call itself.
+        let nth = made.count().saturating_sub(1);
+        let recorded = self.recorded.iter().flatten().filter(|known| is_this(&known.tool_name, &known.arguments));
+        let known: Vec<_> = recorded.collect();
+        known.get(nth).or(known.last()).map_or_else(
+            || ResultContent {
+                status: "not_recorded".to_owned(),
+                result: "the recorded turn did not make this call, and tools are not called here".into(),
+                extra: serde_json::Map::new(),
+            },
+            |known| known.result.clone(),
+        )
+    }
+
     /// What the list becomes. `changed` is what it has become in this step already.
-    fn change_todo(&self, changes: &[waybill_context::todo::Change], changed: Option<&Todo>) -> Result<Todo, String> {
+    fn change_todo(&self, changes: &[Change], changed: Option<&Todo>) -> Result<Todo, String> {
         if self.claimed.session_id.is_none() {
             return Err("there is no session, and so no todo list".to_owned());
         }
@@ -502,21 +529,27 @@ impl<'w> Turn<'w> {
         asked: Asked,
         todo: Option<NewCard>,
     ) -> Result<Option<Outcome>, Error> {
-        let (step_id, receipt, usage) = part(asked);
+        let Asked { step_id, receipt, usage } = asked;
         let suspend = !calls.is_empty();
-        let step = Step { step_id: step_id.unwrap_or_else(StepId::new), cards, calls, suspend, receipt, usage };
-        let (stepped, step) = match (todo, self.claimed.session_id) {
+        let mut step = Step { step_id, cards, calls, suspend, receipt: Some(receipt), usage: Some(usage) };
+        let (kernel, fence) = (self.kernel(), self.fence());
+        let patched = match (todo, self.claimed.session_id) {
             (Some(card), Some(session_id)) => {
-                let patch = Patch::default().todo(card, self.gathered().todo_card_id);
-                match self.step_and_patch(&step, session_id, &patch).await? {
-                    Ok(stepped) => (stepped, step),
-                    Err(why) => {
-                        let step = self.without_todo(step, &why)?;
-                        (self.step_alone(&step).await?, step)
+                let patch = Patch::default().todo(card, self.gathered().todo_card_id());
+                match write::step_and_patch(kernel, fence, &step, session_id, &patch).await? {
+                    Ok(stepped) => Some(stepped),
+                    Err(conflict @ blackboard::Error::Conflict { .. }) => {
+                        step = self.without_todo(step, &conflict.to_string())?;
+                        None
                     }
+                    Err(other) => return Err(other.into()),
                 }
             }
-            _ => (self.step_alone(&step).await?, step),
+            _ => None,
+        };
+        let stepped = match patched {
+            Some(stepped) => stepped,
+            None => write::step(kernel, fence, &step).await?,
         };
         if let Some(gathered) = &mut self.gathered {
             gathered.wrote(step.cards);
@@ -532,47 +565,10 @@ impl<'w> Turn<'w> {
         Ok(None)
     }
 
-    async fn step_alone(&self, step: &Step) -> Result<Stepped, Error> {
-        let written = until_known(|| {
-            Box::pin(async {
-                let mut alone = self.kernel().alone(self.fence().project_id()).await?;
-                turn::step(&mut alone, self.fence(), step).await
-            })
-        });
-        Ok(written.await?)
-    }
-
-    /// The step, and the session's todo list with it; or why the list was not changed, and then neither.
-    async fn step_and_patch(
-        &self,
-        step: &Step,
-        session_id: waybill_core::id::SessionId,
-        patch: &Patch,
-    ) -> Result<Result<Stepped, String>, Error> {
-        let written = until_known(|| {
-            Box::pin(async {
-                let mut work = self.kernel().begin(self.fence().project_id()).await?;
-                let stepped = turn::step(&mut work, self.fence(), step).await?;
-                match blackboard::patch(&mut work, session_id, step.step_id, patch).await {
-                    Ok(_) => {}
-                    Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
-                    Err(other) => return Ok(Err(other)),
-                }
-                work.commit().await?;
-                Ok(Ok(stepped))
-            })
-        });
-        match written.await? {
-            Ok(stepped) => Ok(Ok(stepped)),
-            Err(conflict @ blackboard::Error::Conflict { .. }) => Ok(Err(conflict.to_string())),
-            Err(other) => Err(other.into()),
-        }
-    }
-
     /// Somebody else changed the list meanwhile: what was said to be done was not.
     fn without_todo(&self, step: Step, why: &str) -> Result<Step, Invalid> {
         let is_todo = |card: &NewCard| match card.content() {
-            Content::ToolCall(call) => call.tool_name == waybill_core::resource::InternalTool::UpdateTodo.as_str(),
+            Content::ToolCall(call) => call.tool_name == InternalTool::UpdateTodo.as_str(),
             _ => false,
         };
         let changed: Vec<_> = step.cards.iter().filter(|card| is_todo(card)).map(NewCard::tool_call_id).collect();
@@ -596,12 +592,16 @@ impl<'w> Turn<'w> {
         status: End,
         mut cards: Vec<NewCard>,
         deliverable: Draft,
-        asked: Asked,
+        asked: Option<Asked>,
     ) -> Result<Outcome, Error> {
-        let (step_id, receipt, usage) = part(asked);
+        let (step_id, receipt, usage) = match asked {
+            Some(Asked { step_id, receipt, usage }) => (Some(step_id), Some(receipt), Some(usage)),
+            None => (None, None, None),
+        };
         cards.push(self.seal(step_id.unwrap_or_else(StepId::new), deliverable)?);
         let ending = Ending { fence: *self.fence(), status, step_id, receipt, usage, cards };
-        end(self.kernel(), self.claimed, ending).await
+        write::end(self.kernel(), self.claimed, ending).await?;
+        Ok(Outcome::Finished(status))
     }
 
     async fn cancel(&self) -> Result<Outcome, Error> {
@@ -611,15 +611,7 @@ impl<'w> Turn<'w> {
             None => resources(self.worker, self.claimed).await?.stop_reason,
         };
         let reason = reason.as_deref().unwrap_or("somebody stopped it");
-        let ending = Ending {
-            fence: *self.fence(),
-            status: End::Canceled,
-            step_id: None,
-            receipt: None,
-            usage: None,
-            cards: vec![ending_card(End::Canceled, reason)?],
-        };
-        end(self.kernel(), self.claimed, ending).await
+        end_with(self.worker, self.claimed, End::Canceled, ending_card(End::Canceled, reason)?).await
     }
 
     /// There is nothing left to spend.
@@ -637,7 +629,7 @@ impl<'w> Turn<'w> {
         let doubled = BACKOFF * 2_u32.pow(self.claimed.retry_count.clamp(0, 8).unsigned_abs());
         let backoff = error.retry_after().unwrap_or(doubled);
         let loss = Loss::Attempt { error: error.to_string(), backoff };
-        give_back(self.worker, self.fence(), &loss).await?;
+        write::give_back(self.kernel(), self.fence(), &loss, self.worker.attempts()).await?;
         Ok(Outcome::Failed)
     }
 
@@ -665,14 +657,23 @@ async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources
     .await
 }
 
-/// Of a step in which a model was asked.
-type Asked = Option<(StepId, String, Usage)>;
+/// What was answered in the turn that is done again.
+async fn recorded(worker: &Worker, claimed: &Claimed, forked: &fork::Fork) -> Result<Vec<fork::Answered>, Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut work = worker.kernel().begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+            Ok(fork::answered(&mut work, forked.source_turn_id).await?)
+        })
+    })
+    .await
+    .map_err(Error::Gather)
+}
 
-fn part(asked: Asked) -> (Option<StepId>, Option<String>, Option<Usage>) {
-    match asked {
-        Some((step_id, receipt, usage)) => (Some(step_id), Some(receipt), Some(usage)),
-        None => (None, None, None),
-    }
+/// A step in which a model was asked.
+struct Asked {
+    step_id: StepId,
+    receipt: String,
+    usage: Usage,
 }
 
 fn delivering(content: Content) -> Draft {
@@ -715,67 +716,21 @@ fn delivered(result: &ResultContent) -> Content {
     }
 }
 
-fn failure(code: &str, why: &str) -> Content {
-    Content::Json(json!({ "status": "failed", "reason": code, "message": json::text(why) }))
+/// The deliverable of a turn that did not come to its end.
+fn failure(status: End, code: &str, why: &str) -> Draft {
+    let message = json::text(why);
+    delivering(Content::Json(json!({ "status": status.as_str(), "reason": code, "message": message })))
 }
 
 /// Ends a turn that cannot be brought to its end.
 async fn give_up(worker: &Worker, claimed: &Claimed, status: End, code: &str, why: &str) -> Result<Outcome, Error> {
-    let message = json::text(why).into_owned();
-    let content = Content::Json(json!({ "status": status.as_str(), "reason": code, "message": message }));
-    let cards = vec![delivering(content).seal()?];
+    end_with(worker, claimed, status, failure(status, code, why).seal()?).await
+}
+
+/// Ends a turn without a step.
+async fn end_with(worker: &Worker, claimed: &Claimed, status: End, deliverable: NewCard) -> Result<Outcome, Error> {
+    let cards = vec![deliverable];
     let ending = Ending { fence: claimed.fence, status, step_id: None, receipt: None, usage: None, cards };
-    end(worker.kernel(), claimed, ending).await
-}
-
-/// The attempt failed: whoever claims the turn next goes on from its cards.
-pub(crate) async fn give_back(worker: &Worker, fence: &Fence, loss: &Loss) -> Result<(), turn::Error> {
-    until_known(|| {
-        Box::pin(async {
-            let mut work = worker.kernel().begin(fence.project_id()).await?;
-            turn::reclaim(&mut work, fence, loss, worker.attempts()).await?;
-            Ok(work.commit().await?)
-        })
-    })
-    .await
-}
-
-/// Writes the end. A task of a batch may have to join it, which is more than one statement.
-async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<Outcome, Error> {
-    let project_id = claimed.fence.project_id();
-    let ending = [ending];
-    until_known(|| {
-        Box::pin(async {
-            if claimed.batch_id.is_none() {
-                return turn::finish(&mut kernel.alone(project_id).await?, &ending).await;
-            }
-            let mut work = kernel.begin(project_id).await?;
-            let ended = turn::finish(&mut work, &ending).await?;
-            work.commit().await?;
-            Ok(ended)
-        })
-    })
-    .await?;
-    Ok(Outcome::Finished(ending[0].status))
-}
-
-const MOST_TRIES: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-
-/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
-pub(crate) async fn until_known<'a, T>(
-    mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, turn::Error>>,
-) -> Result<T, turn::Error> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 0..MOST_TRIES {
-        match attempt().await {
-            Err(error) if error.is_of_the_server() => {
-                tracing::debug!(%error, "tried again");
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            known => return known,
-        }
-    }
-    attempt().await
+    write::end(worker.kernel(), claimed, ending).await?;
+    Ok(Outcome::Finished(status))
 }

@@ -7,7 +7,7 @@ use waybill_core::id::{AgentId, BoxId, CardId, TurnId};
 use crate::work::UnitOfWork;
 
 /// What put a card before a turn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Why {
     pub box_id: BoxId,
     /// Where in that box.

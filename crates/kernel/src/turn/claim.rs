@@ -9,7 +9,10 @@ use waybill_core::{
 };
 
 use super::Error;
-use crate::{lease::LEASE, work::Kernel};
+use crate::{
+    lease::LEASE,
+    work::{Kernel, UnitOfWork},
+};
 
 /// Who claims, and how much.
 #[derive(Clone, Debug)]
@@ -70,20 +73,41 @@ pub struct Claimed {
 
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.
 pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
-    let query = if claiming.most > 1 {
-        sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6, $7)")
-    } else {
+    if claiming.most > 1 {
+        return claim_many(executor, claiming).await;
+    }
+    let claimed: Vec<Claimed> =
         sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5, $6) where agent_turn_id is not null")
-    };
-    let query = query
+            .bind(claiming.worker_id)
+            .bind(&claiming.target)
+            .bind(claiming.after)
+            .bind(claiming.in_flight_cap.max(1))
+            .bind(interval(claiming.silence))
+            .bind(interval(claiming.lease))
+            .fetch_all(executor)
+            .await?;
+    if let Some(last) = claimed.last() {
+        claiming.after = last.fence.project_id();
+    }
+    Ok(claimed)
+}
+
+/// Claims turns of the unit of work's own project, and of no other.
+pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+    claim_many(&mut **work, claiming).await
+}
+
+async fn claim_many<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+    let claimed: Vec<Claimed> = sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6, $7)")
         .bind(claiming.worker_id)
         .bind(&claiming.target)
         .bind(claiming.after)
         .bind(claiming.in_flight_cap.max(1))
         .bind(interval(claiming.silence))
-        .bind(interval(claiming.lease));
-    let query = if claiming.most > 1 { query.bind(claiming.most) } else { query };
-    let claimed: Vec<Claimed> = query.fetch_all(executor).await?;
+        .bind(interval(claiming.lease))
+        .bind(claiming.most)
+        .fetch_all(executor)
+        .await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.fence.project_id();
     }

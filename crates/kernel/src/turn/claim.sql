@@ -102,7 +102,7 @@ begin
 end $$;
 alter function scheduler.claim owner to waybill_scheduler;
 
--- The same for many turns at once: of each project that has ready work an equal share.
+-- The same for many turns at once: of each project that has ready work an equal share. In a project's own transaction, of that one alone.
 create or replace function scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval,
   p_lease interval, p_most integer)
 returns table (project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text,
@@ -115,21 +115,28 @@ declare
   v_projects uuid[] := '{}';
   v_rooms    integer[] := '{}';
   v_room     integer;
+  v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_wrapped  boolean := false;
   v_kept     boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    select i.project_id into v_at
-      from state.agent_inbox i
-     where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
-     order by i.project_id
-     limit 1;
-    if v_at is null or v_wrapped and v_at > p_after then
+    if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
-      v_at := '00000000-0000-0000-0000-000000000000';
-      continue;
+      v_at := v_only;
+    else
+      select i.project_id into v_at
+        from state.agent_inbox i
+       where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
+       order by i.project_id
+       limit 1;
+      if v_at is null or v_wrapped and v_at > p_after then
+        exit when v_wrapped;
+        v_wrapped := true;
+        v_at := '00000000-0000-0000-0000-000000000000';
+        continue;
+      end if;
     end if;
     select p_in_flight_cap - count(*) into v_room
       from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
@@ -141,7 +148,13 @@ begin
   if v_projects = '{}' then
     return;
   end if;
-  if not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+  -- Of one project it is not known yet whether there is anything. Who has nothing has no lease; who is given something has a whole one.
+  if v_only is not null and not exists (select from state.agent_inbox i
+                                         where i.worker_target = p_target and i.project_id = v_only and i.status = 'pending') then
+    return;
+  end if;
+  if v_only is not null
+     or not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
     v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
   end if;
   --! claim_many.found

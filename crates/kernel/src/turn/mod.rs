@@ -26,6 +26,7 @@ use crate::work;
 mod claim;
 mod enqueue;
 mod finish;
+mod look;
 mod reclaim;
 mod report;
 mod resources;
@@ -33,9 +34,10 @@ mod step;
 mod stop;
 
 pub(crate) use claim::interval;
-pub use claim::{Claimed, Claiming, claim, held};
+pub use claim::{Claimed, Claiming, claim, claim_in, held};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
+pub use look::{Edge, Listing, Summary, Told, edges, events, list, show, tree};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
 pub use resources::{Resources, resources};
@@ -55,6 +57,8 @@ pub enum Error {
     RecursionDepthExceeded { depth: i32, limit: i32 },
     #[error("card {0} exists with other content: a card never changes, mint a new id")]
     Conflict(String),
+    #[error("an id was used before, for something else: {0}")]
+    Taken(String),
     #[error("turn {0} has its deliverable already")]
     Delivered(String),
     /// Its head row is gone: `waybill admin rebuild-state` makes it anew.
@@ -127,6 +131,7 @@ impl From<sqlx::Error> for Error {
             "WB016" => Error::BudgetExhausted(detail()),
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
+            "23505" => Error::Taken(detail()),
             "40P01" | "55P03" => Error::TryAgain(error),
             _ => Error::Db(error),
         }
@@ -186,7 +191,7 @@ pub async fn find(work: &mut work::UnitOfWork, turn_ids: &[TurnId]) -> Result<Ve
 }
 
 /// One step of a turn, and what was used for it where a model was asked.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Taken {
     pub step_id: StepId,
     pub outcome: String,

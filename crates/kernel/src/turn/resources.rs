@@ -7,7 +7,7 @@ use waybill_core::{
 };
 
 use super::{Claimed, Error};
-use crate::work::UnitOfWork;
+use crate::{fork::Fork, work::UnitOfWork};
 
 /// As it is now; the profile as it was when the turn was dispatched.
 #[derive(Clone, Debug, FromRow)]
@@ -22,6 +22,9 @@ pub struct Resources {
     #[sqlx(json(nullable))]
     pub budget: Option<Budget>,
     pub stop_reason: Option<String>,
+    /// Where it does another turn again.
+    #[sqlx(json(nullable))]
+    pub fork: Option<Fork>,
 }
 
 /// Reads it, in one statement.
@@ -46,7 +49,8 @@ pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resou
                   cross join lateral cardbox.reading($1, p.settings_card_id, statement_timestamp()) r
                   where p.project_id = $1) as settings,
                 state.budget_of($1, $2) as budget,
-                (select i.stop_reason from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = $2) as stop_reason",
+                (select i.stop_reason from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = $2) as stop_reason,
+                (select to_jsonb(f) from state.forks f where f.project_id = $1 and f.agent_turn_id = $2) as fork",
     )
     .bind(project_id)
     .bind(claimed.fence.agent_turn_id())

@@ -9,6 +9,7 @@ mod budgets;
 mod cards;
 mod cost;
 mod erasure;
+mod faces;
 mod handovers;
 mod intake;
 mod memory;

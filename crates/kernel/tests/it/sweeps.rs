@@ -46,10 +46,10 @@ async fn a_lapsed_worker_loses_its_turns() {
 async fn nothing_is_reclaimed_right_after_an_outage() {
     let house = House::new().await;
     let fence = house.running().await;
-    let config = sweep::Config { lease: Duration::from_secs(3600), ..Default::default() };
+    let config = sweep::Config { lease: Duration::from_secs(30 * 86_400), ..Default::default() };
     house.meddle("update state.worker_leases set expires_at = now() - interval '1 minute'").await;
-    house.meddle("update state.sweep_clock set beat_at = now() - interval '2 hours', steady_since = now() - interval '1 day'").await;
-    // The server itself came up less than an hour ago, and nobody has swept for two.
+    house.meddle("update state.sweep_clock set beat_at = now() - interval '60 days', steady_since = now() - interval '90 days'").await;
+    // The server itself came up less than a month ago, and nobody has swept for two.
     assert_eq!(sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed, 0);
     let steady = "select count(*) from state.sweep_clock where steady_since > now() - interval '1 minute'";
     assert_eq!(

@@ -227,9 +227,13 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     let projects = ["resource.projects.project_id", "resource.projects.slug"];
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
+    // What a request is known by, before anybody knows its project.
+    let keys = ["expires_at", "hash", "key_id", "name", "project_id", "revoked_at", "scope"];
+    let keys = keys.map(|c| format!("resource.api_keys.{c}"));
     let roster = ["agent_id", "project_id", "retire_by", "retired_at"].map(|c| format!("resource.project_agents.{c}"));
-    assert_eq!(readable[..4], roster);
-    assert_eq!(readable[4..], [projects, ours, headers].concat());
+    assert_eq!(readable[..7], keys);
+    assert_eq!(readable[7..11], roster);
+    assert_eq!(readable[11..], [projects, ours, headers].concat());
 
     let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
         "select n.nspname || '.' || p.proname, p.prosecdef,
@@ -357,6 +361,18 @@ async fn every_table_is_walled_off() {
     let (box_id, _) = filled_box(&mut work, 1).await;
     grant::give(&mut work, child.fence.agent_id(), box_id, None, "me", "why not").await.unwrap();
     waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
+    let key = waybill_core::key::ApiKey::mint("test", [1; 32]);
+    waybill_kernel::key::create(&mut work, &key, &"k".parse().unwrap(), waybill_core::key::Scope::Admin, None)
+        .await
+        .unwrap();
+    waybill_kernel::audit::record(&mut work, "me", "did", "this", &serde_json::json!({})).await.unwrap();
+    let fork = waybill_kernel::fork::Fork {
+        source_turn_id: child.fence.agent_turn_id(),
+        source_step_id: None,
+        live_tools: false,
+        change: serde_json::json!({}),
+    };
+    waybill_kernel::fork::record(&mut work, TurnId::new(), &fork).await.unwrap();
     work.commit().await.unwrap();
     let foreign = Handover::instruction();
     let arguments = serde_json::json!({ "profile_name": "a", "context_box_id": BoxId::new().to_string() });
@@ -373,7 +389,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 29, "{tables:?}");
+    assert_eq!(tables.len(), 32, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

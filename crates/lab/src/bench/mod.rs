@@ -16,6 +16,7 @@ use waybill_kernel::{
 
 use crate::services::Server;
 
+pub mod api;
 pub mod bells;
 pub mod card_box;
 pub mod compose;
@@ -34,7 +35,7 @@ pub fn progress(what: &str, length: u64) -> ProgressBar {
 }
 
 /// A new, migrated database in the place of the last run's: the kernel on it, and the administrator.
-async fn fresh_database(server: &Server, database: &'static str) -> Result<(Kernel, PgConnection)> {
+pub(crate) async fn fresh_database(server: &Server, database: &'static str) -> Result<(Kernel, PgConnection)> {
     let drop = format!("drop database if exists {database} with (force)");
     sqlx::query(AssertSqlSafe(drop)).execute(&mut server.admin().await?).await?;
     server.create_database(database).await?;

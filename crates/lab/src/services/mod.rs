@@ -27,12 +27,18 @@ impl Home {
     pub fn find() -> Result<Home> {
         let here = env::current_dir().context("the current folder is gone")?;
         let root = here.ancestors().find(|folder| folder.join("Cargo.lock").exists()).unwrap_or(&here);
-        let mut home = root.join("target").join("lab");
-        if !others_may_enter(root) {
-            // The server's unprivileged user could not reach its data below such a folder.
-            let name = root.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-            home = env::temp_dir().join(format!("waybill-lab{name}"));
+        Home::at(&root.join("target").join("lab"))
+    }
+
+    /// This folder; or, where we are root and the servers' own user could not reach it, one for temporary files that stands for it.
+    pub fn at(folder: &Path) -> Result<Home> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder = folder.canonicalize()?;
+        if !rustix::process::geteuid().is_root() || others_may_enter(folder.parent().unwrap_or(&folder)) {
+            return Ok(Home(folder));
         }
+        let name = folder.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let home = env::temp_dir().join(format!("waybill{name}"));
         fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
         Ok(Home(home))
     }

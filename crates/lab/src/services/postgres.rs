@@ -81,7 +81,8 @@ impl Server {
         Ok(Server { admin_url, owner: Login::Ours })
     }
 
-    fn given(url: &str) -> Result<Server> {
+    /// A server that we were given, by the URL of somebody who may make databases on it.
+    pub fn given(url: &str) -> Result<Server> {
         let admin_url = Url::parse(url).map_err(|_| anyhow!("DATABASE_URL is not a URL"))?;
         Ok(Server { admin_url, owner: Login::Given })
     }
@@ -89,6 +90,11 @@ impl Server {
     /// As the administrator: may make and drop databases.
     pub async fn admin(&self) -> Result<PgConnection> {
         PgConnection::connect(self.admin_url.as_str()).await.context("cannot reach PostgreSQL as its administrator")
+    }
+
+    /// The database that its URL names.
+    pub fn database(&self) -> &str {
+        self.admin_url.path().trim_start_matches('/')
     }
 
     pub fn port(&self) -> u16 {
@@ -147,8 +153,7 @@ impl Server {
     /// On a server we were given, the service's role needs a password before anyone can log in as it. One that has a
     /// password already belongs to somebody's real installation.
     pub async fn open_service_login(&self) -> Result<()> {
-        let database = self.admin_url.path().trim_start_matches('/');
-        let open = PgConnection::connect(&self.service_url(database)).await.is_ok();
+        let open = PgConnection::connect(&self.service_url(self.database())).await.is_ok();
         if matches!(self.owner, Login::Ours) || open {
             return Ok(());
         }
@@ -247,6 +252,50 @@ impl Drop for Private {
     }
 }
 
+/// For people to work with: it is kept, and little of the machine is taken.
+const KEPT: &[&str] =
+    &["fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=60", "max_wal_size=1GB"];
+
+/// A PostgreSQL whose data is kept in a folder. It runs while this value lives.
+#[derive(Debug)]
+pub struct Kept {
+    pub server: Server,
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+impl Kept {
+    /// Starts the server of the folder, which is made where there is none; or goes on with one that somebody who was killed left running.
+    pub async fn start(folder: &Path) -> Result<Kept> {
+        ensure!(
+            installed().is_some(),
+            "PostgreSQL 15 or newer is not installed: on Debian or Ubuntu `apt-get install postgresql-15`, on Fedora `dnf install \
+             postgresql-server`, on macOS `brew install postgresql@17`; or name a server with DATABASE_URL"
+        );
+        let folder = folder.to_owned();
+        if let Some((_, port)) = running(&folder) {
+            return Ok(Kept { server: Server::ours(port)?, folder, child: None });
+        }
+        if folder.join("data").join("PG_VERSION").exists() {
+            let port = free_port()?;
+            let mut child = spawn(&folder, KEPT, port)?;
+            let server = until_up(Server::ours(port)?, &mut child).await?;
+            return Ok(Kept { server, folder, child: Some(child) });
+        }
+        let (server, child) = launch(&folder, KEPT).await?;
+        Ok(Kept { server, folder, child: Some(child) })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        end(&self.folder);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Ends and removes what owners that were killed have left behind.
 fn sweep(home: &Home) -> Result<()> {
     for folder in abandoned(home, "private")? {
@@ -332,7 +381,10 @@ async fn until_up(server: Server, child: &mut Child) -> Result<Server> {
     let begun = Instant::now();
     loop {
         if let Ok(mut admin) = server.admin().await {
-            sqlx::query("create role waybill_owner login createrole createdb").execute(&mut admin).await?;
+            let known = "select exists (select from pg_roles where rolname = 'waybill_owner')";
+            if !sqlx::query_scalar::<_, bool>(known).fetch_one(&mut admin).await? {
+                sqlx::query("create role waybill_owner login createrole createdb").execute(&mut admin).await?;
+            }
             return Ok(server);
         }
         ensure!(child.try_wait()?.is_none(), "it has ended");

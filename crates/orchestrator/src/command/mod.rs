@@ -46,11 +46,13 @@ pub struct Config {
     pub lease: Duration,
     /// How many at a time.
     pub most: usize,
+    /// Between two looks for them at most, while nobody rings.
+    pub look: Duration,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { lease: waybill_kernel::lease::LEASE, most: 8 }
+        Config { lease: waybill_kernel::lease::LEASE, most: 8, look: intake::Config::default().wary }
     }
 }
 
@@ -192,7 +194,8 @@ impl From<work::Error> for Error {
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     let handlers: Arc<[Box<dyn Handler>]> = handlers().into();
     let target = PMO.parse().expect("a target");
-    let intake = intake::Config { lease: config.lease, most: config.most, ..intake::Config::default() };
+    let intake =
+        intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
     let mut intake = Intake::<ClaimedCall>::open(kernel, target, intake);
     loop {
         let holding = intake.next().await;

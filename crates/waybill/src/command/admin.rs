@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Make lost head rows anew, from inbox, turns, steps and edges. Agents that have theirs are left alone.
     RebuildState {
         /// Slug or id.
-        #[arg(long)]
+        #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
         /// Only this agent; without it, every agent of the project that has lost its head row.
         #[arg(long)]
@@ -71,7 +71,7 @@ pub(crate) enum Quarantine {
     /// Let the sweeps try rows of a project again.
     Retry {
         /// Slug or id.
-        #[arg(long)]
+        #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
         /// Only this turn, call or batch; without it, all of the project's.
         #[arg(long)]

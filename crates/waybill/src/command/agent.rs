@@ -7,10 +7,13 @@ use clap::Subcommand;
 use waybill_core::id::{AgentId, Name};
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
-    handover,
+    audit, handover,
 };
 
-use crate::{connect::Place, output};
+use crate::{
+    connect::{self, Place},
+    output,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -38,6 +41,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let mut work = place.begin().await?;
             let made = NewAgent::of(AgentId::new(), &handover::target(&mut work, &profile).await?);
             agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
+            let detail = serde_json::json!({ "profile_name": profile });
+            audit::record(&mut work, &connect::actor(), "agent.provision", &made.agent_id.to_string(), &detail).await?;
             work.commit().await?;
             if as_json {
                 output::json(&serde_json::json!({ "agent_id": made.agent_id }))?;

@@ -11,11 +11,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use waybill_core::resource::Manifest;
-use waybill_kernel::resource;
+use waybill_kernel::{audit, resource};
 use waybill_worker::tool;
 
 use crate::{
-    connect::{Service, project_id},
+    connect::{self, Service, project_id},
     output,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Slug or id.
-    #[arg(long)]
+    #[arg(long, env = "WAYBILL_PROJECT")]
     project: String,
     /// Check everything, and say what would change.
     #[arg(long)]
@@ -46,6 +46,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;
     let applied = resource::apply(&mut work, &manifests).await?;
     if !arguments.dry_run {
+        audit::applied(&mut work, &connect::actor(), &applied).await?;
         work.commit().await?;
     }
     if as_json {

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{bells, card_box, compose, fork, storage, turns},
+    bench::{api, bells, card_box, compose, fork, storage, turns},
     figure::Bar,
 };
 
@@ -58,6 +58,14 @@ pub(crate) enum Command {
     /// pip.
     Storage {
         /// The size for CI: 80 calls, a shorter history, and without LangGraph.
+        #[arg(long)]
+        short: bool,
+    },
+    /// What the API adds: starting a turn over HTTP, with a key, against the same launch inside the process.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Api {
+        /// The size for CI: fewer and shorter windows.
         #[arg(long)]
         short: bool,
     },
@@ -117,6 +125,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                     with_peer: false,
                 };
                 storage::run(if short { brief } else { long }).await
+            }
+            Command::Api { short } => {
+                let long = api::Options { window: Duration::from_secs(3), rounds: 20 };
+                let brief = api::Options { window: Duration::from_millis(1000), rounds: 6 };
+                api::run(if short { brief } else { long }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");

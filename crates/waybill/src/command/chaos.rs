@@ -13,7 +13,7 @@ use waybill_lab::{
         runaway,
         schedule::Plan,
     },
-    team,
+    team, walls,
 };
 
 use crate::figures;
@@ -56,6 +56,14 @@ pub(crate) enum Command {
         /// How many run away, those of all trees together.
         #[arg(long)]
         agents: Option<usize>,
+    },
+    /// One project tries to reach another over HTTP, with valid keys of its own and every id of the other; then with the API's checks off, and
+    /// with row security off.
+    ///
+    /// Long: 100,000 attempts, each beside one for what never was.
+    Walls {
+        #[command(flatten)]
+        options: Options,
     },
     /// The short storm on databases that are broken on purpose. Each must be noticed.
     Mutants {
@@ -192,6 +200,10 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         Command::Partition { options } => storm::run(&partition(options), None).await,
         Command::Team { options } => team::run(&team(options)?).await,
         Command::Budgets { options, agents } => runaway::run(&budgets(options, agents)).await,
+        Command::Walls { options } => {
+            let attempts = if options.short { 5_000 } else { 100_000 };
+            walls::run(walls::Options { seed: options.seed(), attempts }).await
+        }
         Command::Mutants { seed } => {
             let mut figures = Vec::new();
             for mutant in MUTANTS {

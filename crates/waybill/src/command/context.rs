@@ -58,8 +58,8 @@ pub(crate) enum Command {
 /// `TURN/STEP`, or `TURN` for its last call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallId {
-    turn_id: TurnId,
-    step_id: Option<StepId>,
+    pub(crate) turn_id: TurnId,
+    pub(crate) step_id: Option<StepId>,
 }
 
 impl FromStr for CallId {
@@ -92,8 +92,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
 }
 
 async fn render(place: &Place, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
-    let (kernel, project_id) = place.open().await?;
-    Ok(replay::replay(&kernel, project_id, turn_id, step_id).await?)
+    Ok(replay::replay(&mut place.begin().await?, turn_id, step_id).await?)
 }
 
 /// Which handover put a card before a turn.
@@ -129,8 +128,7 @@ async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> 
 }
 
 async fn list(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
-    let (kernel, project_id) = place.open().await?;
-    let listed = replay::list(&kernel, project_id, turn_id).await?;
+    let listed = replay::list(&mut place.begin().await?, turn_id).await?;
     if as_json {
         for (step_id, receipt) in &listed {
             output::json(&json!({ "step_id": step_id, "receipt": receipt }))?;
@@ -167,8 +165,7 @@ fn show(call: &Call<'_>, as_json: bool) -> Result<()> {
         call.composed.messages.iter().enumerate().map(|(n, message)| {
             let cards: Vec<String> = message.sources.iter().map(|source| source.card_id.to_string()).collect();
             let calls: Vec<&str> = message.tool_calls.iter().map(|call| call.tool_name.as_str()).collect();
-            let says = message.content.split_whitespace().collect::<Vec<_>>().join(" ");
-            let says: String = says.chars().take(60).collect();
+            let says = output::short(&message.content, 60);
             [
                 (n + 1).to_string(),
                 message.layer.to_string(),

@@ -15,6 +15,7 @@ pub(crate) enum Command {
     Give {
         #[arg(long)]
         agent: AgentId,
+        /// What it may read.
         #[arg(long = "box", value_name = "BOX")]
         card_box: BoxId,
         /// So many of its first cards. Without it all, also what is yet to come.

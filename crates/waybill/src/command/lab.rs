@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use super::worker::orphaned;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use waybill_lab::storm::{
@@ -35,13 +36,6 @@ pub(crate) struct Arguments {
     database_url: String,
     #[arg(long, env = "WAYBILL_NATS_URL", hide_env_values = true)]
     nats_url: String,
-}
-
-async fn orphaned() {
-    let parent = std::os::unix::process::parent_id();
-    while std::os::unix::process::parent_id() == parent {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }
 
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {

@@ -4,8 +4,11 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use waybill_bus::feed::{Config as FeedConfig, NatsFeed};
-use waybill_kernel::sweep;
+use waybill_bus::{
+    feed::{Config as FeedConfig, NatsFeed},
+    nats::Nats,
+};
+use waybill_kernel::{sweep, work::Kernel};
 use waybill_orchestrator::{command, relay, watch};
 
 use crate::{
@@ -13,6 +16,8 @@ use crate::{
     connect::{self, Bus, Service},
     figures::interrupted,
 };
+
+pub(crate) const STREAM: &str = "WAYBILL_EVENTS";
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -27,12 +32,12 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
     /// The JetStream stream that events go to.
-    #[arg(long, default_value = "WAYBILL_EVENTS")]
+    #[arg(long, default_value = STREAM)]
     stream: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Part {
+pub(crate) enum Part {
     /// What agents ask for: delegate, fork, …
     Commands,
     Sweep,
@@ -42,32 +47,46 @@ enum Part {
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
-    let lease = Duration::from_secs_f64(arguments.lease);
+    if arguments.only == Some(Part::Relay) && nats.is_none() {
+        bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
+    }
+    let config = command::Config { lease: Duration::from_secs_f64(arguments.lease), ..command::Config::default() };
+    tokio::select! {
+        () = keep_going(&kernel, nats.as_ref(), config, arguments.stream, arguments.only) => {}
+        heard = interrupted() => heard?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers what agents ask for, watches, and relays events where there is somebody to tell.
+pub(crate) async fn keep_going(
+    kernel: &Kernel,
+    nats: Option<&Nats>,
+    command_config: command::Config,
+    stream: String,
+    only: Option<Part>,
+) {
+    let lease = command_config.lease;
     let sweep = sweep::Config { lease, ..sweep::Config::default() };
     let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD };
     let relay_config = relay::Config { lease, ..relay::Config::default() };
-    let feed =
-        nats.as_ref().map(|nats| NatsFeed::new(nats, FeedConfig { stream: arguments.stream, ..FeedConfig::default() }));
-    if arguments.only == Some(Part::Relay) && feed.is_none() {
-        bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
-    }
-    let runs = |part| arguments.only.is_none_or(|only| only == part);
-    let command_config = command::Config { lease, ..command::Config::default() };
+    let feed = nats.map(|nats| NatsFeed::new(nats, FeedConfig { stream, ..FeedConfig::default() }));
+    let runs = |part| only.is_none_or(|only| only == part);
     let answering = async {
         match runs(Part::Commands) {
-            true => command::run(&kernel, &command_config).await,
+            true => command::run(kernel, &command_config).await,
             false => std::future::pending().await,
         }
     };
     let sweeping = async {
         match runs(Part::Sweep) {
-            true => watch::run(&kernel, &watch_config).await,
+            true => watch::run(kernel, &watch_config).await,
             false => std::future::pending().await,
         }
     };
     let relaying = async {
         match &feed {
-            Some(feed) if runs(Part::Relay) => relay::run(&kernel, feed, &relay_config).await,
+            Some(feed) if runs(Part::Relay) => relay::run(kernel, feed, &relay_config).await,
             _ => std::future::pending().await,
         }
     };
@@ -75,7 +94,5 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         _ = answering => {}
         _ = sweeping => {}
         _ = relaying => {}
-        heard = interrupted() => heard?,
     }
-    Ok(ExitCode::SUCCESS)
 }

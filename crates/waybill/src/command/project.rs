@@ -2,12 +2,18 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_core::id::ProjectId;
-use waybill_kernel::project::{self, Project};
+use waybill_kernel::{
+    migrate,
+    project::{self, Project},
+};
 
-use crate::{connect::Service, output};
+use crate::{
+    connect::{Owner, Service},
+    output,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -17,6 +23,18 @@ pub(crate) enum Command {
         slug: String,
         #[command(flatten)]
         service: Service,
+    },
+    /// Delete a project with all it has, for good: cards, boxes, turns, keys, records. As the owner of the schema.
+    Delete {
+        /// Its slug.
+        slug: String,
+        /// Its slug once more: there is no way back.
+        #[arg(long, value_name = "SLUG")]
+        yes: String,
+        #[command(flatten)]
+        service: Service,
+        #[command(flatten)]
+        owner: Owner,
     },
     /// List projects in the order of their slugs.
     List {
@@ -33,6 +51,18 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let projects = match command {
+        Command::Delete { slug, yes, service, owner } => {
+            ensure!(slug == yes, "--yes {yes}: say the slug of the project once more, {slug}");
+            let project_id = project::find(&service.kernel().await?, &slug).await?;
+            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+            let deleted = project::delete(&mut owner, project_id, |table, n| eprintln!("{table}: {n} rows")).await?;
+            if json {
+                output::json(&serde_json::json!({ "project_id": project_id, "slug": slug, "deleted": deleted }))?;
+            } else {
+                println!("{slug} ({project_id}) is gone: {} rows", deleted.values().sum::<u64>());
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Create { slug, service } => {
             let project_id = ProjectId::new();
             let mut work = service.kernel().await?.begin(project_id).await?;

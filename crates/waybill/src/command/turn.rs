@@ -1,50 +1,70 @@
 //! `waybill turn …`: start one, look at it, stop it.
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
+use chrono::{DateTime, Utc};
 use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
 use waybill_core::{
     card::{Content, Reading},
-    id::{AgentId, Name, SessionId, TurnId},
+    card_box::Span,
+    id::{CardId, TurnId},
 };
 use waybill_kernel::{
-    card,
-    turn::{self, Stopped, Taken, Turn},
+    audit, card, card_box, receipt,
+    turn::{self, Edge, Listing, Stopped, Summary, Taken},
     work::UnitOfWork,
 };
-use waybill_orchestrator::launch::{Launch, launch};
 
 use crate::{
+    command::run::Wanted,
     connect::{self, Bus, Place},
     output,
+    tree::{self, dollars},
 };
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Have something done by an agent of a profile.
-    Start {
-        profile: Name,
-        instruction: String,
-        /// What the result must have: `[{"name": …, "description": …}]`
-        #[arg(long, value_name = "JSON")]
-        result_fields: Option<String>,
-        /// An agent that there is, with what it remembers; without it one is made for the task.
+    /// Have something done by an agent of a profile, and do not wait for it: prints the turn. `waybill run` waits.
+    Start(Wanted),
+    /// Turns, the newest first.
+    List {
+        /// Go on after this one.
         #[arg(long)]
-        agent: Option<AgentId>,
-        /// A conversation that it is part of.
+        after: Option<TurnId>,
+        #[arg(long, default_value_t = 20)]
+        most: i64,
+        /// Also those that turns asked for.
         #[arg(long)]
-        session: Option<SessionId>,
-        /// Wait for the deliverable and print it. Exits with 1 where the turn does not end well.
+        all: bool,
+        /// Only those that have no end yet.
         #[arg(long)]
-        wait: bool,
-        #[command(flatten)]
-        bus: Bus,
+        open: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Its steps, what each used and cost, and what came of it.
+    /// The tree of those it asked, its steps, what each used and cost, and what came of it.
     Show {
+        turn: TurnId,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Watch a turn that was started: the tree of those it asks, until it ends. Then what came of it.
+    Watch {
+        turn: TurnId,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// What happened, in its order: who was asked, every step, every call and what it came to. Of everybody in the tree.
+    Logs {
+        turn: TurnId,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Everything about a turn and those it asked, as JSON lines: turns, steps, edges, receipts, boxes and cards.
+    Export {
         turn: TurnId,
         #[command(flatten)]
         place: Place,
@@ -63,81 +83,46 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::Start { profile, instruction, result_fields, agent, session, wait, bus, place } => {
-            let fields =
-                result_fields.map(|text| serde_json::from_str(&text)).transpose().context("--result-fields")?;
-            let launched = {
-                let nats = bus.connect().await?;
-                let (kernel, project_id) = place.open().await?;
-                let kernel = connect::on_bus(kernel, nats.as_ref());
-                let mut work = kernel.begin(project_id).await?;
-                let wanted = Launch {
-                    result_fields: fields,
-                    agent_id: agent,
-                    session_id: session,
-                    ..Launch::new(profile, instruction)
-                };
-                let launched = launch(&mut work, &wanted).await?;
-                work.commit().await?;
-                launched
-            };
-            if !wait {
-                if as_json {
-                    output::json(&launched)?;
-                } else {
-                    println!("{}", launched.agent_turn_id);
-                }
-                return Ok(ExitCode::SUCCESS);
-            }
-            let (kernel, project_id) = place.open().await?;
-            loop {
-                let mut work = kernel.begin(project_id).await?;
-                let turn = find(&mut work, launched.agent_turn_id).await?;
-                if turn.status != "open" {
-                    let content = deliverable(&mut work, &turn).await?;
-                    if as_json {
-                        output::json(&serde_json::json!({ "turn": turn, "deliverable": content }))?;
-                    } else {
-                        println!("{}", in_text(content.as_ref()));
-                    }
-                    return Ok(if turn.status == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-                }
-                drop(work);
-                tokio::time::sleep(Duration::from_millis(200)).await;
+        Command::Start(wanted) => {
+            let (_, _, launched) = wanted.start().await?;
+            if as_json {
+                output::json(&launched)?;
+            } else {
+                println!("{}", launched.agent_turn_id);
             }
         }
-        Command::Show { turn, place } => {
-            let mut work = place.begin().await?;
-            let found = find(&mut work, turn).await?;
-            let steps = turn::steps(&mut work, turn).await?;
-            let content = deliverable(&mut work, &found).await?;
+        Command::List { after, most, all, open, place } => {
+            let listing = Listing { before: after, most, roots: !all, open };
+            let turns = turn::list(&mut place.begin().await?, &listing).await?;
             if as_json {
-                output::json(&serde_json::json!({ "turn": found, "steps": steps, "deliverable": content }))?;
-                return Ok(ExitCode::SUCCESS);
+                output::json(&turns)?;
+            } else {
+                output::table(
+                    ["turn", "profile", "state", "steps", "read", "written", "$", "begun"],
+                    turns.iter().map(line),
+                );
             }
-            output::table(
-                ["step", "outcome", "model", "read", "cached", "written", "$", "ms", "asked", "calls"],
-                steps.iter().map(row),
-            );
-            let microdollars: i64 = steps.iter().filter_map(|step| step.microdollars).sum();
-            let tokens: i64 =
-                steps.iter().flat_map(|s| [s.input_tokens, s.output_tokens]).flatten().map(i64::from).sum();
-            let again = steps.iter().filter(|step| step.asked_again == Some(true)).count();
-            println!(
-                "{}: {} steps, {tokens} tokens, {}; {again} asked again after a takeover",
-                found.status,
-                steps.len(),
-                dollars(microdollars)
-            );
-            if content.is_some() {
+        }
+        Command::Show { turn, place } => show(turn, &place, as_json).await?,
+        Command::Watch { turn, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let tree = tree::watch(&kernel, project_id, turn, true).await?;
+            let content = deliverable(&mut kernel.begin(project_id).await?, tree[0].deliverable_card_id).await?;
+            if as_json {
+                output::json(&json!({ "turn": tree[0], "tree": tree, "deliverable": content }))?;
+            } else {
                 println!("{}", in_text(content.as_ref()));
             }
         }
+        Command::Logs { turn, place } => logs(turn, &place, as_json).await?,
+        Command::Export { turn, place } => export(turn, &place).await?,
         Command::Stop { turn, reason, bus, place } => {
             let nats = bus.connect().await?;
             let (kernel, project_id) = place.open().await?;
             let mut work = connect::on_bus(kernel, nats.as_ref()).begin(project_id).await?;
             let stopped = turn::stop(&mut work, turn, &reason).await?;
+            let detail = json!({ "reason": reason });
+            audit::record(&mut work, &connect::actor(), "turn.stop", &turn.to_string(), &detail).await?;
             work.commit().await?;
             let said = match stopped {
                 Stopped::Ended => "ended",
@@ -145,7 +130,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 Stopped::Over => "over",
             };
             if as_json {
-                output::json(&serde_json::json!({ "agent_turn_id": turn, "stopped": said }))?;
+                output::json(&json!({ "agent_turn_id": turn, "stopped": said }))?;
             } else {
                 println!("{said}");
             }
@@ -154,28 +139,160 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Turn> {
-    let mut found = turn::find(work, &[turn_id]).await?;
-    ensure!(!found.is_empty(), "there is no turn {turn_id} in this project");
-    Ok(found.remove(0))
+fn line(turn: &Summary) -> [String; 8] {
+    [
+        turn.agent_turn_id.to_string(),
+        turn.profile_name.as_ref().map(ToString::to_string).unwrap_or_default(),
+        tree::state(turn).to_owned(),
+        turn.n_steps.to_string(),
+        turn.input_tokens.to_string(),
+        turn.output_tokens.to_string(),
+        dollars(turn.microdollars),
+        turn.created_at.format("%F %T").to_string(),
+    ]
 }
 
-async fn deliverable(work: &mut UnitOfWork, turn: &Turn) -> Result<Option<Content>> {
-    let Some(card_id) = turn.deliverable_card_id else { return Ok(None) };
-    let found = card::fetch(work, &[card_id], None).await?.found.pop();
+/// The whole tree of a turn.
+pub(crate) async fn tree_of(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Summary>> {
+    let tree = turn::tree(work, turn_id, 10_000).await?;
+    ensure!(!tree.is_empty(), "there is no turn {turn_id} in this project");
+    Ok(tree)
+}
+
+async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
+    let mut work = place.begin().await?;
+    let tree = tree_of(&mut work, turn_id).await?;
+    let steps = turn::steps(&mut work, turn_id).await?;
+    let content = deliverable(&mut work, tree[0].deliverable_card_id).await?;
+    if as_json {
+        return output::json(&json!({ "turn": tree[0], "tree": tree, "steps": steps, "deliverable": content }));
+    }
+    if tree.len() > 1 {
+        println!("{}\n", tree::draw(&tree, Utc::now()));
+    }
+    output::table(
+        ["step", "outcome", "model", "read", "cached", "written", "$", "ms", "asked", "calls"],
+        steps.iter().map(row),
+    );
+    let microdollars: i64 = steps.iter().filter_map(|step| step.microdollars).sum();
+    let tokens: i64 = steps.iter().flat_map(|s| [s.input_tokens, s.output_tokens]).flatten().map(i64::from).sum();
+    let again = steps.iter().filter(|step| step.asked_again == Some(true)).count();
+    println!(
+        "{}: {} steps, {tokens} tokens, {}; {again} asked again after a takeover",
+        tree[0].status,
+        steps.len(),
+        dollars(microdollars)
+    );
+    if content.is_some() {
+        println!("{}", in_text(content.as_ref()));
+    }
+    Ok(())
+}
+
+/// Something that happened.
+#[derive(Serialize)]
+struct Happened {
+    at: DateTime<Utc>,
+    agent_turn_id: TurnId,
+    profile_name: Option<String>,
+    what: String,
+}
+
+async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
+    let mut work = place.begin().await?;
+    let mut happened = Vec::new();
+    for turn in tree_of(&mut work, turn_id).await? {
+        let profile_name = turn.profile_name.as_ref().map(ToString::to_string);
+        let mut add = |at, what| {
+            happened.push(Happened { at, agent_turn_id: turn.agent_turn_id, profile_name: profile_name.clone(), what });
+        };
+        add(turn.created_at, "was asked".to_owned());
+        for step in turn::steps(&mut work, turn.agent_turn_id).await? {
+            let asked = step.model.as_ref().map_or_else(String::new, |model| {
+                format!(", {model}: {} → {} tokens", step.input_tokens.unwrap_or(0), step.output_tokens.unwrap_or(0))
+            });
+            let calls = if step.n_calls > 0 { format!(", {} calls", step.n_calls) } else { String::new() };
+            add(step.created_at, format!("step {}: {}{asked}{calls}", step.step_id, step.outcome));
+        }
+        for edge in turn::edges(&mut work, turn.agent_turn_id).await? {
+            if let Some(what) = of_edge(&edge) {
+                add(edge.created_at, what);
+            }
+        }
+        if let Some(at) = turn.finished_at {
+            add(at, format!("ended: {}", turn.status));
+        }
+    }
+    happened.sort_by_key(|happened| happened.at);
+    for one in happened {
+        if as_json {
+            output::json(&one)?;
+        } else {
+            let who = one.profile_name.unwrap_or_default();
+            println!("{}  {}  {who}: {}", one.at.format("%T%.3f"), one.agent_turn_id, one.what);
+        }
+    }
+    Ok(())
+}
+
+/// Calls, and their answers: how a turn was asked for and ended is told by the turn itself.
+fn of_edge(edge: &Edge) -> Option<String> {
+    let status = edge.status.as_deref().unwrap_or_default();
+    match (edge.primitive.as_str(), edge.edge_phase.as_str()) {
+        ("command", "request") => Some(format!("call {} left", edge.correlation_id)),
+        ("report", "response") => Some(format!("call {} was answered: {status}", edge.correlation_id)),
+        ("report", "dropped") => Some(format!("call {}: an answer came too late", edge.correlation_id)),
+        _ => None,
+    }
+}
+
+async fn export(turn_id: TurnId, place: &Place) -> Result<()> {
+    let mut work = place.begin().await?;
+    let tree = tree_of(&mut work, turn_id).await?;
+    let mut boxes = BTreeSet::new();
+    for turn in &tree {
+        output::json(&json!({ "turn": turn }))?;
+        for step in turn::steps(&mut work, turn.agent_turn_id).await? {
+            output::json(&json!({ "step": step, "agent_turn_id": turn.agent_turn_id }))?;
+        }
+        for edge in turn::edges(&mut work, turn.agent_turn_id).await? {
+            output::json(&json!({ "edge": edge }))?;
+        }
+        for receipt in receipt::list(&mut work, turn.agent_turn_id).await? {
+            output::json(&json!({ "receipt": receipt }))?;
+        }
+        boxes.extend([Some(turn.context_box_id), Some(turn.output_box_id), turn.profile_box_id].into_iter().flatten());
+    }
+    let mut seen = BTreeSet::new();
+    for box_id in boxes {
+        let length = card_box::find(&mut work, &[box_id]).await?.found.pop().map_or(0, |found| found.length);
+        let mut card_ids = Vec::new();
+        for from in (1..=length).step_by(1_000) {
+            for placed in card_box::read(&mut work, Span { box_id, from, upto: from + 999 }, None).await? {
+                let card_id = placed.reading.card_id();
+                card_ids.push(card_id);
+                if seen.insert(card_id) {
+                    output::json(&json!({ "card": placed.reading }))?;
+                }
+            }
+        }
+        output::json(&json!({ "box": { "box_id": box_id, "card_ids": card_ids } }))?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn deliverable(work: &mut UnitOfWork, card_id: Option<CardId>) -> Result<Option<Content>> {
+    let Some(card_id) = card_id else { return Ok(None) };
+    let found = card::fetch(work, &[card_id], None).await.context("the deliverable")?.found.pop();
     Ok(found.and_then(Reading::into_live).map(|card| card.content))
 }
 
-fn in_text(content: Option<&Content>) -> String {
+pub(crate) fn in_text(content: Option<&Content>) -> String {
     match content {
         Some(Content::Text(text)) => text.clone(),
         Some(other) => serde_json::to_string_pretty(other).unwrap_or_default(),
         None => "the deliverable is gone".to_owned(),
     }
-}
-
-fn dollars(microdollars: i64) -> String {
-    format!("${:.6}", microdollars as f64 / 1_000_000.0)
 }
 
 fn row(step: &Taken) -> [String; 10] {

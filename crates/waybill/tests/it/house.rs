@@ -16,7 +16,7 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 10] = [
+const ARROWS: [(&str, &[&str], &[&str]); 11] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
     ("waybill-context", &["waybill-core"], &[]),
@@ -28,8 +28,21 @@ const ARROWS: [(&str, &[&str], &[&str]); 10] = [
         &["waybill-bus", "waybill-lab", "waybill-testkit"],
     ),
     (
+        "waybill-api",
+        &["waybill-core", "waybill-context", "waybill-kernel", "waybill-orchestrator", "waybill-worker"],
+        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+    ),
+    (
         "waybill-lab",
-        &["waybill-core", "waybill-bus", "waybill-context", "waybill-kernel", "waybill-orchestrator", "waybill-worker"],
+        &[
+            "waybill-api",
+            "waybill-core",
+            "waybill-bus",
+            "waybill-context",
+            "waybill-kernel",
+            "waybill-orchestrator",
+            "waybill-worker",
+        ],
         &[],
     ),
     ("waybill-model", &["waybill-lab"], &[]),
@@ -37,6 +50,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 10] = [
     (
         "waybill",
         &[
+            "waybill-api",
             "waybill-core",
             "waybill-context",
             "waybill-bus",
@@ -56,6 +70,7 @@ const ENGINES: [(&str, &[&str]); 3] = [
     (
         "tokio",
         &[
+            "waybill-api",
             "waybill-bus",
             "waybill-kernel",
             "waybill-orchestrator",

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cli;
+mod dev;
 mod house;
 mod lint;
 mod team;

@@ -151,18 +151,7 @@ async fn run_on(adapter: &str) {
     });
 
     let fields = json!([{ "name": "answer", "description": "one word" }]).to_string();
-    let start = [
-        "turn",
-        "start",
-        "principal",
-        "Where is the water?",
-        "--result-fields",
-        &fields,
-        "--wait",
-        "--project",
-        "acme",
-        "--json",
-    ];
+    let start = ["run", "principal", "Where is the water?", "--result-fields", &fields, "--project", "acme", "--json"];
     let started = tokio::task::spawn_blocking({
         let (start, urls) = (start.map(str::to_owned), urls.map(|(name, value)| (name.to_owned(), value.to_owned())));
         move || {

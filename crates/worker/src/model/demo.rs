@@ -9,6 +9,7 @@
 //!       - {say: Let me look., call: {search: {query: "{{query}}"}}}
 //!       - {say: "I found: {{result}}"}
 //! ```
+//! `{{query}}` is what was asked, `{{result}}` the last result of a tool, `{{summary}}` what a person would read of it.
 //! Its first answer in a turn is the first line, and so on; the last line is said again and again.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -50,7 +51,9 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
         texts.next().and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let (query, result) = (said("user"), said("tool"));
-    let fill = |text: &str| text.replace("{{query}}", &query).replace("{{result}}", &result);
+    let summary = summary(&result);
+    let fill =
+        |text: &str| text.replace("{{query}}", &query).replace("{{result}}", &result).replace("{{summary}}", &summary);
     let call = |(n, (tool_name, arguments)): (usize, (String, Value))| Called {
         provider_call_id: format!("call_{n}"),
         tool_name,
@@ -60,6 +63,17 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
     let output = u32::try_from(tokens::count(&text).get()).unwrap_or_default();
     let calls = line.call.into_iter().enumerate().map(call).collect();
     Ok(Answer { text, calls, read: Read { input: asking.n_tokens, cached: 0, output }, ..Answer::default() })
+}
+
+/// What a person would read of a result: what was delivered, of several one after the other.
+fn summary(result: &str) -> String {
+    let Ok(value) = serde_json::from_str::<Value>(result) else { return result.to_owned() };
+    let said = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match (&value["deliverable"], value["results"].as_array()) {
+        (Value::Null, Some(results)) => results.iter().map(|one| said(&one["summary"])).collect::<Vec<_>>().join("\n"),
+        (Value::Null, None) => result.to_owned(),
+        (deliverable, _) => said(deliverable),
+    }
 }
 
 fn filled(value: Value, fill: &impl Fn(&str) -> String) -> Value {

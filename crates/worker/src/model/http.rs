@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::{BuildHasher, RandomState},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -24,9 +23,10 @@ use waybill_core::{
     resource::LlmConfig,
     turn::Usage,
 };
+use waybill_kernel::intake::jittered;
 
 use super::{
-    Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, garbled, messages::Messages, provider,
+    Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
     provider::Header, provider::Provider, responses::Responses, sse::Lines,
 };
 use crate::secret::Secrets;
@@ -101,8 +101,11 @@ impl Models {
             .build()
             .expect("a client without a certificate of its own");
         let all = Provider::builtins().into_iter().chain(providers);
-        let providers = all.map(|provider| (provider.name.clone(), (Gate::new(&provider), provider)));
-        let providers = providers.map(|(name, (gate, provider))| (name, (provider, gate))).collect();
+        let gated = |provider: Provider| {
+            let gate = Gate::new(&provider);
+            (provider.name.clone(), (provider, gate))
+        };
+        let providers = all.map(gated).collect();
         Models(Arc::new(Inner { http, secrets, providers }))
     }
 
@@ -295,7 +298,7 @@ impl Models {
         let after = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
         let body = timeout(Duration::from_secs(10), response.text()).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        let said = serde_json::from_str::<Value>(&body).map_err(garbled).ok();
+        let said = serde_json::from_str::<Value>(&body).ok();
         let said = said.and_then(|said| said["error"]["message"].as_str().map(str::to_owned)).unwrap_or(body);
         let why: String = self.blot(said).chars().take(500).collect();
         let why = format!("`{name}` answered {}: {why}", status.as_u16());
@@ -310,10 +313,4 @@ impl Models {
 
 fn took_too_long(limit: Duration) -> Error {
     Error::unavailable(format!("no answer within {limit:?}"))
-}
-
-/// Between half of it and all of it.
-fn jittered(most: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
-    most.mul_f64(0.5 + random / 2.0)
 }

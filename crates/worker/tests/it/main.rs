@@ -88,6 +88,7 @@ impl Desk {
             audience: Audience::of(Process::React),
             policy,
             n_pinned: 0,
+            fork: None,
         };
         Desk { t, worker, collector: Collector::new(Framework::builtin()), setting }
     }

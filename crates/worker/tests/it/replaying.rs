@@ -47,11 +47,11 @@ async fn every_call_of_a_turn_can_be_had_again() {
     let mut work = desk.t.begin().await;
     card::delete(&mut work, &[before[0].card_id(), before[2].card_id()], "old").await.unwrap();
     work.commit().await.unwrap();
-    let listed = replay::list(desk.kernel(), project_id, turn_id).await.unwrap();
+    let listed = replay::list(&mut desk.t.begin().await, turn_id).await.unwrap();
     assert_eq!(listed.iter().map(|(step_id, _)| *step_id).collect::<Vec<_>>(), [sent[0].0, sent[1].0]);
     let mut calls = Vec::new();
     for (step_id, request) in &sent {
-        let call = replay(desk.kernel(), project_id, turn_id, Some(*step_id)).await.unwrap();
+        let call = replay(&mut desk.t.begin().await, turn_id, Some(*step_id)).await.unwrap();
         assert!(call.request == *request, "step {step_id}");
         calls.push(call);
     }
@@ -64,14 +64,16 @@ async fn every_call_of_a_turn_can_be_had_again() {
     // Erased, it is named, and its hash still stands for it.
     let mut owner = desk.t.owner().await;
     card::erase(&mut owner, project_id, &[before[0].card_id()], "asked").await.unwrap();
-    match replay(desk.kernel(), project_id, turn_id, Some(sent[0].0)).await {
+    match replay(&mut desk.t.begin().await, turn_id, Some(sent[0].0)).await {
         Err(Error::Render(receipt::Error::Erased { card_ids, cards_verified: true })) => {
             assert_eq!(card_ids, [before[0].card_id()]);
         }
         other => panic!("{other:?}"),
     }
-    let unknown = replay(desk.kernel(), project_id, turn_id, Some(StepId::new())).await;
+    let unknown = replay(&mut desk.t.begin().await, turn_id, Some(StepId::new())).await;
     assert!(matches!(unknown, Err(Error::NotFound { .. })));
-    let elsewhere = replay(desk.kernel(), waybill_core::id::ProjectId::new(), turn_id, Some(sent[0].0)).await;
+    let elsewhere =
+        replay(&mut desk.kernel().begin(waybill_core::id::ProjectId::new()).await.unwrap(), turn_id, Some(sent[0].0))
+            .await;
     assert!(matches!(elsewhere, Err(Error::NotFound { .. })), "another project learns nothing");
 }

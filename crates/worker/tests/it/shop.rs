@@ -240,9 +240,9 @@ impl Shop {
 
     /// NX-1: every call of a turn renders again to the same bytes. Says how many there were.
     pub(crate) async fn verify(&self, turn_id: TurnId) -> usize {
-        let receipts = replay::list(&self.t.kernel, self.t.project_id, turn_id).await.unwrap();
+        let receipts = replay::list(&mut self.t.begin().await, turn_id).await.unwrap();
         for (step_id, _) in &receipts {
-            replay::replay(&self.t.kernel, self.t.project_id, turn_id, Some(*step_id)).await.unwrap();
+            replay::replay(&mut self.t.begin().await, turn_id, Some(*step_id)).await.unwrap();
         }
         receipts.len()
     }

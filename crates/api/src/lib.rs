@@ -1,0 +1,216 @@
+//! Waybill over HTTP (UI-1, UI-2).
+//!
+//! * A request is made with a key (SE-1), which belongs to one project. What is another project's is not there: the answer is the same as for what
+//!   never was.
+//! * Every write is one unit of work of the kernel, and may carry a key of the caller's own (`Idempotency-Key`): asked again, it is answered again.
+//! * Errors have one shape (RFC 9457) and a code that stays.
+//! * The OpenAPI document is made from these handlers, and served at `/openapi.json`.
+//!
+//! Not here: SQL, and any rule of how turns are run. A worker over HTTP writes under the same fence as one with a database connection.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, State, connect_info::Connected},
+    http::StatusCode,
+    response::{IntoResponse, Json},
+    routing::get,
+    serve::{IncomingStream, Listener},
+};
+use tokio::{net::TcpListener, sync::watch};
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::router::OpenApiRouter;
+use waybill_kernel::work::Kernel;
+
+use tls::Greeted;
+
+mod caller;
+mod limit;
+mod problem;
+mod request;
+mod routes;
+mod tls;
+mod write;
+
+pub use limit::Limits;
+pub use problem::Problem;
+pub use tls::{Tls, TlsError};
+
+/// Whom it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever has a key.
+    Keys,
+    /// Whoever asks without a key may do everything, as long as they are on this machine.
+    Loopback,
+}
+
+/// How it is served.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub access: Access,
+    pub limits: Limits,
+    /// None: it speaks plain HTTP.
+    pub tls: Option<Tls>,
+    /// So that a test can see that the database alone keeps projects apart: what a caller names is taken for theirs.
+    #[doc(hidden)]
+    pub trusting: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { access: Access::Keys, limits: Limits::default(), tls: None, trusting: false }
+    }
+}
+
+/// What every request needs.
+#[derive(Debug)]
+pub(crate) struct Api {
+    kernel: Kernel,
+    config: Config,
+    gate: limit::Gate,
+    /// True once it is to end: whoever waits or watches is let go.
+    ending: watch::Receiver<bool>,
+}
+
+impl Api {
+    /// Returns once the server is to end.
+    async fn ended(&self) {
+        let mut ending = self.ending.clone();
+        // Nobody is left to say so: it has ended.
+        let _ = ending.wait_for(|ending| *ending).await;
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Waybill", description = "A context kernel for multi-agent LLM systems."),
+    modifiers(&Security),
+    security(("key" = [])),
+    tags(
+        (name = "turns", description = "Start, watch, look at and stop work."),
+        (name = "context", description = "What a model saw, byte for byte, and why."),
+        (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
+        (name = "resources", description = "Profiles, tools, plans, settings, agents, keys."),
+        (name = "worker", description = "Run turns and answer calls, under the same fence as Waybill's own processes."),
+    )
+)]
+struct Document;
+
+struct Security;
+
+impl Modify for Security {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("wb_…").build();
+        document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
+    }
+}
+
+fn routes() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
+    let routes = OpenApiRouter::with_openapi(Document::openapi()).nest("/v1/projects/{project}", routes::all());
+    routes.split_for_parts()
+}
+
+/// The OpenAPI document.
+pub fn document() -> utoipa::openapi::OpenApi {
+    routes().1
+}
+
+/// Serves until `stop` is done; then whoever waits is let go, and requests under way have `grace` to end.
+pub async fn serve(
+    listener: TcpListener,
+    kernel: Kernel,
+    config: Config,
+    stop: impl Future<Output = ()> + Send,
+    grace: Duration,
+) -> std::io::Result<()> {
+    match config.tls.clone() {
+        Some(tls) => serve_on(Greeted::new(listener, tls)?, kernel, config, stop, grace).await,
+        None => serve_on(listener, kernel, config, stop, grace).await,
+    }
+}
+
+async fn serve_on<L>(
+    listener: L,
+    kernel: Kernel,
+    config: Config,
+    stop: impl Future<Output = ()> + Send,
+    grace: Duration,
+) -> std::io::Result<()>
+where
+    L: Listener<Addr = SocketAddr>,
+    Peer: for<'a> Connected<IncomingStream<'a, L>>,
+{
+    let (end, ending) = watch::channel(false);
+    let app = app(kernel, config, ending);
+    let ended = {
+        let mut ending = end.subscribe();
+        async move {
+            let _ = ending.wait_for(|ending| *ending).await;
+        }
+    };
+    let service = app.into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(ended).into_future();
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => return served,
+        () = stop => {}
+    }
+    let _ = end.send(true);
+    // A connection that somebody keeps open without a word is not waited for.
+    tokio::time::timeout(grace, serving).await.unwrap_or(Ok(()))
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Peer {
+        Peer(*stream.remote_addr())
+    }
+}
+
+impl Connected<IncomingStream<'_, Greeted>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Greeted>) -> Peer {
+        Peer(*stream.remote_addr())
+    }
+}
+
+fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Router {
+    let (router, document) = routes();
+    let gate = limit::Gate::new(&config.limits);
+    let most_bytes = config.limits.most_bytes;
+    let api = Arc::new(Api { kernel, config, gate, ending });
+    let document = Arc::new(document.to_json().unwrap_or_default());
+    let served = move || {
+        let document = document.clone();
+        async move { ([("content-type", "application/json")], document.as_str().to_owned()).into_response() }
+    };
+    router
+        .route_layer(axum::middleware::from_fn_with_state(api.clone(), limit::admit))
+        .route("/openapi.json", get(served))
+        .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
+        .route("/ready", get(ready))
+        .fallback(|| async { Problem::not_found("there is nothing at this path: `/openapi.json` has what there is") })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take that method")
+        })
+        .layer(DefaultBodyLimit::max(most_bytes))
+        .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))
+        .with_state(api)
+}
+
+/// Whether the database can be reached.
+async fn ready(State(api): State<Arc<Api>>) -> Result<Json<serde_json::Value>, Problem> {
+    let _ = waybill_kernel::project::find(&api.kernel, "-").await.or_else(|error| match error {
+        waybill_kernel::project::Error::NotFound(_) => Ok(waybill_core::id::ProjectId::nil()),
+        other => Err(other),
+    })?;
+    Ok(Json(serde_json::json!({ "status": "ready" })))
+}

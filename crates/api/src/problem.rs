@@ -1,0 +1,261 @@
+//! Errors over HTTP: RFC 9457, with a code that stays. What is ours to know stays with us: a database's own words go to the log.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+use waybill_kernel::{
+    blackboard, card, card_box, handover, key, project, resource, turn,
+    work::{self, DbError},
+};
+use waybill_orchestrator::command;
+use waybill_worker::{fork, replay};
+
+/// What was wrong, and what to do.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// A URI of the kind of problem: `urn:waybill:CODE`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The same for every problem of the kind.
+    title: String,
+    status: u16,
+    /// Of this one.
+    detail: String,
+    /// For programs: it stays.
+    code: &'static str,
+    /// Seconds after which it may help to ask again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u32>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+        let title = code.replace('_', " ");
+        let (kind, detail) = (format!("urn:waybill:{code}"), detail.into());
+        Problem { kind, title, status: status.as_u16(), detail, code, retry_after: None }
+    }
+
+    pub(crate) fn invalid(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    /// Also for what is another project's.
+    pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+    }
+
+    pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    pub(crate) fn busy(code: &'static str, detail: impl Into<String>, seconds: u32) -> Problem {
+        let status =
+            if code == "rate_limited" { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
+        Problem { retry_after: Some(seconds), ..Problem::new(status, code, detail) }
+    }
+
+    /// A fault of ours. What it was is in the log.
+    pub(crate) fn internal(error: impl std::fmt::Display) -> Problem {
+        tracing::error!(%error, "a request failed");
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "the server failed: its log says how. Whether it was written is not known; asked again with the same ids and keys, it is done once",
+        )
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(&self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The server was short of something, slow or gone; or a fault of ours.
+fn database(error: &DbError) -> Problem {
+    // Text that cannot be stored (U+0000), a number beyond its column: what was asked, not what happened here.
+    let code = error.as_database_error().and_then(|refusal| refusal.code());
+    if code.is_some_and(|code| code.starts_with("22")) {
+        return Problem::invalid(format!("a value cannot be stored: {error}"));
+    }
+    if turn::is_of_the_server(error) {
+        tracing::warn!(%error, "the database cannot be reached");
+        return Problem::busy(
+            "unavailable",
+            "the database cannot be reached just now: ask again, with the same ids and keys",
+            1,
+        );
+    }
+    Problem::internal(error)
+}
+
+impl From<DbError> for Problem {
+    fn from(error: DbError) -> Problem {
+        database(&error)
+    }
+}
+
+impl From<work::Error> for Problem {
+    fn from(error: work::Error) -> Problem {
+        match error {
+            work::Error::Db(error) => database(&error),
+            work::Error::Unreachable { source, .. } => database(&source),
+            other => Problem::internal(other),
+        }
+    }
+}
+
+impl From<turn::Error> for Problem {
+    fn from(error: turn::Error) -> Problem {
+        let said = error.to_string();
+        match error {
+            turn::Error::Stale(_) => Problem::conflict("stale", said),
+            turn::Error::NotFound(_) => Problem::not_found("there is no such agent, turn or call here"),
+            turn::Error::Busy => Problem::busy("busy", said, 1),
+            turn::Error::RecursionDepthExceeded { .. } => {
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "recursion_depth_exceeded", said)
+            }
+            turn::Error::Conflict(_) | turn::Error::Taken(_) => Problem::conflict("conflict", said),
+            turn::Error::Delivered(_) => Problem::conflict("delivered", said),
+            turn::Error::HeadLost(_) => Problem::conflict("head_lost", said),
+            turn::Error::BudgetExhausted(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "budget_exhausted", said),
+            turn::Error::LeaseLost => Problem::new(StatusCode::GONE, "lease_lost", said),
+            turn::Error::Invalid(_) | turn::Error::Card(_) => Problem::invalid(causes(&error)),
+            turn::Error::OtherProject => Problem::not_found("there is no such turn here"),
+            turn::Error::TryAgain(_) => {
+                Problem::busy("try_again", "the database was busy; nothing was written: ask again", 1)
+            }
+            turn::Error::Work(error) => error.into(),
+            turn::Error::Db(error) => database(&error),
+            turn::Error::NotAlone => Problem::internal(said),
+        }
+    }
+}
+
+/// The whole chain, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+impl From<card::Error> for Problem {
+    fn from(error: card::Error) -> Problem {
+        match error {
+            card::Error::Db(error) => database(&error),
+            card::Error::NotFound(_) => Problem::not_found(error.to_string()),
+            other => Problem::conflict("conflict", other.to_string()),
+        }
+    }
+}
+
+impl From<card_box::Error> for Problem {
+    fn from(error: card_box::Error) -> Problem {
+        match error {
+            card_box::Error::Db(error) => database(&error),
+            card_box::Error::Span(_) => Problem::invalid(error.to_string()),
+            other => Problem::not_found(other.to_string()),
+        }
+    }
+}
+
+impl From<project::Error> for Problem {
+    fn from(error: project::Error) -> Problem {
+        let said = error.to_string();
+        match error {
+            project::Error::Db(error) => database(&error),
+            project::Error::NotFound(_) => Problem::not_found(said),
+            project::Error::Slug(_) => Problem::invalid(said),
+            project::Error::Taken(_) => Problem::conflict("taken", said),
+        }
+    }
+}
+
+impl From<resource::Error> for Problem {
+    fn from(error: resource::Error) -> Problem {
+        match error {
+            resource::Error::Db(error) => database(&error),
+            resource::Error::NotFound { .. } => Problem::not_found(error.to_string()),
+            other => Problem::invalid(causes(&other)),
+        }
+    }
+}
+
+impl From<key::Error> for Problem {
+    fn from(error: key::Error) -> Problem {
+        let said = error.to_string();
+        match error {
+            key::Error::Db(error) => database(&error),
+            key::Error::Enough(_) => Problem::conflict("enough_keys", said),
+            key::Error::NotFound(_) => Problem::not_found(said),
+        }
+    }
+}
+
+impl From<handover::Error> for Problem {
+    fn from(error: handover::Error) -> Problem {
+        match error {
+            handover::Error::Db(error) => database(&error),
+            handover::Error::NoProfile(_) => Problem::not_found(error.to_string()),
+            other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, other.code(), causes(&other)),
+        }
+    }
+}
+
+impl From<blackboard::Error> for Problem {
+    fn from(error: blackboard::Error) -> Problem {
+        match error {
+            blackboard::Error::Db(error) | blackboard::Error::TryAgain(error) => database(&error),
+            other => Problem::conflict("conflict", other.to_string()),
+        }
+    }
+}
+
+impl From<command::Error> for Problem {
+    fn from(error: command::Error) -> Problem {
+        match error {
+            command::Error::Turn(error) => error.into(),
+            command::Error::Handover(error) => error.into(),
+            other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", causes(&other)),
+        }
+    }
+}
+
+impl From<replay::Error> for Problem {
+    fn from(error: replay::Error) -> Problem {
+        match error {
+            replay::Error::NotFound { .. } => Problem::not_found(error.to_string()),
+            replay::Error::Card(error) => error.into(),
+            replay::Error::CardBox(error) => error.into(),
+            replay::Error::Work(error) => error.into(),
+            // It was there, and cannot be had again: erased, or written by a version that is gone.
+            other => Problem::conflict("not_renderable", causes(&other)),
+        }
+    }
+}
+
+impl From<fork::Error> for Problem {
+    fn from(error: fork::Error) -> Problem {
+        match error {
+            fork::Error::NotFound(_) | fork::Error::NoStep { .. } => Problem::not_found(error.to_string()),
+            fork::Error::Resource(error) => error.into(),
+            fork::Error::Card(error) => error.into(),
+            fork::Error::CardBox(error) => error.into(),
+            fork::Error::Turn(error) => error.into(),
+            fork::Error::Work(error) => error.into(),
+            other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "cannot_fork", causes(&other)),
+        }
+    }
+}

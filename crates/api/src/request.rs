@@ -1,0 +1,114 @@
+//! Requests as handlers want them; what cannot be read is answered as a problem.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Request, rejection::BytesRejection},
+    http::{StatusCode, request::Parts},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// A JSON body, and its bytes.
+pub(crate) struct Body<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Problem> {
+        let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
+            let said = "the body of a request is `Content-Type: application/json`";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", said));
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|error: BytesRejection| {
+            let status = error.status();
+            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "invalid" };
+            Problem::new(status, code, error.body_text())
+        })?;
+        let mut reader = serde_json::Deserializer::from_slice(&bytes);
+        let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+        let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
+        Ok(Body { value, bytes })
+    }
+}
+
+/// What a path names.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, Problem> {
+        let found = axum::extract::Path::from_request_parts(parts, state).await;
+        found.map(|axum::extract::Path(named)| Path(named)).map_err(|error| Problem::not_found(error.body_text()))
+    }
+}
+
+/// What a query says.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Problem> {
+        let found = axum::extract::Query::from_request_parts(parts, state).await;
+        found.map(|axum::extract::Query(said)| Query(said)).map_err(|error| Problem::invalid(error.body_text()))
+    }
+}
+
+/// One page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Page<T> {
+    items: Vec<T>,
+    /// What to go on after; none: that was all.
+    next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// `items` may be one more than asked for.
+    pub(crate) fn new<C: ToString>(mut items: Vec<T>, most: usize, cursor: impl Fn(&T) -> C) -> Page<T> {
+        let more = items.len() > most;
+        items.truncate(most);
+        let next = items.last().filter(|_| more).map(|last| cursor(last).to_string());
+        Page { items, next }
+    }
+
+    /// A page of which it is known where the next begins.
+    pub(crate) fn upto<C: ToString>(items: Vec<T>, next: Option<C>) -> Page<T> {
+        Page { items, next: next.map(|next| next.to_string()) }
+    }
+}
+
+/// How many are on a page, or in a list that is sent.
+const MOST: usize = 1_000;
+
+pub(crate) fn most(asked: Option<u16>) -> Result<usize, Problem> {
+    let most = usize::from(asked.unwrap_or(100));
+    if !(1..=MOST).contains(&most) {
+        return Err(Problem::invalid(format!("`most` is 1 to {MOST}")));
+    }
+    Ok(most)
+}
+
+/// A list that is not too long.
+pub(crate) fn not_too_many<T>(what: &str, list: &[T]) -> Result<(), Problem> {
+    if list.len() > MOST {
+        return Err(Problem::invalid(format!("`{what}` has {}: at most {MOST} at a time", list.len())));
+    }
+    Ok(())
+}
+
+/// A text that says something.
+pub(crate) fn not_empty(what: &str, text: &str) -> Result<(), Problem> {
+    if text.is_empty() { Err(Problem::invalid(format!("`{what}` is empty"))) } else { Ok(()) }
+}
+
+/// One more, to know whether there are more.
+pub(crate) fn and_one(most: usize) -> i64 {
+    i64::try_from(most).unwrap_or(i64::MAX - 1) + 1
+}

@@ -1,0 +1,158 @@
+//! Cards, and boxes that hold them. Read only: a card is written by whoever runs a turn, under its fence.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Json};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use waybill_core::{
+    card::Reading,
+    card_box::{Placed, Span},
+    id::{BoxId, CardId},
+};
+use waybill_kernel::{
+    card,
+    card_box::{self, CardBox},
+};
+
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Page, Path, Query, most, not_too_many},
+};
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneCard {
+    card: CardId,
+}
+
+/// A card, or what is left of it.
+#[utoipa::path(
+    get, path = "/cards/{card}", tag = "cards", params(("project" = String, Path), ("card" = CardId, Path)),
+    responses((status = 200, body = Reading), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_card(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneCard { card: card_id }): Path<OneCard>,
+) -> Result<Json<Reading>, Problem> {
+    caller.may_read()?;
+    let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no card {card_id} here")))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CardIds {
+    #[schema(max_items = 1000)]
+    card_ids: Vec<CardId>,
+}
+
+/// What was found, in the order asked for, and what was not.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Cards {
+    found: Vec<Reading>,
+    missing: Vec<CardId>,
+}
+
+/// Cards by id, up to 1,000.
+#[utoipa::path(
+    post, path = "/cards/batch", tag = "cards", request_body = CardIds, params(("project" = String, Path)),
+    responses((status = 200, body = Cards), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_cards(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: CardIds { card_ids }, .. }: Body<CardIds>,
+) -> Result<Json<Cards>, Problem> {
+    caller.may_read()?;
+    not_too_many("card_ids", &card_ids)?;
+    let card::Batch { found, missing } = card::fetch(&mut caller.begin(&api).await?, &card_ids, None).await?;
+    Ok(Json(Cards { found, missing }))
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneBox {
+    #[serde(rename = "box")]
+    card_box: BoxId,
+}
+
+/// A box without its cards.
+#[utoipa::path(
+    get, path = "/boxes/{box}", tag = "cards", params(("project" = String, Path), ("box" = BoxId, Path)),
+    responses((status = 200, body = CardBox), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_box(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneBox { card_box: box_id }): Path<OneBox>,
+) -> Result<Json<CardBox>, Problem> {
+    caller.may_read()?;
+    let found = card_box::find(&mut caller.begin(&api).await?, &[box_id]).await?.found.pop();
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BoxIds {
+    #[schema(max_items = 1000)]
+    box_ids: Vec<BoxId>,
+}
+
+/// What was found, in the order asked for, and what was not.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Boxes {
+    found: Vec<CardBox>,
+    missing: Vec<BoxId>,
+}
+
+/// Boxes by id, up to 1,000, without their cards.
+#[utoipa::path(
+    post, path = "/boxes/batch", tag = "cards", request_body = BoxIds, params(("project" = String, Path)),
+    responses((status = 200, body = Boxes), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_boxes(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: BoxIds { box_ids }, .. }: Body<BoxIds>,
+) -> Result<Json<Boxes>, Problem> {
+    caller.may_read()?;
+    not_too_many("box_ids", &box_ids)?;
+    let card::Batch { found, missing } = card_box::find(&mut caller.begin(&api).await?, &box_ids).await?;
+    Ok(Json(Boxes { found, missing }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Places {
+    /// Go on after this place: the `next` of the page before.
+    #[param(minimum = 0, maximum = 4611686018427387903u64)]
+    after: Option<i64>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// The cards of a box, in its order. A card that stands in several places is shown at the first of a page.
+#[utoipa::path(
+    get, path = "/boxes/{box}/cards", tag = "cards", params(("project" = String, Path), ("box" = BoxId, Path), Places),
+    responses((status = 200, body = Page<Placed>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_cards(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneBox { card_box: box_id }): Path<OneBox>,
+    Query(params): Query<Places>,
+) -> Result<Json<Page<Placed>>, Problem> {
+    caller.may_read()?;
+    let (n, after) = (most(params.most)?, params.after.unwrap_or(0));
+    if !(0..=i64::MAX / 2).contains(&after) {
+        return Err(Problem::invalid("`after` is a place in a box, or 0"));
+    }
+    let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
+    let mut work = caller.begin(&api).await?;
+    let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
+    let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))?.length;
+    let cards = card_box::read(&mut work, Span { box_id, from: after + 1, upto }, None).await?;
+    Ok(Json(Page::upto(cards, (upto < length).then_some(upto))))
+}

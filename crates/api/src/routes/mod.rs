@@ -1,0 +1,55 @@
+//! What can be asked, by what it is about.
+
+use std::sync::Arc;
+
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::Api;
+
+mod card;
+mod context;
+mod resource;
+mod turn;
+mod watch;
+mod worker;
+
+/// Everything below `/v1/projects/{project}`.
+pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::new()
+        .routes(routes!(turn::start_turn, turn::list_turns))
+        .routes(routes!(turn::show_turn))
+        .routes(routes!(turn::show_tree))
+        .routes(routes!(turn::list_edges))
+        .routes(routes!(turn::stop_turn))
+        .routes(routes!(turn::fork_turn))
+        .routes(routes!(watch::watch_turn))
+        .routes(routes!(turn::show_batch))
+        .routes(routes!(context::list_receipts))
+        .routes(routes!(context::show_context))
+        .routes(routes!(context::diff_contexts))
+        .routes(routes!(context::why_card))
+        .routes(routes!(card::show_card))
+        .routes(routes!(card::show_cards))
+        .routes(routes!(card::show_box))
+        .routes(routes!(card::show_boxes))
+        .routes(routes!(card::list_cards))
+        .routes(routes!(resource::show_project))
+        .routes(routes!(resource::apply_resources, resource::list_resources))
+        .routes(routes!(resource::show_profile))
+        .routes(routes!(resource::show_tool))
+        .routes(routes!(resource::show_plan))
+        .routes(routes!(resource::show_settings))
+        .routes(routes!(resource::list_agents, resource::provision_agent))
+        .routes(routes!(resource::show_agent))
+        .routes(routes!(resource::list_keys, resource::create_key))
+        .routes(routes!(resource::revoke_key))
+        .routes(routes!(resource::list_audit))
+        .routes(routes!(worker::claim_turns))
+        .routes(routes!(worker::keep_lease))
+        .routes(routes!(worker::leave))
+        .routes(routes!(worker::write_step))
+        .routes(routes!(worker::finish_turn))
+        .routes(routes!(worker::give_back_turn))
+        .routes(routes!(worker::claim_calls))
+        .routes(routes!(worker::report_call))
+}

@@ -1,0 +1,388 @@
+//! What a project has: profiles, tools, plans, settings, agents, keys; and what was managed by whom.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{extract::State, response::Json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use waybill_core::{
+    id::{AgentId, AuditId, KeyId, Name},
+    key::{ApiKey, Scope},
+    resource::Manifest,
+};
+use waybill_kernel::{
+    agent::{self, Head, Listed as Agent, NewAgent, Stay},
+    audit::{self, Entry},
+    handover,
+    key::{self, Listed as Key},
+    project::Project,
+    resource::{self, Applied, Listed},
+};
+use waybill_worker::tool::check_schemas;
+
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Page, Path, Query, and_one, most, not_too_many},
+    write::{Once, OnceParams},
+};
+
+/// The project of the key.
+#[utoipa::path(
+    get, path = "/", tag = "resources", params(("project" = String, Path)),
+    responses((status = 200, body = Project), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_project(caller: Caller) -> Json<Project> {
+    Json(Project { project_id: caller.project_id, slug: caller.slug })
+}
+
+/// What is to be there.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Apply {
+    /// `{"profile": …}`, `{"tool": …}`, `{"plan": …}` or `{"settings": …}` each.
+    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    manifests: Vec<Manifest>,
+    /// Check everything, and say what would change.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Apply profiles, tools, plans and settings, all or none. The same again changes nothing.
+#[utoipa::path(
+    post, path = "/resources", tag = "resources", request_body = Apply,
+    params(("project" = String, Path), OnceParams),
+    responses((status = 200, body = Vec<Applied>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn apply_resources(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    once: Once,
+    Body { value: Apply { manifests, dry_run }, bytes }: Body<Apply>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[])?;
+    not_too_many("manifests", &manifests)?;
+    for manifest in &manifests {
+        if let Manifest::Tool(tool) = manifest {
+            check_schemas(tool).map_err(Problem::invalid)?;
+        }
+    }
+    if dry_run {
+        let applied = resource::apply(&mut caller.begin(&api).await?, &manifests).await?;
+        return serde_json::to_value(applied).map(Json).map_err(Problem::internal);
+    }
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let applied = resource::apply(work, &manifests).await?;
+            audit::applied(work, &actor, &applied).await?;
+            Ok(applied)
+        })
+    })
+    .await
+}
+
+/// Everything that the project has, by kind and name.
+#[utoipa::path(
+    get, path = "/resources", tag = "resources", params(("project" = String, Path)),
+    responses((status = 200, body = Vec<Listed>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_resources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Vec<Listed>>, Problem> {
+    caller.may_read()?;
+    Ok(Json(resource::list(&mut caller.begin(&api).await?).await?))
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Named {
+    name: Name,
+}
+
+fn as_json(value: impl Serialize) -> Result<Json<Value>, Problem> {
+    serde_json::to_value(value).map(Json).map_err(Problem::internal)
+}
+
+/// A profile, as it was applied.
+#[utoipa::path(
+    get, path = "/profiles/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path)),
+    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_profile(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(Named { name }): Path<Named>,
+) -> Result<Json<Value>, Problem> {
+    caller.may_read()?;
+    as_json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile)
+}
+
+/// A tool, as it was applied.
+#[utoipa::path(
+    get, path = "/tools/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path)),
+    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_tool(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(Named { name }): Path<Named>,
+) -> Result<Json<Value>, Problem> {
+    caller.may_read()?;
+    as_json(resource::tool(&mut caller.begin(&api).await?, &name).await?)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PlanParams {
+    /// None: the newest.
+    version: Option<i32>,
+}
+
+/// A plan, as it was applied.
+#[utoipa::path(
+    get, path = "/plans/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path), PlanParams),
+    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_plan(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(Named { name }): Path<Named>,
+    Query(params): Query<PlanParams>,
+) -> Result<Json<Value>, Problem> {
+    caller.may_read()?;
+    as_json(resource::plan(&mut caller.begin(&api).await?, &name, params.version).await?.1)
+}
+
+/// The settings of the project.
+#[utoipa::path(
+    get, path = "/settings", tag = "resources", params(("project" = String, Path)),
+    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_settings(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Value>, Problem> {
+    caller.may_read()?;
+    as_json(resource::settings(&mut caller.begin(&api).await?).await?)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AgentParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<AgentId>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// Who is on the roster, and what each is doing.
+#[utoipa::path(
+    get, path = "/agents", tag = "resources", params(("project" = String, Path), AgentParams),
+    responses((status = 200, body = Page<Agent>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_agents(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<AgentParams>,
+) -> Result<Json<Page<Agent>>, Problem> {
+    caller.may_read()?;
+    let n = most(params.most)?;
+    let listed = agent::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |agent| agent.agent_id)))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Provision {
+    profile_name: Name,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Provisioned {
+    agent_id: AgentId,
+}
+
+/// Put somebody on the roster who is here to stay, and remembers.
+#[utoipa::path(
+    post, path = "/agents", tag = "resources", request_body = Provision,
+    params(("project" = String, Path), OnceParams),
+    responses((status = 200, body = Provisioned), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn provision_agent(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    once: Once,
+    Body { value: Provision { profile_name }, bytes }: Body<Provision>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let made = NewAgent::of(AgentId::new(), &handover::target(work, &profile_name).await?);
+            agent::provision(work, std::slice::from_ref(&made), Stay::Long, None).await?;
+            let detail = json!({ "profile_name": profile_name });
+            audit::record(work, &actor, "agent.provision", &made.agent_id.to_string(), &detail).await?;
+            Ok(Provisioned { agent_id: made.agent_id })
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneAgent {
+    agent: AgentId,
+}
+
+/// What an agent is doing. An agent without work has none, unless it is here to stay.
+#[utoipa::path(
+    get, path = "/agents/{agent}", tag = "resources", params(("project" = String, Path), ("agent" = AgentId, Path)),
+    responses((status = 200, body = Head), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_agent(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneAgent { agent: agent_id }): Path<OneAgent>,
+) -> Result<Json<Head>, Problem> {
+    caller.may_read()?;
+    let head = agent::find(&mut caller.begin(&api).await?, agent_id).await?;
+    head.map(Json).ok_or_else(|| Problem::not_found(format!("there is no agent {agent_id} with work here")))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct KeyParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<KeyId>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// The keys of the project, also those that were revoked. What makes them keys is not kept.
+#[utoipa::path(
+    get, path = "/keys", tag = "resources", params(("project" = String, Path), KeyParams),
+    responses((status = 200, body = Page<Key>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_keys(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<KeyParams>,
+) -> Result<Json<Page<Key>>, Problem> {
+    caller.may(&[])?;
+    let n = most(params.most)?;
+    let listed = key::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |key| key.key_id)))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateKey {
+    /// Two keys may have one name, so that one can take the place of the other.
+    name: Name,
+    scope: Scope,
+    /// None: until it is revoked.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 315360000)]
+    expires_in_seconds: Option<u32>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CreatedKey {
+    #[serde(flatten)]
+    listed: Key,
+    /// Shown once.
+    key: String,
+}
+
+/// Make a key. It is shown once, so this is the one write that is not answered again: with an `Idempotency-Key` it is refused.
+#[utoipa::path(
+    post, path = "/keys", tag = "resources", request_body = CreateKey, params(("project" = String, Path)),
+    responses((status = 200, body = CreatedKey), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn create_key(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    once: Once,
+    Body { value, .. }: Body<CreateKey>,
+) -> Result<Json<CreatedKey>, Problem> {
+    caller.may(&[])?;
+    once.refuse("a key is shown once, and not kept: it cannot be answered again")?;
+    if value.expires_in_seconds.is_some_and(|seconds| !(1..=315_360_000).contains(&seconds)) {
+        return Err(Problem::invalid("`expires_in_seconds` is 1 to 315,360,000, ten years"));
+    }
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(Problem::internal)?;
+    let key = ApiKey::mint("live", secret);
+    let mut work = caller.begin(&api).await?;
+    let lasts = value.expires_in_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    let listed = key::create(&mut work, &key, &value.name, value.scope, lasts).await?;
+    let detail = json!({ "name": value.name, "scope": value.scope });
+    audit::record(&mut work, &caller.actor, "key.create", &listed.key_id.to_string(), &detail).await?;
+    work.commit().await?;
+    Ok(Json(CreatedKey { listed, key: key.expose().to_owned() }))
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneKey {
+    key: KeyId,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RevokeParams {
+    /// How long it still works, for going over to another.
+    #[param(maximum = 2592000)]
+    after_seconds: Option<u32>,
+}
+
+/// End a key: at once, or after a while.
+#[utoipa::path(
+    delete, path = "/keys/{key}", tag = "resources",
+    params(("project" = String, Path), ("key" = KeyId, Path), RevokeParams, OnceParams),
+    responses((status = 200, body = Key), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn revoke_key(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneKey { key: key_id }): Path<OneKey>,
+    Query(params): Query<RevokeParams>,
+    once: Once,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[])?;
+    let after = params.after_seconds.unwrap_or(0);
+    if after > 2_592_000 {
+        return Err(Problem::invalid("`after_seconds` is at most 2,592,000, thirty days"));
+    }
+    let after = Duration::from_secs(after.into());
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &[], move |work| {
+        Box::pin(async move {
+            let revoked = key::revoke(work, key_id, after).await?;
+            let detail = json!({ "name": revoked.name, "after_seconds": after.as_secs() });
+            audit::record(work, &actor, "key.revoke", &key_id.to_string(), &detail).await?;
+            Ok(revoked)
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<AuditId>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// What was managed, and by whom, the newest first.
+#[utoipa::path(
+    get, path = "/audit", tag = "resources", params(("project" = String, Path), AuditParams),
+    responses((status = 200, body = Page<Entry>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_audit(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<AuditParams>,
+) -> Result<Json<Page<Entry>>, Problem> {
+    caller.may(&[])?;
+    let n = most(params.most)?;
+    let listed = audit::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |entry| entry.audit_id)))
+}

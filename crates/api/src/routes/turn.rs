@@ -1,0 +1,369 @@
+//! Turns: started, listed, looked at, stopped, done again.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use waybill_core::{
+    card::Reading,
+    id::{AgentId, BatchId, CardId, Channel, Name, SessionId, StepId, TurnId},
+    key::Scope,
+    turn::Limits,
+};
+use waybill_kernel::{
+    audit,
+    batch::{self, Batch, TaskShown},
+    card,
+    turn::{self, Edge, Listing, Stopped, Summary, Taken},
+    work::UnitOfWork,
+};
+use waybill_orchestrator::launch::{Launch, launch};
+use waybill_worker::fork;
+
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Page, Path, Query, and_one, most, not_empty, not_too_many},
+    write::{Once, OnceParams},
+};
+
+/// What is wanted, and of whom.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Start {
+    profile_name: Name,
+    #[schema(min_length = 1)]
+    instruction: String,
+    /// What the result must have: `[{"name": …, "description": …}]`
+    #[serde(default)]
+    result_fields: Option<Vec<ResultField>>,
+    /// Who is to do it; none: somebody who is made for it.
+    #[serde(default)]
+    agent_id: Option<AgentId>,
+    #[serde(default)]
+    session_id: Option<SessionId>,
+    /// Where its events go.
+    #[serde(default)]
+    channel: Option<Channel>,
+    /// Instead of what the profile says.
+    #[serde(default)]
+    limits: Option<Limits>,
+}
+
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct ResultField {
+    name: String,
+    description: String,
+    #[serde(flatten)]
+    extra: serde_json::Map<String, Value>,
+}
+
+/// That it was accepted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Started {
+    agent_id: AgentId,
+    agent_turn_id: TurnId,
+}
+
+/// Have something done.
+#[utoipa::path(
+    post, path = "/turns", tag = "turns", request_body = Start,
+    params(("project" = String, Path), OnceParams),
+    responses((status = 200, body = Started), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn start_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    once: Once,
+    Body { value: start, bytes }: Body<Start>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    not_empty("instruction", &start.instruction)?;
+    let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
+    let wanted = Launch {
+        result_fields: fields,
+        agent_id: start.agent_id,
+        session_id: start.session_id,
+        channel: start.channel,
+        limits: start.limits,
+        emit_state_event: true,
+        ..Launch::new(start.profile_name, start.instruction)
+    };
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let launched = launch(work, &wanted).await?;
+            Ok(Started { agent_id: launched.agent_id, agent_turn_id: launched.agent_turn_id })
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<TurnId>,
+    /// How many at most, up to 1,000.
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+    /// Only those that nobody asked for on behalf of another turn.
+    #[serde(default)]
+    roots: bool,
+    /// Only those that have no end yet.
+    #[serde(default)]
+    open: bool,
+}
+
+/// Turns, the newest first.
+#[utoipa::path(
+    get, path = "/turns", tag = "turns", params(("project" = String, Path), ListParams),
+    responses((status = 200, body = Page<Summary>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_turns(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<Page<Summary>>, Problem> {
+    caller.may_read()?;
+    let n = most(params.most)?;
+    let listing = Listing { before: params.after, most: and_one(n), roots: params.roots, open: params.open };
+    let listed = turn::list(&mut caller.begin(&api).await?, &listing).await?;
+    Ok(Json(Page::new(listed, n, |turn| turn.agent_turn_id)))
+}
+
+/// A turn, its steps, and what came of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Shown {
+    turn: Summary,
+    steps: Vec<Taken>,
+    /// None: it has none yet, or it can no longer be shown.
+    deliverable: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneTurn {
+    pub(super) turn: TurnId,
+}
+
+/// A turn, its steps, and what came of it.
+#[utoipa::path(
+    get, path = "/turns/{turn}", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = Shown), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+) -> Result<Json<Shown>, Problem> {
+    caller.may_read()?;
+    let mut work = caller.begin(&api).await?;
+    let found = one(&mut work, turn).await?;
+    let steps = turn::steps(&mut work, turn).await?;
+    let deliverable = deliverable(&mut work, found.deliverable_card_id).await?;
+    Ok(Json(Shown { turn: found, steps, deliverable }))
+}
+
+pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summary, Problem> {
+    let found = turn::show(work, &[turn_id]).await?.pop();
+    found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} here")))
+}
+
+async fn deliverable(work: &mut UnitOfWork, card_id: Option<CardId>) -> Result<Option<Value>, Problem> {
+    let Some(card_id) = card_id else { return Ok(None) };
+    let found = card::fetch(work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
+    Ok(found.and_then(|card| serde_json::to_value(card.content).ok()))
+}
+
+/// A turn and everybody it asked: each after whoever asked it, up to 10,000.
+#[utoipa::path(
+    get, path = "/turns/{turn}/tree", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = Vec<Summary>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_tree(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+) -> Result<Json<Vec<Summary>>, Problem> {
+    caller.may_read()?;
+    let tree = turn::tree(&mut caller.begin(&api).await?, turn, 10_000).await?;
+    if tree.is_empty() {
+        return Err(Problem::not_found(format!("there is no turn {turn} here")));
+    }
+    Ok(Json(tree))
+}
+
+/// How a turn was asked for, and what its calls came to.
+#[utoipa::path(
+    get, path = "/turns/{turn}/edges", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = Vec<Edge>), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn list_edges(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+) -> Result<Json<Vec<Edge>>, Problem> {
+    caller.may_read()?;
+    let mut work = caller.begin(&api).await?;
+    one(&mut work, turn).await?;
+    Ok(Json(turn::edges(&mut work, turn).await?))
+}
+
+/// Why it is to end.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stop {
+    #[schema(min_length = 1)]
+    reason: String,
+}
+
+/// What a stop came to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StopAnswer {
+    agent_turn_id: TurnId,
+    /// `ended`: nobody ran it. `asked`: whoever runs it is to end it. `over`: it had its end before.
+    stopped: &'static str,
+}
+
+/// Have a turn end. It still delivers.
+#[utoipa::path(
+    post, path = "/turns/{turn}/stop", tag = "turns", request_body = Stop,
+    params(("project" = String, Path), ("turn" = TurnId, Path), OnceParams),
+    responses((status = 200, body = StopAnswer), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn stop_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    once: Once,
+    Body { value: Stop { reason }, bytes }: Body<Stop>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    not_empty("reason", &reason)?;
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let stopped = turn::stop(work, turn, &reason).await?;
+            audit::record(work, &actor, "turn.stop", &turn.to_string(), &json!({ "reason": reason })).await?;
+            let stopped = match stopped {
+                Stopped::Ended => "ended",
+                Stopped::Asked => "asked",
+                Stopped::Over => "over",
+            };
+            Ok(StopAnswer { agent_turn_id: turn, stopped })
+        })
+    })
+    .await
+}
+
+/// What is changed. Nothing: it is done again as it was.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fork {
+    /// The model call that is done again; none: the first.
+    #[serde(default)]
+    step_id: Option<StepId>,
+    /// What cards say instead.
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    cards: Vec<ChangedCard>,
+    /// Who does it instead.
+    #[serde(default)]
+    profile_name: Option<Name>,
+    /// What is different about the profile: a JSON merge patch.
+    #[serde(default)]
+    profile_patch: Option<serde_json::Map<String, Value>>,
+    /// Call tools and agents. Else they answer as they did then.
+    #[serde(default)]
+    live_tools: bool,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChangedCard {
+    card_id: CardId,
+    content: Value,
+}
+
+/// A fork that was dispatched.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Forked {
+    agent_id: AgentId,
+    agent_turn_id: TurnId,
+    /// The model call that is done again.
+    source_step_id: StepId,
+}
+
+/// Do a recorded turn again from one of its model calls on, with something changed.
+#[utoipa::path(
+    post, path = "/turns/{turn}/fork", tag = "turns", request_body = Fork,
+    params(("project" = String, Path), ("turn" = TurnId, Path), OnceParams),
+    responses((status = 200, body = Forked), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn fork_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    once: Once,
+    Body { value, bytes }: Body<Fork>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    not_too_many("cards", &value.cards)?;
+    let change = fork::Change {
+        cards: value.cards.into_iter().map(|card| (card.card_id, card.content)).collect(),
+        profile_name: value.profile_name,
+        profile_patch: value.profile_patch.map(Value::Object),
+    };
+    let wanted = fork::Wanted { turn_id: turn, step_id: value.step_id, change, live_tools: value.live_tools };
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let fork::Forked { agent_id, agent_turn_id, source_step_id } = fork::fork(work, &wanted).await?;
+            Ok(Forked { agent_id, agent_turn_id, source_step_id })
+        })
+    })
+    .await
+}
+
+/// A batch, and its tasks.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ShownBatch {
+    #[serde(flatten)]
+    batch: Batch,
+    tasks: Page<TaskShown>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneBatch {
+    batch: BatchId,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TaskParams {
+    /// Go on after the task of this index.
+    after: Option<i32>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// A batch, and what became of its tasks.
+#[utoipa::path(
+    get, path = "/batches/{batch}", tag = "turns", params(("project" = String, Path), ("batch" = BatchId, Path), TaskParams),
+    responses((status = 200, body = ShownBatch), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn show_batch(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneBatch { batch: batch_id }): Path<OneBatch>,
+    Query(params): Query<TaskParams>,
+) -> Result<Json<ShownBatch>, Problem> {
+    caller.may_read()?;
+    let mut work = caller.begin(&api).await?;
+    let n = most(params.most)?;
+    let found = batch::find(&mut work, batch_id).await?;
+    let batch = found.ok_or_else(|| Problem::not_found(format!("there is no batch {batch_id} here")))?;
+    let tasks = batch::tasks(&mut work, batch_id, params.after.unwrap_or(-1), and_one(n)).await?;
+    Ok(Json(ShownBatch { batch, tasks: Page::new(tasks, n, |task| task.task_index) }))
+}

@@ -1,0 +1,697 @@
+//! Running turns and answering calls from any language (UI-2): the kernel's own transitions, under the same fence.
+//!
+//! A worker has a name of its own choosing, which stands for one process: its lease. It claims, keeps its lease by heartbeats, writes steps, and
+//! finishes. Once it is told `lease_lost` or `stale` it stops what it was doing; another has it. Steps, endings and answers carry ids that the
+//! worker mints, and may be sent again until one is known to have arrived.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{extract::State, response::Json};
+use futures::{StreamExt, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, sleep};
+use utoipa::ToSchema;
+use waybill_core::{
+    bus::Door,
+    card::{CardType, Content, Draft, Metadata, NewCard, Role},
+    id::{
+        AgentId, BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, ToolCallId, TurnId, WorkerId,
+    },
+    key::Scope,
+    turn::{Budget, ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
+};
+use waybill_kernel::{
+    call::{self, ClaimedCall},
+    lease,
+    turn::{self, Attempts, Call, Claimed, Claiming, Ending, Loss, Reclaimed, Report, Step},
+};
+
+use super::turn::OneTurn;
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Path, not_empty, not_too_many},
+};
+
+const LEASE: std::ops::RangeInclusive<f64> = 1.0..=300.0;
+const LONGEST_WAIT: f64 = 30.0;
+/// How often it is looked for work while nobody rings.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Who claims, and how much.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    /// Stands for one process while its lease holds; once that is lost, take another.
+    #[schema(min_length = 1, max_length = 200)]
+    worker: String,
+    /// The `worker_target` of profiles, or the `target` of tools.
+    target: Target,
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 100)]
+    most: u8,
+    /// How long to wait for work: up to 30.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 30)]
+    wait_seconds: f64,
+    /// How long the process may be silent before others get what it holds: 1 to 300.
+    #[serde(default = "lease_seconds")]
+    #[schema(minimum = 1, maximum = 300)]
+    lease_seconds: f64,
+}
+
+const fn one() -> u8 {
+    1
+}
+
+const fn lease_seconds() -> f64 {
+    30.0
+}
+
+impl Claim {
+    fn check(&self, caller: &Caller) -> Result<Claiming, Problem> {
+        let lease = lease_of(self.lease_seconds)?;
+        if !(1..=100).contains(&self.most) {
+            return Err(Problem::invalid("`most` is 1 to 100"));
+        }
+        if !(0.0..=LONGEST_WAIT).contains(&self.wait_seconds) {
+            return Err(Problem::invalid("`wait_seconds` is 0 to 30"));
+        }
+        let worker_id = worker_id(caller.project_id, &self.worker)?;
+        Ok(Claiming { most: self.most.into(), lease, ..Claiming::new(worker_id, self.target.clone()) })
+    }
+}
+
+fn lease_of(seconds: f64) -> Result<Duration, Problem> {
+    if !LEASE.contains(&seconds) {
+        return Err(Problem::invalid("`lease_seconds` is 1 to 300"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A worker of one project has no lease in common with one of another, whatever they are called.
+fn worker_id(project_id: ProjectId, name: &str) -> Result<WorkerId, Problem> {
+    if !(1..=200).contains(&name.chars().count()) {
+        return Err(Problem::invalid("`worker` has 1 to 200 characters"));
+    }
+    let hash = blake3::hash(format!("{project_id}/{name}").as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_bytes()[..16]);
+    Ok(WorkerId::from_bytes(bytes))
+}
+
+/// The right to act on a turn: sent with everything that is written of it.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct TurnFence {
+    agent_id: AgentId,
+    turn_epoch: TurnEpoch,
+    claim_token: ClaimToken,
+}
+
+impl TurnFence {
+    fn of(self, caller: &Caller, turn_id: TurnId) -> Fence {
+        Fence::claimed(caller.asked, self.agent_id, turn_id, self.turn_epoch, self.claim_token)
+    }
+}
+
+/// A turn that is the worker's until it ends, waits, or is taken from it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClaimedTurn {
+    agent_turn_id: TurnId,
+    fence: TurnFence,
+    message_type: MessageType,
+    n_lost_leases: i32,
+    retry_count: i32,
+    /// Somebody wants it to end.
+    stop_asked: bool,
+    profile_box_id: Option<BoxId>,
+    /// What it may read.
+    context_box_id: BoxId,
+    /// What it has written.
+    output_box_id: BoxId,
+    query_card_ids: Vec<CardId>,
+    session_id: Option<SessionId>,
+    parent_agent_turn_id: Option<TurnId>,
+    batch_id: Option<BatchId>,
+    recursion_depth: i32,
+    channel: Channel,
+}
+
+impl From<Claimed> for ClaimedTurn {
+    fn from(claimed: Claimed) -> ClaimedTurn {
+        let fence = &claimed.fence;
+        ClaimedTurn {
+            agent_turn_id: fence.agent_turn_id(),
+            fence: TurnFence {
+                agent_id: fence.agent_id(),
+                turn_epoch: fence.turn_epoch(),
+                claim_token: fence.claim_token(),
+            },
+            message_type: claimed.message_type,
+            n_lost_leases: claimed.n_lost_leases,
+            retry_count: claimed.retry_count,
+            stop_asked: claimed.stop_asked,
+            profile_box_id: claimed.profile_box_id,
+            context_box_id: claimed.context_box_id,
+            output_box_id: claimed.output_box_id,
+            query_card_ids: claimed.query_card_ids,
+            session_id: claimed.session_id,
+            parent_agent_turn_id: claimed.parent_agent_turn_id,
+            batch_id: claimed.batch_id,
+            recursion_depth: claimed.recursion_depth,
+            channel: claimed.channel,
+        }
+    }
+}
+
+/// What was claimed. Empty: there was nothing.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClaimedTurns {
+    turns: Vec<ClaimedTurn>,
+}
+
+/// Take turns of the project that are ready, or wait for some.
+#[utoipa::path(
+    post, path = "/worker/claim", tag = "worker", request_body = Claim, params(("project" = String, Path)),
+    responses((status = 200, body = ClaimedTurns), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn claim_turns(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: claim, .. }: Body<Claim>,
+) -> Result<Json<ClaimedTurns>, Problem> {
+    caller.may(&[Scope::Worker])?;
+    let mut claiming = claim.check(&caller)?;
+    let door = Door::Agent(claim.target.clone());
+    let mut waiting = Waiting::new(&api, &door, claim.wait_seconds);
+    loop {
+        let mut work = caller.begin(&api).await?;
+        let claimed = turn::claim_in(&mut work, &mut claiming).await?;
+        work.commit().await?;
+        if !claimed.is_empty() || !waiting.again(&api).await {
+            return Ok(Json(ClaimedTurns { turns: claimed.into_iter().map(ClaimedTurn::from).collect() }));
+        }
+    }
+}
+
+/// Waiting for work: until somebody rings, or it is time to look, or the time is over.
+struct Waiting {
+    bells: BoxStream<'static, ()>,
+    until: Instant,
+}
+
+impl Waiting {
+    fn new(api: &Api, door: &Door, seconds: f64) -> Waiting {
+        Waiting { bells: api.kernel.bus().hear(door), until: Instant::now() + Duration::from_secs_f64(seconds) }
+    }
+
+    /// False: the time is over, or the server is to end.
+    async fn again(&mut self, api: &Api) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() || *api.ending.borrow() {
+            return false;
+        }
+        tokio::select! {
+            _ = self.bells.next() => {}
+            () = sleep(LOOK.min(left)) => {}
+            () = api.ended() => {}
+        }
+        true
+    }
+}
+
+/// Which process lives on.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Heartbeat {
+    #[schema(min_length = 1, max_length = 200)]
+    worker: String,
+    #[serde(default = "lease_seconds")]
+    #[schema(minimum = 1, maximum = 300)]
+    lease_seconds: f64,
+}
+
+/// What the process holds: more than it knows of, where the answer to a claim was lost.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Held {
+    turns: Vec<ClaimedTurn>,
+    calls: Vec<OneCall>,
+}
+
+/// Keep the lease. 410 `lease_lost`: it is lost, and all that was held under it; go on under another name.
+#[utoipa::path(
+    post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat, params(("project" = String, Path)),
+    responses((status = 200, body = Held), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn keep_lease(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: beat, .. }: Body<Heartbeat>,
+) -> Result<Json<Held>, Problem> {
+    caller.may(&[Scope::Worker, Scope::Tool])?;
+    let worker_id = worker_id(caller.project_id, &beat.worker)?;
+    lease::renew::<uuid::Uuid>(&api.kernel, worker_id, lease_of(beat.lease_seconds)?).await?;
+    let turns = turn::held(&api.kernel, worker_id).await?.into_iter().map(ClaimedTurn::from).collect();
+    let calls = call::held(&api.kernel, worker_id).await?;
+    Ok(Json(Held { turns, calls: read_calls(&api, &caller, calls).await? }))
+}
+
+/// Which process ends.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Leave {
+    #[schema(min_length = 1, max_length = 200)]
+    worker: String,
+}
+
+/// That it is so.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Done {
+    done: bool,
+}
+
+/// End in good order: what the process still holds is given to others at once.
+#[utoipa::path(
+    post, path = "/worker/leave", tag = "worker", request_body = Leave, params(("project" = String, Path)),
+    responses((status = 200, body = Done), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn leave(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: leave, .. }: Body<Leave>,
+) -> Result<Json<Done>, Problem> {
+    caller.may(&[Scope::Worker, Scope::Tool])?;
+    lease::end(&api.kernel, worker_id(caller.project_id, &leave.worker)?).await?;
+    Ok(Json(Done { done: true }))
+}
+
+/// A card to be. Its id is the worker's, so that it can be sent again.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CardDraft {
+    /// A UUIDv7.
+    card_id: CardId,
+    /// Such as `agent.thought`, `tool.call`, `task.deliverable`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^[a-z0-9_.]{1,64}$")]
+    card_type: String,
+    role: Role,
+    /// As the type has it: text, or JSON.
+    content: Value,
+    /// Of a `tool.call`, and of the `tool.result` that answers it.
+    #[serde(default)]
+    tool_call_id: Option<ToolCallId>,
+    #[serde(default)]
+    author_id: Option<String>,
+    /// Not hashed.
+    #[serde(default)]
+    extra: Map<String, Value>,
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    ttl_seconds: Option<i32>,
+}
+
+impl CardDraft {
+    fn seal(self, step_id: Option<StepId>) -> Result<NewCard, Problem> {
+        let card_type: CardType = self.card_type.parse().map_err(invalid)?;
+        let content = Content::read(&card_type, self.content).map_err(invalid)?;
+        let metadata = Metadata {
+            author_id: self.author_id,
+            step_id,
+            extra: self.extra,
+            ..Metadata::new(card_type.clone(), self.role)
+        };
+        let draft = Draft::new(card_type, self.role, content);
+        let (card_id, tool_call_id, ttl_seconds) = (self.card_id, self.tool_call_id, self.ttl_seconds);
+        Draft { card_id, metadata, tool_call_id, ttl_seconds, ..draft }.seal().map_err(invalid)
+    }
+}
+
+fn invalid(error: impl std::error::Error) -> Problem {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    Problem::invalid(format!("{error}{cause}"))
+}
+
+/// A call that leaves with a step.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallOut {
+    tool_call_id: ToolCallId,
+    /// The `tool.call` card among those of the step.
+    tool_call_card_id: CardId,
+    /// Who answers it. `pmo` is the orchestrator.
+    target: Target,
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_seconds: u32,
+    /// Where whoever claims it is lost, it is not known whether it was done, and it is not done again.
+    #[serde(default)]
+    once: bool,
+}
+
+/// What one step wrote. Its id is its key: written again it changes nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewStep {
+    fence: TurnFence,
+    /// A UUIDv7.
+    step_id: StepId,
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    cards: Vec<CardDraft>,
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    calls: Vec<CallOut>,
+    /// Wait for the calls, these and earlier ones.
+    #[serde(default)]
+    suspend: bool,
+    #[serde(default)]
+    usage: Option<UsageSaid>,
+}
+
+/// What a model call used. Spent from what the turn may spend.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UsageSaid {
+    provider: String,
+    model: String,
+    #[schema(maximum = 2147483647)]
+    input_tokens: u32,
+    #[schema(maximum = 2147483647)]
+    cached_tokens: u32,
+    #[schema(maximum = 2147483647)]
+    output_tokens: u32,
+    #[schema(maximum = 2147483647)]
+    microdollars: u32,
+    #[schema(maximum = 2147483647)]
+    took_ms: u32,
+}
+
+impl UsageSaid {
+    fn check(self) -> Result<Usage, Problem> {
+        let most = i32::MAX.unsigned_abs();
+        let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
+        if said.into_iter().any(|n| n > most) {
+            return Err(Problem::invalid(format!("what was used is at most {most} each")));
+        }
+        Ok(Usage {
+            provider: self.provider,
+            model: self.model,
+            input_tokens: self.input_tokens,
+            cached_tokens: self.cached_tokens,
+            output_tokens: self.output_tokens,
+            microdollars: self.microdollars.into(),
+            took_ms: self.took_ms,
+            n_asked: 1,
+            asked_again: false,
+        })
+    }
+}
+
+/// What a step came to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StepAnswer {
+    /// The turn waits, and is the worker's no longer.
+    suspended: bool,
+    /// Somebody wants the turn to end.
+    stop_reason: Option<String>,
+    /// It was written before.
+    duplicate: bool,
+    /// What the turn may still spend, where a model was asked and there is a limit.
+    budget: Option<Budget>,
+}
+
+/// Write a step, under the fence. 409 `stale`: another has the turn, or it is over.
+#[utoipa::path(
+    post, path = "/turns/{turn}/steps", tag = "worker", request_body = NewStep,
+    params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = StepAnswer), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn write_step(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    Body { value: step, .. }: Body<NewStep>,
+) -> Result<Json<StepAnswer>, Problem> {
+    caller.may(&[Scope::Worker])?;
+    let step_id = step.step_id;
+    not_too_many("cards", &step.cards)?;
+    not_too_many("calls", &step.calls)?;
+    let cards: Vec<NewCard> = step.cards.into_iter().map(|card| card.seal(Some(step_id))).collect::<Result<_, _>>()?;
+    let mut calls = Vec::with_capacity(step.calls.len());
+    for call in step.calls {
+        if !(1..=86_400).contains(&call.timeout_seconds) {
+            return Err(Problem::invalid("`timeout_seconds` is 1 to 86,400"));
+        }
+        let is_its_card =
+            |card: &NewCard| card.card_id() == call.tool_call_card_id && card.tool_call_id() == Some(call.tool_call_id);
+        if !cards.iter().any(is_its_card) {
+            let said = format!(
+                "call {}: the step has no `tool.call` card {} of it",
+                call.tool_call_id, call.tool_call_card_id
+            );
+            return Err(Problem::invalid(said));
+        }
+        let timeout = Duration::from_secs(call.timeout_seconds.into());
+        let CallOut { tool_call_id, tool_call_card_id, target, once, .. } = call;
+        calls.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
+    }
+    let usage = step.usage.map(UsageSaid::check).transpose()?;
+    let fence = step.fence.of(&caller, turn);
+    let step = Step { step_id, cards, calls, suspend: step.suspend, receipt: None, usage };
+    let mut work = caller.begin(&api).await?;
+    let stepped = turn::step(&mut work, &fence, &step).await?;
+    work.commit().await?;
+    let turn::Stepped { suspended, stop_reason, duplicate, budget } = stepped;
+    Ok(Json(StepAnswer { suspended, stop_reason, duplicate, budget }))
+}
+
+/// How a turn ends.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Finish {
+    fence: TurnFence,
+    status: End,
+    /// The last step, where the ending is one.
+    #[serde(default)]
+    step_id: Option<StepId>,
+    /// The last of them is the `task.deliverable`.
+    #[schema(min_items = 1, max_items = 1000)]
+    cards: Vec<CardDraft>,
+    #[serde(default)]
+    usage: Option<UsageSaid>,
+}
+
+/// That the turn has ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Finished {
+    /// It was written before.
+    duplicate: bool,
+}
+
+/// Deliver, and end the turn. 409 `stale`: another has the turn, or it is over.
+#[utoipa::path(
+    post, path = "/turns/{turn}/finish", tag = "worker", request_body = Finish,
+    params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = Finished), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn finish_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    Body { value: finish, .. }: Body<Finish>,
+) -> Result<Json<Finished>, Problem> {
+    caller.may(&[Scope::Worker])?;
+    not_too_many("cards", &finish.cards)?;
+    let cards = finish.cards.into_iter().map(|card| card.seal(finish.step_id)).collect::<Result<_, _>>()?;
+    let ending = Ending {
+        fence: finish.fence.of(&caller, turn),
+        status: finish.status,
+        step_id: finish.step_id,
+        receipt: None,
+        usage: finish.usage.map(UsageSaid::check).transpose()?,
+        cards,
+    };
+    let mut work = caller.begin(&api).await?;
+    let ended = turn::finish(&mut work, &[ending]).await?;
+    work.commit().await?;
+    Ok(Json(Finished { duplicate: ended.duplicate }))
+}
+
+/// Why the attempt failed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GiveBack {
+    fence: TurnFence,
+    #[schema(min_length = 1)]
+    error: String,
+    /// How long to wait before the next attempt: up to an hour.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 3600)]
+    backoff_seconds: f64,
+}
+
+/// What giving back came to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GivenBack {
+    /// `armed`: it will be tried again. `ended`: it was tried often enough, and has failed. `stale`: another has it, or it is over.
+    outcome: &'static str,
+}
+
+/// The attempt failed: let another try, from what was written so far.
+#[utoipa::path(
+    post, path = "/turns/{turn}/give-back", tag = "worker", request_body = GiveBack,
+    params(("project" = String, Path), ("turn" = TurnId, Path)),
+    responses((status = 200, body = GivenBack), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn give_back_turn(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    Body { value: back, .. }: Body<GiveBack>,
+) -> Result<Json<GivenBack>, Problem> {
+    caller.may(&[Scope::Worker])?;
+    not_empty("error", &back.error)?;
+    if !(0.0..=3600.0).contains(&back.backoff_seconds) {
+        return Err(Problem::invalid("`backoff_seconds` is 0 to 3,600"));
+    }
+    let loss = Loss::Attempt { error: back.error, backoff: Duration::from_secs_f64(back.backoff_seconds) };
+    let mut work = caller.begin(&api).await?;
+    let reclaimed = turn::reclaim(&mut work, &back.fence.of(&caller, turn), &loss, Attempts::default()).await?;
+    work.commit().await?;
+    let outcome = match reclaimed {
+        Reclaimed::Armed => "armed",
+        Reclaimed::Ended => "ended",
+        Reclaimed::Stale => "stale",
+    };
+    Ok(Json(GivenBack { outcome }))
+}
+
+/// A call that is the worker's to answer until its deadline, or until it is taken from it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct OneCall {
+    tool_call_id: ToolCallId,
+    agent_turn_id: TurnId,
+    agent_id: AgentId,
+    /// Sent with the answer.
+    claim_token: ClaimToken,
+    tool_name: Option<String>,
+    /// The model's own text. None: the card can no longer be read; answer with a failure.
+    arguments: Option<String>,
+    deadline_at: chrono::DateTime<chrono::Utc>,
+    /// How often it was taken from somebody before.
+    n_lost_leases: i32,
+}
+
+/// What was claimed. Empty: there was nothing.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClaimedCalls {
+    calls: Vec<OneCall>,
+}
+
+async fn read_calls(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>) -> Result<Vec<OneCall>, Problem> {
+    let mut calls = Vec::with_capacity(claimed.len());
+    if claimed.is_empty() {
+        return Ok(calls);
+    }
+    let mut work = caller.begin(api).await?;
+    for claimed in claimed {
+        let asked = call::asked(&mut work, &claimed).await?;
+        let (tool_name, arguments) = asked.map(|asked| (asked.tool_name, asked.arguments)).unzip();
+        calls.push(OneCall {
+            tool_call_id: claimed.tool_call_id,
+            agent_turn_id: claimed.agent_turn_id,
+            agent_id: claimed.agent_id,
+            claim_token: claimed.claim_token,
+            tool_name,
+            arguments,
+            deadline_at: claimed.deadline_at,
+            n_lost_leases: claimed.n_lost_leases,
+        });
+    }
+    Ok(calls)
+}
+
+/// Take calls of the project that wait for an answer, or wait for some.
+#[utoipa::path(
+    post, path = "/calls/claim", tag = "worker", request_body = Claim, params(("project" = String, Path)),
+    responses((status = 200, body = ClaimedCalls), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn claim_calls(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Body { value: claim, .. }: Body<Claim>,
+) -> Result<Json<ClaimedCalls>, Problem> {
+    caller.may(&[Scope::Tool, Scope::Worker])?;
+    let mut claiming = claim.check(&caller)?;
+    let door = Door::of_calls(claim.target.clone());
+    let mut waiting = Waiting::new(&api, &door, claim.wait_seconds);
+    loop {
+        let mut work = caller.begin(&api).await?;
+        let claimed = call::claim_in(&mut work, &mut claiming).await?;
+        work.commit().await?;
+        if !claimed.is_empty() || !waiting.again(&api).await {
+            return Ok(Json(ClaimedCalls { calls: read_calls(&api, &caller, claimed).await? }));
+        }
+    }
+}
+
+/// The answer to a call.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewReport {
+    claim_token: ClaimToken,
+    /// Of the `tool.result`: a UUIDv7 of the worker's, so that it can be sent again.
+    card_id: CardId,
+    /// `success`, `failed`, …
+    #[schema(min_length = 1, max_length = 64)]
+    status: String,
+    result: Value,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneToolCall {
+    call: ToolCallId,
+}
+
+/// What became of an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Reported {
+    /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
+    outcome: String,
+    agent_turn_id: TurnId,
+    /// It was the last one: the turn is ready again.
+    resumed: bool,
+}
+
+/// Answer a call. The last answer that a turn waits for makes it ready again.
+#[utoipa::path(
+    post, path = "/calls/{call}/report", tag = "worker", request_body = NewReport,
+    params(("project" = String, Path), ("call" = ToolCallId, Path)),
+    responses((status = 200, body = Reported), (status = "default", body = Problem, content_type = "application/problem+json")),
+)]
+pub(crate) async fn report_call(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneToolCall { call }): Path<OneToolCall>,
+    Body { value: said, .. }: Body<NewReport>,
+) -> Result<Json<Reported>, Problem> {
+    caller.may(&[Scope::Tool, Scope::Worker])?;
+    if !(1..=64).contains(&said.status.chars().count()) {
+        return Err(Problem::invalid("`status` has 1 to 64 characters"));
+    }
+    let draft = Draft { card_id: said.card_id, ..Draft::tool_result(call, &said.status, said.result) };
+    let report = Report {
+        tool_call_id: call,
+        claim_token: Some(said.claim_token),
+        message_type: MessageType::ToolResult,
+        status: said.status,
+        card: draft.seal().map_err(invalid)?,
+    };
+    let mut work = caller.begin(&api).await?;
+    let reported = turn::report(&mut work, &report).await?;
+    work.commit().await?;
+    let turn::Reported { outcome, agent_turn_id, resumed } = reported;
+    Ok(Json(Reported { outcome, agent_turn_id, resumed }))
+}

@@ -1,0 +1,107 @@
+//! Writes: one unit of work each, done once however often they are asked for with the same key.
+
+use std::time::Duration;
+
+use axum::{
+    extract::FromRequestParts,
+    http::{Method, Uri, request::Parts},
+    response::Json,
+};
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde_json::Value;
+use waybill_core::card::CardHash;
+use waybill_kernel::{
+    idempotency::{self, Key},
+    work::UnitOfWork,
+};
+
+use crate::{Api, caller::Caller, problem::Problem};
+
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// What the document says of it.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[allow(dead_code, reason = "read from the headers by hand, so that a wrong one is told of in our words")]
+pub(crate) struct OnceParams {
+    /// The same request with the same key is done once, and answered again.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 200, pattern = "^[!-~]+$")]
+    key: Option<String>,
+}
+
+/// A caller's own key for its request, and what it was used for.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    key: Option<String>,
+    method: Method,
+    uri: Uri,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Once {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Once, Problem> {
+        let key = match parts.headers.get("idempotency-key") {
+            None => None,
+            Some(value) => {
+                let key = value.to_str().ok();
+                let key = key.filter(|key| (1..=200).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
+                Some(
+                    key.ok_or_else(|| Problem::invalid("an `Idempotency-Key` has 1 to 200 visible ASCII characters"))?
+                        .to_owned(),
+                )
+            }
+        };
+        Ok(Once { key, method: parts.method.clone(), uri: parts.uri.clone() })
+    }
+}
+
+impl Once {
+    /// For what cannot be answered again.
+    pub(crate) fn refuse(&self, why: &str) -> Result<(), Problem> {
+        if self.key.is_some() { Err(Problem::invalid(format!("`Idempotency-Key`: {why}"))) } else { Ok(()) }
+    }
+
+    /// Does it, or answers as it was answered before.
+    pub(crate) async fn write<T, F>(
+        self,
+        api: &Api,
+        caller: &Caller,
+        body: &[u8],
+        act: F,
+    ) -> Result<Json<Value>, Problem>
+    where
+        T: Serialize,
+        F: for<'w> FnOnce(&'w mut UnitOfWork) -> BoxFuture<'w, Result<T, Problem>>,
+    {
+        let mut work = caller.begin(api).await?;
+        let key = self.key.as_ref().map(|key| format!("http:{key}"));
+        if let Some(key) = &key {
+            match idempotency::take(&mut work, key, self.hash(body), KEPT).await? {
+                Key::New => {}
+                Key::Answered(answer) => return Ok(Json(answer)),
+                Key::Mismatch => {
+                    let said = "this `Idempotency-Key` was used for another request: a new request takes a new key";
+                    return Err(Problem::conflict("idempotency_mismatch", said));
+                }
+            }
+        }
+        let answer = serde_json::to_value(act(&mut work).await?).map_err(Problem::internal)?;
+        if let Some(key) = &key {
+            idempotency::answer(&mut work, key, &answer).await?;
+        }
+        work.commit().await?;
+        Ok(Json(answer))
+    }
+
+    fn hash(&self, body: &[u8]) -> CardHash {
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update(self.method.as_str().as_bytes())
+            .update(b" ")
+            .update(self.uri.to_string().as_bytes())
+            .update(b"\n");
+        CardHash::from_bytes(*hasher.update(body).finalize().as_bytes())
+    }
+}

@@ -1,0 +1,139 @@
+//! The API over real HTTP, with a real database behind it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use waybill_api::{Access, Config, Limits};
+use waybill_bus::local::Local;
+use waybill_core::key::{ApiKey, Scope};
+use waybill_kernel::{key, project, resource, work::Kernel};
+use waybill_testkit::{TestDb, fresh_db};
+
+mod asking;
+mod document;
+mod tls;
+mod working;
+
+/// A project, the API in front of it, and keys.
+struct House {
+    t: TestDb,
+    kernel: Kernel,
+    http: Client,
+    base: String,
+    admin: String,
+    _end: oneshot::Sender<()>,
+    _serving: JoinHandle<std::io::Result<()>>,
+}
+
+impl House {
+    async fn open() -> House {
+        House::open_with(Config::default()).await
+    }
+
+    async fn open_with(config: Config) -> House {
+        let t = fresh_db().await;
+        let kernel = t.kernel.clone().on(Arc::new(Local::default()));
+        let mut work = kernel.begin(t.project_id).await.unwrap();
+        project::create(&mut work, "acme").await.unwrap();
+        let profiles = [profile("echo", "llm"), profile("hand", "python")];
+        resource::apply(&mut work, &profiles.map(|profile| serde_json::from_value(profile).unwrap())).await.unwrap();
+        work.commit().await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let (end, ended) = oneshot::channel::<()>();
+        let ended = async { ended.await.unwrap_or_default() };
+        let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, ended, Duration::from_secs(1)));
+        // Whoever was first has installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = Client::builder().no_proxy().build().unwrap();
+        let mut house = House { t, kernel, http, base, admin: String::new(), _end: end, _serving: serving };
+        house.admin = house.key("admin", Scope::Admin).await;
+        house
+    }
+
+    async fn key(&self, name: &str, scope: Scope) -> String {
+        let mut secret = [0; 32];
+        secret[..16].copy_from_slice(&waybill_core::id::KeyId::new().simple().as_bytes()[16..]);
+        let key = ApiKey::mint("test", secret);
+        let mut work = self.kernel.begin(self.t.project_id).await.unwrap();
+        key::create(&mut work, &key, &name.parse().unwrap(), scope, None).await.unwrap();
+        work.commit().await.unwrap();
+        key.expose().to_owned()
+    }
+
+    /// What is answered, and how.
+    async fn ask(&self, method: Method, path: &str, key: Option<&str>, body: Option<Value>) -> (StatusCode, Value) {
+        self.ask_once(method, path, key, body, None).await
+    }
+
+    async fn ask_once(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: Option<Value>,
+        once: Option<&str>,
+    ) -> (StatusCode, Value) {
+        let path = if path.starts_with("/v1") || !path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/v1/projects/acme{path}")
+        };
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(key) = key {
+            request = request.bearer_auth(key);
+        }
+        if let Some(once) = once {
+            request = request.header("idempotency-key", once);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+        let wanted = if status.is_success() { "application/json" } else { "application/problem+json" };
+        assert_eq!(kind, wanted, "{path}");
+        (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.ask(Method::GET, path, Some(&self.admin), None).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let (status, answer) = self.ask(Method::POST, path, Some(&self.admin), Some(body)).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    /// The status and the code of a refusal.
+    async fn refused(&self, method: Method, path: &str, key: Option<&str>, body: Option<Value>) -> (u16, String) {
+        let (status, answer) = self.ask(method, path, key, body).await;
+        assert_eq!(answer["status"], status.as_u16(), "{answer}");
+        assert!(answer["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{answer}");
+        (status.as_u16(), answer["code"].as_str().unwrap().to_owned())
+    }
+}
+
+fn profile(name: &str, target: &str) -> Value {
+    json!({ "profile": {
+        "name": name, "worker_target": target, "system_prompt_template": "You repeat.",
+        "llm_config": { "provider": "demo", "model": "demo", "params": { "script": [{ "say": "You said {{query}}" }] } },
+    } })
+}
+
+/// Nobody but this machine.
+fn open_house() -> Config {
+    Config { access: Access::Loopback, ..Config::default() }
+}
+
+fn narrow(limits: Limits) -> Config {
+    Config { limits, ..Config::default() }
+}

@@ -1,0 +1,142 @@
+//! API keys: `wb_<env>_<key id>_<256 bits>_<checksum>`. Shown once; what is kept is a hash of it (SE-1).
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::KeyId;
+
+/// What a key may do in its project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Everything.
+    Admin,
+    /// Start and stop turns, and read.
+    Operator,
+    /// Run turns, answer calls, and read.
+    Worker,
+    /// Answer calls.
+    Tool,
+    /// Read.
+    Reader,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 5] = [Scope::Admin, Scope::Operator, Scope::Worker, Scope::Tool, Scope::Reader];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Scope::Admin => "admin",
+            Scope::Operator => "operator",
+            Scope::Worker => "worker",
+            Scope::Tool => "tool",
+            Scope::Reader => "reader",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a scope: admin, operator, worker, tool or reader")]
+pub struct MalformedScope(String);
+
+impl FromStr for Scope {
+    type Err = MalformedScope;
+
+    fn from_str(text: &str) -> Result<Scope, MalformedScope> {
+        let found = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
+        found.ok_or_else(|| MalformedScope(text.to_owned()))
+    }
+}
+
+/// Not a key: mistyped, cut off, or something else. Says nothing of what it was.
+#[derive(Debug, thiserror::Error)]
+#[error("this is not an API key, or not all of it: one begins with `wb_` and ends with its checksum")]
+pub struct MalformedKey;
+
+/// A key as its holder has it. Cannot be printed by accident.
+#[derive(Clone)]
+pub struct ApiKey {
+    key_id: KeyId,
+    text: String,
+}
+
+impl ApiKey {
+    /// A new one. `env` is for people: it tells a key for production from one for tests.
+    pub fn mint(env: &str, secret: [u8; 32]) -> ApiKey {
+        let key_id = KeyId::new();
+        let body = format!("wb_{env}_{}_{}", key_id.simple(), hex(&secret));
+        let text = format!("{body}_{}", checksum(&body));
+        ApiKey { key_id, text }
+    }
+
+    pub fn key_id(&self) -> KeyId {
+        self.key_id
+    }
+
+    /// What is kept.
+    pub fn hash(&self) -> [u8; 32] {
+        *blake3::hash(self.text.as_bytes()).as_bytes()
+    }
+
+    /// Whether this is what was kept, in the same time whatever it is.
+    pub fn matches(&self, hash: &[u8; 32]) -> bool {
+        blake3::hash(self.text.as_bytes()) == blake3::Hash::from_bytes(*hash)
+    }
+
+    /// To be shown once.
+    pub fn expose(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiKey({})", self.key_id)
+    }
+}
+
+impl FromStr for ApiKey {
+    type Err = MalformedKey;
+
+    fn from_str(text: &str) -> Result<ApiKey, MalformedKey> {
+        let (body, sum) = text.rsplit_once('_').ok_or(MalformedKey)?;
+        let parts: Vec<&str> = body.split('_').collect();
+        let ["wb", _, key_id, secret] = parts[..] else { return Err(MalformedKey) };
+        if secret.len() != 64 || sum != checksum(body) {
+            return Err(MalformedKey);
+        }
+        Ok(ApiKey { key_id: key_id.parse().map_err(|_| MalformedKey)?, text: text.to_owned() })
+    }
+}
+
+/// Tells a typing error from a wrong key without asking anybody.
+pub fn checksum(body: &str) -> String {
+    hex(&blake3::hash(body.as_bytes()).as_bytes()[..4])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SE-1
+    #[test]
+    fn a_key_reads_back_and_a_mistyped_one_is_noticed() {
+        let key = ApiKey::mint("test", [7; 32]);
+        let read: ApiKey = key.expose().parse().unwrap();
+        assert_eq!(read.key_id(), key.key_id());
+        assert!(read.matches(&key.hash()));
+        assert!(!ApiKey::mint("test", [8; 32]).matches(&key.hash()));
+        for n in 0..key.expose().len() {
+            let mut wrong = key.expose().as_bytes().to_vec();
+            wrong[n] = if wrong[n] == b'x' { b'y' } else { b'x' };
+            assert!(String::from_utf8(wrong).unwrap().parse::<ApiKey>().is_err(), "{n}");
+        }
+        assert!(!format!("{key:?}").contains(&hex(&[7; 32])));
+    }
+}

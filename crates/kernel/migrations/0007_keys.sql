@@ -1,0 +1,84 @@
+-- Who may ask over HTTP, what was managed by whom, and turns that were run again with something changed. docs/spec.md, SE-1, SE-2, NX-6.
+
+create domain resource.scope as text check (value in ('admin', 'operator', 'worker', 'tool', 'reader'));
+
+-- A key is shown once, when it is made; what is kept cannot be turned back into it.
+create table resource.api_keys (
+  project_id uuid           not null,
+  key_id     uuid           not null,
+  name       text           not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+  scope      resource.scope not null,
+  hash       bytea          not null check (octet_length(hash) = 32),
+  created_at timestamptz    not null default now(),
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  primary key (project_id, key_id)
+);
+-- A request names its key before anybody knows the project.
+create unique index api_keys_by_id on resource.api_keys (key_id);
+create index api_keys_by_name on resource.api_keys (name, project_id) where revoked_at is null;
+
+-- What was managed: resources, agents, keys, grants, erasures, stops. Never changed.
+create table state.audit (
+  project_id uuid        not null,
+  audit_id   uuid        not null,
+  -- `key:NAME`, or whoever has the database: `cli:USER`.
+  actor      text        not null check (actor <> ''),
+  action     text        not null check (action <> ''),
+  subject    text        not null,
+  detail     jsonb       not null default '{}',
+  created_at timestamptz not null default now(),
+  primary key (project_id, audit_id)
+);
+
+-- A turn that does a recorded one again from a step on. Its tools answer as they did then, or anew.
+create table state.forks (
+  project_id     uuid        not null,
+  agent_turn_id  uuid        not null,
+  source_turn_id uuid        not null,
+  -- The first step that is done again; none: the whole turn.
+  source_step_id uuid,
+  live_tools     boolean     not null,
+  -- What was changed.
+  change         jsonb       not null,
+  created_at     timestamptz not null default now(),
+  primary key (project_id, agent_turn_id)
+);
+create index forks_by_source on state.forks (source_turn_id, project_id);
+
+-- Who was asked by whom: the tree of a run.
+create index turns_by_parent on state.turns (parent_agent_turn_id, project_id) where parent_agent_turn_id is not null;
+
+do $$
+declare
+  t text;
+begin
+  foreach t in array array['resource.api_keys', 'state.audit', 'state.forks'] loop
+    execute format('alter table %s enable row level security', t);
+    execute format('alter table %s force row level security', t);
+    execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
+  end loop;
+end $$;
+
+grant select, insert on resource.api_keys, state.audit, state.forks to waybill_service;
+grant update (expires_at, revoked_at) on resource.api_keys to waybill_service;
+
+create trigger keep before update or delete on state.audit for each row execute function cardbox.refuse('what was done is on record');
+create trigger keep before update or delete on state.forks for each row execute function cardbox.refuse('what was changed is on record');
+create trigger once before update on resource.api_keys for each row when (old.revoked_at is not null)
+  execute function cardbox.refuse('a key that was revoked stays revoked');
+
+-- For looking up a key: which project it belongs to, and whether it is the one.
+create policy scheduler on resource.api_keys for select to waybill_scheduler using (true);
+grant select (project_id, key_id, name, scope, hash, expires_at, revoked_at) on resource.api_keys to waybill_scheduler;
+
+-- Whoever deletes a project says so first, and may then delete its rows. The service may not delete any of these in the first place.
+create or replace function cardbox.refuse() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if tg_op = 'DELETE' and tg_level = 'ROW' and to_jsonb(old) ->> 'project_id' = current_setting('waybill.deleting', true) then
+    return old;
+  end if;
+  raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
+    using errcode = 'WB010';
+end $$;

@@ -1,0 +1,74 @@
+//! What was managed, and by whom: resources, agents, keys, grants, erasures, stops. Written with what it records, and never changed.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use waybill_core::id::AuditId;
+
+use crate::{
+    resource::{Applied, Change},
+    work::UnitOfWork,
+};
+
+/// One thing that was done.
+#[derive(Clone, Debug, PartialEq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
+pub struct Entry {
+    pub audit_id: AuditId,
+    /// `key:NAME`, or whoever has the database: `cli:USER`.
+    pub actor: String,
+    pub action: String,
+    pub subject: String,
+    pub detail: Value,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Puts on record what the unit of work does.
+pub async fn record(
+    work: &mut UnitOfWork,
+    actor: &str,
+    action: &str,
+    subject: &str,
+    detail: &Value,
+) -> sqlx::Result<()> {
+    let project_id = work.project_id();
+    sqlx::query(
+        "insert into state.audit (project_id, audit_id, actor, action, subject, detail)
+         values ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(project_id)
+    .bind(AuditId::new())
+    .bind(actor)
+    .bind(action)
+    .bind(subject)
+    .bind(detail)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// Puts on record what was applied: what changed something, that is.
+pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) -> sqlx::Result<()> {
+    for done in applied.iter().filter(|done| done.change != Change::Unchanged) {
+        let subject = format!("{}/{}", done.kind, done.name);
+        let detail = serde_json::json!({ "version": done.version, "change": done.change });
+        record(work, actor, "resource.apply", &subject, &detail).await?;
+    }
+    Ok(())
+}
+
+/// The record, the newest first.
+pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> sqlx::Result<Vec<Entry>> {
+    let project_id = work.project_id();
+    sqlx::query_as(
+        "select audit_id, actor, action, subject, detail, created_at
+           from state.audit
+          where project_id = $1 and audit_id < $2
+          order by audit_id desc
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(before.unwrap_or(AuditId::max()))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await
+}

@@ -1,0 +1,129 @@
+//! API keys (SE-1): each belongs to a project and has a scope. What is kept is a hash; a key is shown when it is made, and never again.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use waybill_core::{
+    id::{KeyId, Name, ProjectId},
+    key::{ApiKey, Scope},
+};
+
+use crate::{
+    turn::interval,
+    work::{Kernel, UnitOfWork},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there are two keys `{0}` already, which is enough to go over from one to the other: revoke one first")]
+    Enough(Name),
+    #[error("there is no key {0} in this project that could be revoked")]
+    NotFound(KeyId),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// A key, without what makes it one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
+#[schema(as = Key)]
+pub struct Listed {
+    pub key_id: KeyId,
+    pub name: Name,
+    pub scope: Scope,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: Option<DateTime<Utc>>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+/// How many keys of one name may be in use: the old one, and the one that takes its place.
+const MOST_OF_A_NAME: i64 = 2;
+
+/// Keeps a key that was minted. A name may have two at a time, so that one can take the place of the other.
+pub async fn create(
+    work: &mut UnitOfWork,
+    key: &ApiKey,
+    name: &Name,
+    scope: Scope,
+    lasts: Option<Duration>,
+) -> Result<Listed, Error> {
+    let project_id = work.project_id();
+    // One after the other: two at once would each see room.
+    sqlx::query("select from resource.projects where project_id = $1 for no key update")
+        .bind(project_id)
+        .execute(&mut **work)
+        .await?;
+    let made = sqlx::query_as(
+        "insert into resource.api_keys (project_id, key_id, name, scope, hash, expires_at)
+         select $1, $2, $3, $4, $5, now() + $6
+          where (select count(*) from resource.api_keys k
+                  where k.project_id = $1 and k.name = $3 and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())) < $7
+         returning key_id, name, scope::text, created_at, expires_at, revoked_at",
+    )
+    .bind(project_id)
+    .bind(key.key_id())
+    .bind(name)
+    .bind(scope)
+    .bind(key.hash().as_slice())
+    .bind(lasts.map(interval))
+    .bind(MOST_OF_A_NAME)
+    .fetch_optional(&mut **work)
+    .await?;
+    made.ok_or_else(|| work.refuse(Error::Enough(name.clone())))
+}
+
+/// The keys of the project, the newest last.
+pub async fn list(work: &mut UnitOfWork, after: Option<KeyId>, most: i64) -> Result<Vec<Listed>, Error> {
+    let project_id = work.project_id();
+    let listed = sqlx::query_as(
+        "select key_id, name, scope::text, created_at, expires_at, revoked_at
+           from resource.api_keys
+          where project_id = $1 and key_id > $2
+          order by key_id
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(after.unwrap_or(KeyId::nil()))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(listed)
+}
+
+/// Ends a key: at once, or once there was time to go over to another.
+pub async fn revoke(work: &mut UnitOfWork, key_id: KeyId, after: Duration) -> Result<Listed, Error> {
+    let project_id = work.project_id();
+    let revoked = sqlx::query_as(
+        "update resource.api_keys
+            set revoked_at = case when $3 = interval '0' then now() end,
+                expires_at = case when $3 = interval '0' then expires_at else least(expires_at, now() + $3) end
+          where project_id = $1 and key_id = $2 and revoked_at is null
+        returning key_id, name, scope::text, created_at, expires_at, revoked_at",
+    )
+    .bind(project_id)
+    .bind(key_id)
+    .bind(interval(after))
+    .fetch_optional(&mut **work)
+    .await?;
+    revoked.ok_or_else(|| work.refuse(Error::NotFound(key_id)))
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub project_id: ProjectId,
+    pub slug: String,
+    pub name: Name,
+    pub scope: Scope,
+}
+
+/// Whose key this is. None: nobody's, or nobody's any more. Crosses projects, through the scheduler's function.
+pub async fn find(kernel: &Kernel, key: &ApiKey) -> Result<Option<Holder>, Error> {
+    let found: Option<(ProjectId, String, Name, Scope, Vec<u8>)> =
+        sqlx::query_as("select project_id, slug, name, scope, hash from scheduler.find_key($1)")
+            .bind(key.key_id())
+            .fetch_optional(kernel.pool())
+            .await?;
+    let holder = found.filter(|(.., hash)| hash.as_slice().try_into().is_ok_and(|hash| key.matches(hash)));
+    Ok(holder.map(|(project_id, slug, name, scope, _)| Holder { project_id, slug, name, scope }))
+}

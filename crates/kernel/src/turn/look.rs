@@ -1,0 +1,190 @@
+//! Looking at turns: lists, trees, edges and events, for people and for the API. Nothing here is on the path of a turn.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::FromRow;
+use waybill_core::{
+    bus::EventKind,
+    id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, TurnId},
+    turn::TurnEpoch,
+};
+
+use super::Error;
+use crate::work::UnitOfWork;
+
+/// A turn, what it has used so far, and where it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Summary {
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    pub profile_name: Option<Name>,
+    /// `open` until it has its end.
+    pub status: String,
+    /// Where it stands while it is open: `queued`, `pending`, `processing` or `deferred`.
+    pub inbox_status: Option<String>,
+    /// What its agent does, while this is the turn it is at: `dispatched`, `running` or `suspended`.
+    pub agent_status: Option<String>,
+    /// How often it was given to another, because whoever ran it was lost.
+    pub n_lost_leases: Option<i32>,
+    pub session_id: Option<SessionId>,
+    pub channel: Channel,
+    pub parent_agent_turn_id: Option<TurnId>,
+    pub batch_id: Option<BatchId>,
+    pub task_index: Option<i32>,
+    pub recursion_depth: i32,
+    pub profile_box_id: Option<BoxId>,
+    pub context_box_id: BoxId,
+    pub output_box_id: BoxId,
+    pub query_card_ids: Vec<CardId>,
+    pub deliverable_card_id: Option<CardId>,
+    /// Of a turn that does another one again.
+    pub forked_from: Option<TurnId>,
+    pub created_at: DateTime<Utc>,
+    pub finished_at: Option<DateTime<Utc>>,
+    pub n_steps: i64,
+    pub input_tokens: i64,
+    pub cached_tokens: i64,
+    pub output_tokens: i64,
+    pub microdollars: i64,
+}
+
+/// Which turns are listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    /// Go on before this one.
+    pub before: Option<TurnId>,
+    pub most: i64,
+    /// Only those that nobody asked for on behalf of another turn.
+    pub roots: bool,
+    /// Only those that have no end yet.
+    pub open: bool,
+}
+
+/// Turns of the project, the newest first.
+pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summary>, Error> {
+    let project_id = work.project_id();
+    let query = if listing.open {
+        sqlx::query_as(
+            "select s.*
+               from state.summaries($1, array(
+                      select i.agent_turn_id
+                        from state.agent_inbox i
+                        join state.turns t on t.project_id = $1 and t.agent_turn_id = i.agent_turn_id
+                       where i.project_id = $1 and i.agent_turn_id < $2 and (not $4 or t.parent_agent_turn_id is null)
+                       order by i.agent_turn_id desc
+                       limit $3)) s",
+        )
+    } else {
+        sqlx::query_as(
+            "select s.*
+               from state.summaries($1, array(
+                      select t.agent_turn_id
+                        from state.turns t
+                       where t.project_id = $1 and t.agent_turn_id < $2 and (not $4 or t.parent_agent_turn_id is null)
+                       order by t.agent_turn_id desc
+                       limit $3)) s",
+        )
+    };
+    let before = listing.before.unwrap_or(TurnId::max());
+    Ok(query.bind(project_id).bind(before).bind(listing.most).bind(listing.roots).fetch_all(&mut **work).await?)
+}
+
+/// A turn and everybody it asked, directly or not: each after whoever asked it, up to `most`.
+pub async fn tree(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<Vec<Summary>, Error> {
+    let project_id = work.project_id();
+    let tree = sqlx::query_as("select s.* from state.summaries($1, state.turns_below($1, $2, $3)) s")
+        .bind(project_id)
+        .bind(turn_id)
+        .bind(most)
+        .fetch_all(&mut **work)
+        .await?;
+    Ok(tree)
+}
+
+/// Turns, in the order asked for; those that there are.
+pub async fn show(work: &mut UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Summary>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as("select s.* from state.summaries($1, $2) s");
+    Ok(found.bind(project_id).bind(turn_ids).fetch_all(&mut **work).await?)
+}
+
+/// Something that was asked, or answered.
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Edge {
+    /// The turn, or the call.
+    pub correlation_id: uuid::Uuid,
+    pub primitive: String,
+    pub edge_phase: String,
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    pub source_agent_id: Option<AgentId>,
+    pub card_id: Option<CardId>,
+    pub status: Option<String>,
+    pub recursion_depth: i32,
+    pub created_at: DateTime<Utc>,
+}
+
+/// The edges of a turn: how it was asked for, and what its calls came to.
+pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, Error> {
+    let project_id = work.project_id();
+    let edges = sqlx::query_as(
+        "select e.correlation_id, e.primitive::text, e.edge_phase::text, e.agent_turn_id, e.agent_id, e.source_agent_id, e.card_id,
+                e.status, e.recursion_depth, e.created_at
+           from (select $2 as correlation_id
+                  union all
+                 select c.tool_call_id
+                   from state.turns t
+                   join cardbox.boxes b on b.project_id = $1 and b.box_id = t.output_box_id
+                  cross join lateral cardbox.places($1, t.output_box_id, 1, b.length) p
+                   join cardbox.cards c on c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
+                  where t.project_id = $1 and t.agent_turn_id = $2 and c.tool_call_id is not null) asked
+          cross join lateral (
+                select e.* from state.execution_edges e
+                 where e.project_id = $1 and e.correlation_id = asked.correlation_id
+                offset 0) e
+          order by e.created_at, e.edge_phase",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(edges)
+}
+
+/// What became true of a turn, as whoever follows it is told.
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Told {
+    pub event: EventKind,
+    pub event_id: EventId,
+    /// Orders the events of one turn: what to go on after.
+    pub outbox_seq: i64,
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    /// How the turn ended, what a step came to, or what the agent does now.
+    pub status: String,
+    pub turn_epoch: Option<TurnEpoch>,
+    pub step_id: Option<StepId>,
+    /// Of a task: its deliverable.
+    pub card_id: Option<CardId>,
+    pub created_at: DateTime<Utc>,
+}
+
+/// The events of a turn after one of them. Whoever writes them holds its agent's lock, so none comes to light before an earlier one.
+pub async fn events(work: &mut UnitOfWork, turn_id: TurnId, after: i64, most: i64) -> Result<Vec<Told>, Error> {
+    let project_id = work.project_id();
+    let events = sqlx::query_as(
+        "select o.event::text, o.event_id, o.outbox_seq, o.agent_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id,
+                o.created_at
+           from state.outbox o
+          where o.project_id = $1 and o.agent_turn_id = $2 and o.outbox_seq > $3
+          order by o.outbox_seq
+          limit $4",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .bind(after)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(events)
+}

@@ -1,0 +1,47 @@
+-- Turns for people to look at, in the order asked for, each with what it has used so far. Not on the path of a turn.
+create or replace function state.summaries(p_project uuid, p_turns uuid[])
+returns table (agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer,
+  session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer,
+  profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid,
+  created_at timestamptz, finished_at timestamptz, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint,
+  microdollars bigint)
+language sql stable as $$
+  select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
+         t.session_id, t.channel::text, t.parent_agent_turn_id, t.batch_id, t.task_index, t.recursion_depth,
+         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id,
+         t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+    from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
+   cross join lateral (
+         select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
+    left join resource.project_agents a on a.project_id = p_project and a.agent_id = t.agent_id
+    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
+    left join state.agent_state_head h
+      on h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
+    left join state.forks f on f.project_id = p_project and f.agent_turn_id = t.agent_turn_id
+   cross join lateral (
+         select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
+                coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,
+                coalesce(sum(s.output_tokens), 0)::bigint as output_tokens,
+                coalesce(sum(s.microdollars), 0)::bigint as microdollars
+           from state.agent_steps s
+          where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s
+   order by asked.n
+$$;
+
+-- A turn and everybody it asked, directly or not: each after whoever asked it.
+create or replace function state.turns_below(p_project uuid, p_turn uuid, p_most bigint) returns uuid[]
+language sql stable as $$
+  with recursive below (agent_turn_id, depth) as (
+    select t.agent_turn_id, 0 from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn
+     union all
+    select c.agent_turn_id, b.depth + 1
+      from below b
+     cross join lateral (
+           select c.agent_turn_id
+             from state.turns c
+            where c.project_id = p_project and c.parent_agent_turn_id = b.agent_turn_id
+           offset 0) c
+  )
+  select coalesce(array_agg(b.agent_turn_id order by b.depth, b.agent_turn_id), '{}')
+    from (select b.agent_turn_id, b.depth from below b limit p_most) b
+$$;

@@ -1,0 +1,335 @@
+//! `waybill dev`: everything, in one command.
+
+use std::{
+    env, fs,
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::{net::TcpListener, process::Child, sync::watch, task::JoinSet};
+use waybill_api::{Access, Config as ApiConfig};
+use waybill_bus::local::Local;
+use waybill_context::framework::Framework;
+use waybill_core::{
+    id::{Name, ProjectId},
+    key::{ApiKey, Scope},
+    resource::Manifest,
+};
+use waybill_kernel::{
+    key, migrate, project, resource,
+    work::{Config, Kernel},
+};
+use waybill_lab::services::{Home, Server, postgres::Kept};
+use waybill_orchestrator::command;
+use waybill_worker::{
+    collect::Collector,
+    serve::{Config as WorkerConfig, Worker},
+};
+
+use crate::{
+    command::{
+        apply,
+        orchestrator::{STREAM, keep_going},
+        worker::Reached,
+    },
+    connect::{self, Bus},
+    figures::interrupted,
+};
+
+/// The team of the demo project: `examples/demo` has the same.
+const TEAM: &str = include_str!("../../../../examples/demo/profiles.yaml");
+const PROJECT: &str = "demo";
+const DATABASE: &str = "waybill";
+const LEASE: Duration = Duration::from_secs(2);
+/// Other commands bring work too, and cannot ring.
+const LOOK: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Where everything is kept: the database, and the file that tells the other commands where to find it.
+    #[arg(long, default_value = ".waybill", value_name = "FOLDER")]
+    data: PathBuf,
+    /// A database to use, as its owner, instead of a private PostgreSQL.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    database_url: Option<SecretString>,
+    #[command(flatten)]
+    bus: Bus,
+    /// Where the API listens. On this machine alone it may be used without a key.
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Run turns in so many processes of their own, instead of in this one. One that is killed is started again.
+    #[arg(long, default_value_t = 0)]
+    workers: usize,
+    #[command(flatten)]
+    models: Reached,
+}
+
+/// What `waybill dev` tells the other commands.
+#[derive(Debug)]
+struct Note {
+    /// Of `waybill_service`.
+    database_url: String,
+    owner_url: String,
+    project: String,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
+    if !arguments.listen.ip().is_loopback() {
+        bail!(
+            "--listen {}: `waybill dev` answers without a key, and so only this machine; `waybill serve` is for others",
+            arguments.listen
+        );
+    }
+    let listener = TcpListener::bind(arguments.listen).await;
+    let listener = listener.with_context(|| {
+        format!(
+            "cannot listen on {}: is another `waybill dev` running? `--listen 127.0.0.1:0` takes any free port",
+            arguments.listen
+        )
+    })?;
+    let models = arguments.models.read()?;
+    let home = Home::at(&arguments.data)?;
+    fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    let path = arguments.data.join("waybill.toml");
+
+    let database = Database::open(&home, arguments.database_url.as_ref()).await?;
+    let nats = arguments.bus.connect().await?;
+    let kernel = Kernel::connect(&Config::new(database.service_url.clone())).await?;
+    let kernel = match &nats {
+        Some(_) => connect::on_bus(kernel, nats.as_ref()),
+        None => kernel.on(Arc::new(Local::beside_others())),
+    };
+    let project_id = seed(&kernel).await?;
+    let api_key = keep_key(&kernel, project_id, &arguments.data.join("key")).await?;
+    let note = Note {
+        database_url: database.service_url.clone(),
+        owner_url: database.owner_url.clone(),
+        project: PROJECT.to_owned(),
+    };
+    let api_url = format!("http://{}", listener.local_addr()?);
+    write(&path, &note.text())?;
+    write(&arguments.data.join("key"), &format!("{api_key}\n"))?;
+
+    let (end, ending) = watch::channel(false);
+    let ended = move || {
+        let mut ending = ending.clone();
+        async move {
+            let _ = ending.wait_for(|ending| *ending).await;
+        }
+    };
+    let mut parts = JoinSet::new();
+    let api = ApiConfig { access: Access::Loopback, ..ApiConfig::default() };
+    let (serving, until) = (kernel.clone(), ended());
+    parts.spawn(async move {
+        if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {
+            tracing::error!(%error, "the API has ended");
+        }
+    });
+    let (keeping, until) = (kernel.clone(), ended());
+    let commands = command::Config { lease: LEASE, look: LOOK, ..command::Config::default() };
+    parts.spawn(async move {
+        tokio::select! {
+            () = keep_going(&keeping, nats.as_ref(), commands, STREAM.to_owned(), None) => {}
+            () = until => {}
+        }
+    });
+    let program = env::current_exe().context("this program cannot be found")?;
+    let environment: Vec<(String, String)> = [("WAYBILL_DATABASE_URL".to_owned(), note.database_url.clone())].into();
+    let mut pids = Vec::new();
+    for n in 1..=arguments.workers {
+        let child = start_worker(&program, &environment, n)?;
+        pids.push(child.id().unwrap_or_default());
+        parts.spawn(keep_worker(child, program.clone(), environment.clone(), n, ended()));
+    }
+    if arguments.workers == 0 {
+        let (worker, until) = (Worker::new(kernel.clone(), models, Collector::new(Framework::builtin())), ended());
+        let config = WorkerConfig {
+            lease: LEASE,
+            look: LOOK,
+            grace: Duration::from_secs(2),
+            ..WorkerConfig::new("llm".parse()?)
+        };
+        parts.spawn(async move { worker.serve(&config, until).await });
+    }
+    greet(&api_url, &api_key, &pids);
+    interrupted().await?;
+    eprintln!("ending");
+    let _ = end.send(true);
+    while parts.join_next().await.is_some() {}
+    drop(database);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn greet(api_url: &str, api_key: &str, pids: &[u32]) {
+    println!("Waybill is up: {api_url}  (OpenAPI: {api_url}/openapi.json)");
+    println!("a key of project `{PROJECT}`: {api_key}");
+    for (n, pid) in pids.iter().enumerate() {
+        println!("worker {}: process {pid}", n + 1);
+    }
+    println!("\nIn another terminal, in this folder:\n");
+    println!("  waybill run editor \"How is bread made?\" --watch    # a team at work, without any model provider");
+    println!("  waybill turn list                                  # what was done, and what it took");
+    println!("  waybill context show TURN                          # what a model saw, and where it came from\n");
+    println!("Ctrl-C ends everything. The data stays in the folder.");
+}
+
+/// What there is to work on.
+struct Database {
+    service_url: String,
+    owner_url: String,
+    _kept: Option<Kept>,
+}
+
+impl Database {
+    async fn open(home: &Home, given: Option<&SecretString>) -> Result<Database> {
+        let Some(url) = given else {
+            eprintln!("starting PostgreSQL in {}", home.path("postgres").display());
+            let kept = Kept::start(&home.path("postgres")).await?;
+            if !kept.server.has_database(DATABASE).await? {
+                kept.server.create_database(DATABASE).await?;
+            }
+            let (service_url, owner_url) = (kept.server.service_url(DATABASE), kept.server.owner_url(DATABASE));
+            migrate(&owner_url).await?;
+            return Ok(Database { service_url, owner_url, _kept: Some(kept) });
+        };
+        let server = Server::given(url.expose_secret())?;
+        let (service_url, owner_url) = (server.service_url(server.database()), server.owner_url(server.database()));
+        migrate(&owner_url).await?;
+        server.open_service_login().await?;
+        Ok(Database { service_url, owner_url, _kept: None })
+    }
+}
+
+async fn migrate(owner_url: &str) -> Result<()> {
+    let mut owner = migrate::connect_owner(&SecretString::from(owner_url)).await?;
+    migrate::run(&mut owner, |_| {}).await?;
+    Ok(())
+}
+
+/// The demo project and its team, as far as they are not there yet.
+async fn seed(kernel: &Kernel) -> Result<ProjectId> {
+    let project_id = match project::find(kernel, PROJECT).await {
+        Ok(project_id) => project_id,
+        Err(project::Error::NotFound(_)) => {
+            let mut work = kernel.begin(ProjectId::new()).await?;
+            project::create(&mut work, PROJECT).await?;
+            let project_id = work.project_id();
+            work.commit().await?;
+            project_id
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut work = kernel.begin(project_id).await?;
+    let there = resource::list(&mut work).await?;
+    // What somebody has changed since stays as it is.
+    let is_new = |manifest: &Manifest| match manifest {
+        Manifest::Profile(profile) => {
+            !there.iter().any(|listed| listed.kind == "profile" && listed.name == profile.name)
+        }
+        _ => true,
+    };
+    let team: Vec<Manifest> = apply::parse("the demo team", TEAM)?.into_iter().filter(is_new).collect();
+    if !team.is_empty() {
+        resource::apply(&mut work, &team).await?;
+        work.commit().await?;
+    }
+    Ok(project_id)
+}
+
+/// The key that was made before, while it works; else a new one.
+async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result<String> {
+    if let Some(known) = fs::read_to_string(path).ok().and_then(|key| key.trim().parse::<ApiKey>().ok())
+        && key::find(kernel, &known).await?.is_some_and(|holder| holder.project_id == project_id)
+    {
+        return Ok(known.expose().to_owned());
+    }
+    let name: Name = "dev".parse()?;
+    let made = connect::mint("dev")?;
+    let mut work = kernel.begin(project_id).await?;
+    // Nobody has the ones that were lost with the file.
+    for lost in key::list(&mut work, None, 1_000).await? {
+        if lost.name == name && lost.revoked_at.is_none() {
+            key::revoke(&mut work, lost.key_id, Duration::ZERO).await?;
+        }
+    }
+    key::create(&mut work, &made, &name, Scope::Admin, None).await?;
+    work.commit().await?;
+    Ok(made.expose().to_owned())
+}
+
+impl Note {
+    fn text(&self) -> String {
+        format!(
+            "# Written by `waybill dev`: where the other commands find it.\ndatabase_url = {:?}\nowner_url = {:?}\nproject = {:?}\n",
+            self.database_url, self.owner_url, self.project
+        )
+    }
+}
+
+/// For its owner alone.
+fn write(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write;
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn start_worker(program: &Path, environment: &[(String, String)], n: usize) -> Result<Child> {
+    let child = tokio::process::Command::new(program)
+        .args([
+            "worker",
+            "--with-parent",
+            "--lease",
+            &LEASE.as_secs_f64().to_string(),
+            "--grace",
+            "2",
+            "--look",
+            &LOOK.as_secs_f64().to_string(),
+        ])
+        .envs(environment.iter().cloned())
+        .stdin(Stdio::null())
+        // Ctrl-C is for us: we end it in good order.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn();
+    child.with_context(|| format!("worker {n} cannot be started"))
+}
+
+/// Starts a worker again that has ended, until everything is to end.
+async fn keep_worker(
+    mut child: Child,
+    program: PathBuf,
+    environment: Vec<(String, String)>,
+    n: usize,
+    until: impl Future<Output = ()>,
+) {
+    let mut until = std::pin::pin!(until);
+    loop {
+        tokio::select! {
+            _ = child.wait() => {}
+            () = &mut until => {
+                if let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
+                return;
+            }
+        }
+        eprintln!("worker {n} has ended; what it held goes to others when its lease ends");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        match start_worker(&program, &environment, n) {
+            Ok(started) => {
+                child = started;
+                eprintln!("worker {n} again: process {}", child.id().unwrap_or_default());
+            }
+            Err(error) => eprintln!("{error:#}"),
+        }
+    }
+}

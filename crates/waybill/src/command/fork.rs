@@ -1,0 +1,255 @@
+//! `waybill fork`: do a recorded turn again with something changed, several times, and compare.
+
+use std::{collections::BTreeMap, fs, process::ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use waybill_context::diff::{self, Diff};
+use waybill_core::{
+    card::Content,
+    card_box::Span,
+    id::{CardId, Name, ProjectId, TurnId},
+};
+use waybill_kernel::{
+    card_box,
+    turn::Summary,
+    work::{Kernel, UnitOfWork},
+};
+use waybill_worker::{
+    fork::{self, Change, Wanted},
+    replay,
+};
+
+use crate::{
+    command::{
+        context::CallId,
+        turn::{deliverable, in_text, tree_of},
+    },
+    connect::{self, Bus, Place},
+    output,
+    tree::{self, dollars},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// `TURN/STEP`: the model call that is done again; `TURN`: the first of it.
+    call: CallId,
+    /// Let a card say something else: `CARD=TEXT`, or `CARD=@FILE` (JSON, or else text). Given several times for different cards, all are changed
+    /// at once.
+    #[arg(long = "card", value_name = "CARD=TEXT")]
+    cards: Vec<String>,
+    /// Somebody else does it.
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<Name>,
+    /// Another model: `MODEL`, or `PROVIDER/MODEL`. Given several times, each is a variant of its own.
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// What is different about the profile: a JSON merge patch, such as `{"memory": {"budget": 2000}}`. Given several times, each is a variant.
+    #[arg(long = "patch", value_name = "JSON")]
+    patches: Vec<String>,
+    /// How often each variant is done.
+    #[arg(short = 'n', long, default_value_t = 1)]
+    times: usize,
+    /// Call tools and agents. Without it they answer as they did then.
+    #[arg(long)]
+    live_tools: bool,
+    #[command(flatten)]
+    bus: Bus,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// One run, of what was recorded or of a variant.
+#[derive(Serialize)]
+struct Outcome {
+    variant: String,
+    agent_turn_id: TurnId,
+    status: String,
+    n_turns: usize,
+    n_steps: i64,
+    input_tokens: i64,
+    output_tokens: i64,
+    microdollars: i64,
+    seconds: f64,
+    /// What was called, and how often.
+    tools: BTreeMap<String, usize>,
+    deliverable: Option<Value>,
+    /// What the first call saw that is done again, compared with the recorded one.
+    context: Option<Diff>,
+}
+
+pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
+    ensure!((1..=100).contains(&arguments.times), "-n {}: 1 to 100", arguments.times);
+    let variants = variants(&arguments)?;
+    let nats = arguments.bus.connect().await?;
+    let (kernel, project_id) = arguments.place.open().await?;
+    let kernel = connect::on_bus(kernel, nats.as_ref());
+    let CallId { turn_id, step_id } = arguments.call;
+
+    let mut started = Vec::new();
+    let mut source_step_id = None;
+    for (name, change) in &variants {
+        for n in 1..=arguments.times {
+            let wanted = Wanted { turn_id, step_id, change: change.clone(), live_tools: arguments.live_tools };
+            let mut work = kernel.begin(project_id).await?;
+            let forked = fork::fork(&mut work, &wanted).await?;
+            work.commit().await?;
+            source_step_id = Some(forked.source_step_id);
+            let name = if arguments.times > 1 { format!("{name} #{n}") } else { name.clone() };
+            started.push((name, forked.agent_turn_id));
+        }
+    }
+    let source_step_id = source_step_id.context("nothing was forked")?;
+    let mut work = kernel.begin(project_id).await?;
+    let recorded_tree = tree_of(&mut work, turn_id).await?;
+    let mut outcomes = vec![outcome(&mut work, "recorded", recorded_tree).await?];
+    let recorded = replay::replay(&mut work, turn_id, Some(source_step_id)).await?;
+    drop(work);
+    for (name, forked) in started {
+        outcomes.push(finished(&kernel, project_id, &name, forked, &recorded).await?);
+    }
+    if as_json {
+        outcomes.iter().try_for_each(output::json)?;
+    } else {
+        print(&outcomes);
+    }
+    let failed = outcomes[1..].iter().any(|outcome| outcome.status != "success");
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn finished(
+    kernel: &Kernel,
+    project_id: ProjectId,
+    name: &str,
+    forked: TurnId,
+    recorded: &waybill_context::call::Call<'_>,
+) -> Result<Outcome> {
+    let tree = tree::watch(kernel, project_id, forked, false).await?;
+    let mut work = kernel.begin(project_id).await?;
+    let mut outcome = outcome(&mut work, name, tree).await?;
+    if let Some((step_id, _)) = replay::list(&mut work, forked).await?.first() {
+        let call = replay::replay(&mut work, forked, Some(*step_id)).await?;
+        outcome.context = Some(diff::diff(recorded, &call));
+    }
+    Ok(outcome)
+}
+
+/// What is changed, by name. Without anything: once more, as it was.
+fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
+    let cards: Vec<(CardId, Value)> = arguments.cards.iter().map(|said| changed(said)).collect::<Result<_>>()?;
+    let base = Change { cards, profile_name: arguments.profile.clone(), profile_patch: None };
+    let mut variants = Vec::new();
+    for model in &arguments.models {
+        let (provider, name) =
+            model.split_once('/').map_or((None, model.as_str()), |(provider, name)| (Some(provider), name));
+        let mut llm = json!({ "model": name });
+        if let Some(provider) = provider {
+            llm["provider"] = provider.into();
+        }
+        let change = Change { profile_patch: Some(json!({ "llm_config": llm })), ..base.clone() };
+        variants.push((format!("model {model}"), change));
+    }
+    for patch in &arguments.patches {
+        let parsed: Value = serde_json::from_str(patch).with_context(|| format!("--patch {patch}"))?;
+        ensure!(parsed.is_object(), "--patch {patch}: a merge patch is an object");
+        variants.push((
+            format!("patch {}", output::short(patch, 40)),
+            Change { profile_patch: Some(parsed), ..base.clone() },
+        ));
+    }
+    if variants.is_empty() {
+        let name = match (&base.profile_name, base.cards.len()) {
+            (Some(profile), _) => format!("profile {profile}"),
+            (None, 0) => "again".to_owned(),
+            (None, n) => format!("{n} cards changed"),
+        };
+        variants.push((name, base));
+    }
+    Ok(variants)
+}
+
+fn changed(said: &str) -> Result<(CardId, Value)> {
+    let Some((card_id, text)) = said.split_once('=') else { bail!("--card {said}: write CARD=TEXT, or CARD=@FILE") };
+    let text = match text.strip_prefix('@') {
+        Some(path) => fs::read_to_string(path).with_context(|| path.to_owned())?,
+        None => text.to_owned(),
+    };
+    // An object or a list is meant as such; anything else is text.
+    let value = serde_json::from_str(&text).ok().filter(|value: &Value| value.is_object() || value.is_array());
+    Ok((card_id.parse()?, value.unwrap_or(Value::String(text))))
+}
+
+async fn outcome(work: &mut UnitOfWork, variant: &str, tree: Vec<Summary>) -> Result<Outcome> {
+    let sum = |of: fn(&Summary) -> i64| tree.iter().map(of).sum::<i64>();
+    let mut tools: BTreeMap<String, usize> = BTreeMap::new();
+    for turn in &tree {
+        for placed in card_box::read(work, Span::whole(turn.output_box_id), None).await? {
+            if let Some(Content::ToolCall(call)) = placed.reading.live().map(|card| &card.content) {
+                *tools.entry(call.tool_name.clone()).or_default() += 1;
+            }
+        }
+    }
+    let root = &tree[0];
+    let content = deliverable(work, root.deliverable_card_id).await?;
+    Ok(Outcome {
+        variant: variant.to_owned(),
+        agent_turn_id: root.agent_turn_id,
+        status: root.status.clone(),
+        n_turns: tree.len(),
+        n_steps: sum(|turn| turn.n_steps),
+        input_tokens: sum(|turn| turn.input_tokens),
+        output_tokens: sum(|turn| turn.output_tokens),
+        microdollars: sum(|turn| turn.microdollars),
+        seconds: root.finished_at.map_or(0.0, |at| (at - root.created_at).as_seconds_f64()),
+        tools,
+        deliverable: content.and_then(|content| serde_json::to_value(content).ok()),
+        context: None,
+    })
+}
+
+fn print(outcomes: &[Outcome]) {
+    output::table(
+        ["", "turn", "status", "turns", "steps", "read", "written", "$", "s", "tools", "context"],
+        outcomes.iter().map(|one| {
+            let tools: Vec<String> = one.tools.iter().map(|(name, n)| format!("{name}×{n}")).collect();
+            let context = one.context.as_ref().map_or_else(String::new, |diff| {
+                format!(
+                    "−{} +{} cards, {} → {} tokens",
+                    diff.only_left.len(),
+                    diff.only_right.len(),
+                    diff.left_tokens.get(),
+                    diff.right_tokens.get()
+                )
+            });
+            [
+                one.variant.clone(),
+                one.agent_turn_id.to_string(),
+                one.status.clone(),
+                one.n_turns.to_string(),
+                one.n_steps.to_string(),
+                one.input_tokens.to_string(),
+                one.output_tokens.to_string(),
+                dollars(one.microdollars),
+                format!("{:.1}", one.seconds),
+                tools.join(" "),
+                context,
+            ]
+        }),
+    );
+    for one in outcomes {
+        let text = match &one.deliverable {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => in_text(None),
+        };
+        let same = one.deliverable == outcomes[0].deliverable && one.variant != outcomes[0].variant;
+        println!(
+            "\n{}{}:\n  {}",
+            one.variant,
+            if same { " (delivers the same)" } else { "" },
+            output::short(&text, 400)
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! `waybill keys …`: who may use the API of a project, and for what.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use serde_json::json;
+use waybill_core::{
+    id::{KeyId, Name},
+    key::Scope,
+};
+use waybill_kernel::{
+    audit,
+    key::{self, Listed},
+    work::UnitOfWork,
+};
+
+use crate::{
+    connect::{self, Place},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a key. It is shown once.
+    Create {
+        /// Whose it is: `ci`, `billing-worker`.
+        name: Name,
+        /// admin, operator (start and stop), worker (run turns), tool (answer calls) or reader.
+        #[arg(long)]
+        scope: Scope,
+        /// How long it works. Without it, until it is revoked.
+        #[arg(long, value_name = "DAYS")]
+        days: Option<u32>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make a key that takes the place of the one of this name, which works for a while longer.
+    Rotate {
+        name: Name,
+        /// How long the old one still works.
+        #[arg(long, value_name = "HOURS", default_value_t = 24)]
+        hours: u32,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// The keys of the project, without what makes them keys.
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// End a key, at once.
+    Revoke {
+        #[arg(value_name = "KEY")]
+        key_id: KeyId,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Create { name, scope, days, place } => {
+            let mut work = place.begin().await?;
+            let lasts = days.map(|days| Duration::from_secs(u64::from(days) * 86_400));
+            make(&mut work, &name, scope, lasts, "key.create").await?.print(work, as_json).await?;
+        }
+        Command::Rotate { name, hours, place } => {
+            let mut work = place.begin().await?;
+            let keys = key::list(&mut work, None, 10_000).await?;
+            let now = chrono::Utc::now();
+            let works = |key: &&Listed| {
+                key.name == name && key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now)
+            };
+            let old = keys.iter().rev().find(works).with_context(|| format!("there is no key `{name}` that works"))?;
+            let made = make(&mut work, &name, old.scope, None, "key.rotate").await?;
+            key::revoke(&mut work, old.key_id, Duration::from_secs(u64::from(hours) * 3_600)).await?;
+            made.print(work, as_json).await?;
+        }
+        Command::List { place } => {
+            let keys = key::list(&mut place.begin().await?, None, 10_000).await?;
+            if as_json {
+                output::json(&keys)?;
+            } else {
+                let at = |at: Option<chrono::DateTime<chrono::Utc>>| {
+                    at.map(|at| at.format("%F %T").to_string()).unwrap_or_default()
+                };
+                output::table(
+                    ["key", "name", "scope", "created", "expires", "revoked"],
+                    keys.into_iter().map(|key| {
+                        [
+                            key.key_id.to_string(),
+                            key.name.to_string(),
+                            key.scope.as_str().to_owned(),
+                            at(Some(key.created_at)),
+                            at(key.expires_at),
+                            at(key.revoked_at),
+                        ]
+                    }),
+                );
+            }
+        }
+        Command::Revoke { key_id, place } => {
+            let mut work = place.begin().await?;
+            let revoked = key::revoke(&mut work, key_id, Duration::ZERO).await?;
+            let detail = json!({ "name": revoked.name });
+            audit::record(&mut work, &connect::actor(), "key.revoke", &key_id.to_string(), &detail).await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&revoked)?;
+            } else {
+                println!("revoked {} ({})", revoked.name, revoked.key_id);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A key that is to be shown, once it is kept.
+struct Made {
+    listed: Listed,
+    key: String,
+}
+
+async fn make(work: &mut UnitOfWork, name: &Name, scope: Scope, lasts: Option<Duration>, action: &str) -> Result<Made> {
+    let made = connect::mint("live")?;
+    let listed = key::create(work, &made, name, scope, lasts).await?;
+    let detail = json!({ "name": name, "scope": scope });
+    audit::record(work, &connect::actor(), action, &listed.key_id.to_string(), &detail).await?;
+    Ok(Made { listed, key: made.expose().to_owned() })
+}
+
+impl Made {
+    async fn print(self, work: UnitOfWork, as_json: bool) -> Result<()> {
+        work.commit().await?;
+        if as_json {
+            output::json(&json!({ "key": self.key, "listed": self.listed }))
+        } else {
+            println!("{}", self.key);
+            eprintln!("this is the only time it is shown");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `waybill box show`, `waybill batch show`, `waybill audit`: looking at one thing.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use waybill_core::{
+    card::Reading,
+    card_box::Span,
+    id::{AuditId, BatchId, BoxId},
+};
+use waybill_kernel::{audit, batch, card_box};
+
+use crate::{connect::Place, output};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CardBox {
+    /// Its cards, in its order, each with the box it was put into.
+    Show {
+        #[arg(value_name = "BOX")]
+        box_id: BoxId,
+        /// Go on after this place.
+        #[arg(long, default_value_t = 0)]
+        after: i64,
+        #[arg(long, default_value_t = 100)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn card_box(command: CardBox, as_json: bool) -> Result<ExitCode> {
+    let CardBox::Show { box_id, after, most, place } = command;
+    let mut work = place.begin().await?;
+    let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
+    let found = found.with_context(|| format!("there is no box {box_id} in this project"))?;
+    let from = after.max(0) + 1;
+    let cards = card_box::read(&mut work, Span { box_id, from, upto: from + most - 1 }, None).await?;
+    if as_json {
+        output::json(&json!({ "box": found, "cards": cards }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["place", "card", "type", "role", "tokens", "put into", "says"],
+        cards.iter().map(|placed| {
+            let by =
+                if placed.origin.box_id == box_id { "this box".to_owned() } else { placed.origin.box_id.to_string() };
+            let (kind, role, tokens, says) = match &placed.reading {
+                Reading::Live(card) => (
+                    card.metadata.card_type.to_string(),
+                    card.metadata.role.as_str(),
+                    card.n_tokens.get().to_string(),
+                    output::short(&serde_json::to_string(&card.content).unwrap_or_default(), 60),
+                ),
+                Reading::Gone(_) => ("gone".to_owned(), "", String::new(), String::new()),
+            };
+            [placed.place.to_string(), placed.reading.card_id().to_string(), kind, role.to_owned(), tokens, by, says]
+        }),
+    );
+    println!("{} cards in all", found.length);
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Batch {
+    /// What became of its tasks.
+    Show {
+        #[arg(value_name = "BATCH")]
+        batch_id: BatchId,
+        /// Go on after the task of this index.
+        #[arg(long, default_value_t = -1)]
+        after: i32,
+        #[arg(long, default_value_t = 100)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
+    let Batch::Show { batch_id, after, most, place } = command;
+    let mut work = place.begin().await?;
+    let found = batch::find(&mut work, batch_id).await?;
+    let found = found.with_context(|| format!("there is no batch {batch_id} in this project"))?;
+    let tasks = batch::tasks(&mut work, batch_id, after, most).await?;
+    if as_json {
+        output::json(&json!({ "batch": found, "tasks": tasks }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["task", "agent", "turn", "status", "deliverable", "error"],
+        tasks.into_iter().map(|task| {
+            [
+                task.task_index.to_string(),
+                task.agent_id.to_string(),
+                task.agent_turn_id.to_string(),
+                task.status,
+                task.deliverable_card_id.map(|card_id| card_id.to_string()).unwrap_or_default(),
+                task.error.unwrap_or_default(),
+            ]
+        }),
+    );
+    println!("{}: {} tasks, {} failed", found.status, found.n_tasks, found.n_failed);
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Audit {
+    /// Go on after this one.
+    #[arg(long)]
+    after: Option<AuditId>,
+    #[arg(long, default_value_t = 50)]
+    most: i64,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) async fn audit(arguments: Audit, as_json: bool) -> Result<ExitCode> {
+    let entries = audit::list(&mut arguments.place.begin().await?, arguments.after, arguments.most).await?;
+    if as_json {
+        output::json(&entries)?;
+    } else {
+        output::table(
+            ["at", "who", "did", "to", "detail"],
+            entries.into_iter().map(|entry| {
+                [
+                    entry.created_at.format("%F %T").to_string(),
+                    entry.actor,
+                    entry.action,
+                    entry.subject,
+                    entry.detail.to_string(),
+                ]
+            }),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

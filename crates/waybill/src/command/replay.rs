@@ -1,0 +1,72 @@
+//! `waybill replay`: every model call of a run, rendered again.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use waybill_core::id::{StepId, TurnId};
+use waybill_worker::replay;
+
+use crate::{command::turn::tree_of, connect::Place, output};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    turn: TurnId,
+    /// Only this turn, and not those it asked.
+    #[arg(long)]
+    alone: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// One model call.
+#[derive(Serialize)]
+struct Rendered {
+    agent_turn_id: TurnId,
+    profile_name: Option<String>,
+    step_id: StepId,
+    request_hash: String,
+    /// None: the same bytes were rendered. Else why not.
+    failed: Option<String>,
+}
+
+pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
+    let mut work = arguments.place.begin().await?;
+    let mut turns = tree_of(&mut work, arguments.turn).await?;
+    if arguments.alone {
+        turns.truncate(1);
+    }
+    let mut rendered = Vec::new();
+    for turn in &turns {
+        for (step_id, receipt) in replay::list(&mut work, turn.agent_turn_id).await? {
+            let again = replay::replay(&mut work, turn.agent_turn_id, Some(step_id)).await;
+            rendered.push(Rendered {
+                agent_turn_id: turn.agent_turn_id,
+                profile_name: turn.profile_name.as_ref().map(ToString::to_string),
+                step_id,
+                request_hash: receipt.request_hash.to_string(),
+                failed: again.err().map(|error| error.to_string()),
+            });
+        }
+    }
+    let failed = rendered.iter().filter(|one| one.failed.is_some()).count();
+    if as_json {
+        rendered.iter().try_for_each(output::json)?;
+    } else {
+        output::table(
+            ["turn", "profile", "step", "request_hash", ""],
+            rendered.iter().map(|one| {
+                [
+                    one.agent_turn_id.to_string(),
+                    one.profile_name.clone().unwrap_or_default(),
+                    one.step_id.to_string(),
+                    one.request_hash.chars().take(16).collect(),
+                    one.failed.clone().unwrap_or_else(|| "the same bytes".to_owned()),
+                ]
+            }),
+        );
+        println!("{} turns, {} model calls, {failed} that cannot be had again", turns.len(), rendered.len());
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

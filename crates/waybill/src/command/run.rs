@@ -1,0 +1,81 @@
+//! `waybill run`: have something done, and see it done.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use waybill_core::id::{AgentId, Name, ProjectId, SessionId};
+use waybill_kernel::work::Kernel;
+use waybill_orchestrator::launch::{Launch, Launched, launch};
+
+use crate::{
+    command::turn::{deliverable, in_text},
+    connect::{self, Bus, Place},
+    output, tree,
+};
+
+/// What is wanted, and of whom.
+#[derive(Debug, Args)]
+pub(crate) struct Wanted {
+    profile: Name,
+    instruction: String,
+    /// What the result must have: `[{"name": …, "description": …}]`
+    #[arg(long, value_name = "JSON")]
+    result_fields: Option<String>,
+    /// An agent that there is, with what it remembers; without it one is made for the task.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// A conversation that it is part of.
+    #[arg(long)]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    bus: Bus,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+impl Wanted {
+    /// Dispatches it. Gives the way back to it, too.
+    pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, Launched)> {
+        let fields =
+            self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context("--result-fields")?;
+        let nats = self.bus.connect().await?;
+        let (kernel, project_id) = self.place.open().await?;
+        let kernel = connect::on_bus(kernel, nats.as_ref());
+        let wanted = Launch {
+            result_fields: fields,
+            agent_id: self.agent,
+            session_id: self.session,
+            ..Launch::new(self.profile, self.instruction)
+        };
+        let mut work = kernel.begin(project_id).await?;
+        let launched = launch(&mut work, &wanted).await?;
+        work.commit().await?;
+        Ok((kernel, project_id, launched))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Show who works on it, and what each used, while it happens: as a tree in a terminal, line by line elsewhere.
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
+    let (kernel, project_id, launched) = arguments.wanted.start().await?;
+    if arguments.watch {
+        eprintln!("turn {}", launched.agent_turn_id);
+    }
+    let tree = tree::watch(&kernel, project_id, launched.agent_turn_id, arguments.watch).await?;
+    let root = &tree[0];
+    let content = deliverable(&mut kernel.begin(project_id).await?, root.deliverable_card_id).await?;
+    if as_json {
+        output::json(&serde_json::json!({ "turn": root, "tree": tree, "deliverable": content }))?;
+    } else {
+        println!("{}", in_text(content.as_ref()));
+    }
+    Ok(if root.status == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

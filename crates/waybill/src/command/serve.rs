@@ -1,0 +1,79 @@
+//! `waybill serve`
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tokio::net::TcpListener;
+use waybill_api::{Access, Config, Limits, Tls};
+
+use crate::{
+    connect::{self, Bus, Service},
+    figures::interrupted,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    service: Service,
+    #[command(flatten)]
+    bus: Bus,
+    /// Where it listens.
+    #[arg(long, env = "WAYBILL_LISTEN", default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// PEM of the certificate chain. Without it the address must be one of this machine alone, or behind something that speaks TLS.
+    #[arg(long, env = "WAYBILL_TLS_CERTIFICATE", value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// PEM of its key.
+    #[arg(long, env = "WAYBILL_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Something else in front of it speaks TLS: listen beyond this machine without.
+    #[arg(long, env = "WAYBILL_BEHIND_TLS")]
+    behind_tls: bool,
+    /// Bytes of a request at most.
+    #[arg(long, default_value_t = Limits::default().most_bytes)]
+    most_bytes: usize,
+    /// Requests of one key in a second at most; twice as many in a burst.
+    #[arg(long, default_value_t = Limits::default().per_second)]
+    per_second: f64,
+    /// Requests at a time.
+    #[arg(long, default_value_t = Limits::default().most_at_once)]
+    most_at_once: usize,
+    /// Connections to the database.
+    #[arg(long, default_value_t = 8)]
+    connections: u32,
+    /// Seconds that requests under way are waited for when it is to end.
+    #[arg(long, default_value_t = 10.0)]
+    grace: f64,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let tls = match (&arguments.tls_certificate, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
+        _ => None,
+    };
+    if tls.is_none() && !arguments.listen.ip().is_loopback() && !arguments.behind_tls {
+        bail!(
+            "{} can be reached from elsewhere, and keys would travel in the clear: name --tls-certificate and --tls-key, or say --behind-tls",
+            arguments.listen
+        );
+    }
+    let limits = Limits {
+        most_bytes: arguments.most_bytes,
+        per_second: arguments.per_second,
+        most_at_once: arguments.most_at_once,
+    };
+    let nats = arguments.bus.connect().await?;
+    let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
+    let listener =
+        TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving");
+    let config = Config { access: Access::Keys, limits, tls, ..Config::default() };
+    let stop = async {
+        if let Err(error) = interrupted().await {
+            tracing::error!(%error, "signals cannot be heard");
+        }
+    };
+    waybill_api::serve(listener, kernel, config, stop, Duration::from_secs_f64(arguments.grace)).await?;
+    Ok(ExitCode::SUCCESS)
+}

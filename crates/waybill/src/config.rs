@@ -1,0 +1,129 @@
+//! Settings: a flag, else `WAYBILL_…` in the environment, else a line of one TOML file, else what is built in.
+//!
+//! A setting has one name: `--nats-url`, `WAYBILL_NATS_URL`, `nats_url = "…"`. Whatever flag can be set from the environment can stand in the file,
+//! and nothing else can.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Arg, Command};
+use serde::Serialize;
+
+const PREFIX: &str = "WAYBILL_";
+/// What `waybill dev` writes, in the folder it keeps its data in.
+pub(crate) const OF_DEV: &str = ".waybill/waybill.toml";
+const FILE: &str = "waybill.toml";
+
+/// The file, and what it says.
+#[derive(Debug, Default)]
+pub(crate) struct File {
+    pub(crate) path: Option<PathBuf>,
+    values: BTreeMap<String, String>,
+}
+
+impl File {
+    /// `WAYBILL_CONFIG`, else the nearest `waybill.toml` or `.waybill/waybill.toml`, here or in a folder above.
+    pub(crate) fn find() -> Result<File> {
+        let named = env::var_os("WAYBILL_CONFIG").map(PathBuf::from);
+        let here = env::current_dir().context("the current folder is gone")?;
+        let nearest =
+            || here.ancestors().flat_map(|folder| [folder.join(FILE), folder.join(OF_DEV)]).find(|path| path.is_file());
+        match named.or_else(nearest) {
+            Some(path) => File::read(path),
+            None => Ok(File::default()),
+        }
+    }
+
+    fn read(path: PathBuf) -> Result<File> {
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let table: toml::Table = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        let mut values = BTreeMap::new();
+        for (key, value) in table {
+            let value = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                toml::Value::Boolean(said) => said.to_string(),
+                _ => bail!("{}: `{key}` is text, a number, true or false", path.display()),
+            };
+            values.insert(key, value);
+        }
+        Ok(File { path: Some(path), values })
+    }
+
+    /// Lets the file say what neither a flag nor the environment does. A line that is no setting is an error.
+    pub(crate) fn apply(&self, command: Command) -> Result<Command> {
+        let known = settings(&command);
+        if let Some(unknown) = self.values.keys().find(|key| !known.contains_key(*key)) {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let path = self.path.as_deref().unwrap_or(Path::new(FILE));
+            bail!("{}: there is no setting `{unknown}`: there are {}", path.display(), names.join(", "));
+        }
+        Ok(self.applied(command))
+    }
+
+    fn applied(&self, command: Command) -> Command {
+        let command = command.mut_args(|arg| match key(&arg).and_then(|key| self.values.get(&key)) {
+            // Kept for as long as the process lives: there are a handful.
+            Some(value) => arg.default_value(&*value.clone().leak()).required(false).hide_default_value(true),
+            None => arg,
+        });
+        command.mut_subcommands(|subcommand| self.applied(subcommand))
+    }
+}
+
+/// The name of the setting that an argument is, if it is one.
+fn key(arg: &Arg) -> Option<String> {
+    let name = arg.get_env()?.to_str()?.strip_prefix(PREFIX)?;
+    Some(name.to_ascii_lowercase())
+}
+
+/// All settings, each with what `--help` says of it, and whether it may be shown.
+fn settings(command: &Command) -> BTreeMap<String, (String, bool)> {
+    let mut found = BTreeMap::new();
+    for arg in command.get_arguments() {
+        if let Some(key) = key(arg) {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            found.insert(key, (help, arg.is_hide_env_values_set()));
+        }
+    }
+    for subcommand in command.get_subcommands() {
+        found.extend(settings(subcommand));
+    }
+    found
+}
+
+/// A setting, and where its value came from.
+#[derive(Debug, Serialize)]
+pub(crate) struct Shown {
+    pub(crate) setting: String,
+    /// None: it is not set. A secret is not shown.
+    pub(crate) value: Option<String>,
+    /// `environment`, the path of the file, or `built in`.
+    pub(crate) from: String,
+    pub(crate) help: String,
+}
+
+/// Every setting as it is here and now.
+pub(crate) fn show(command: &Command, file: &File) -> Vec<Shown> {
+    let settings = settings(command).into_iter();
+    settings
+        .map(|(setting, (help, is_secret))| {
+            let in_environment = env::var(format!("{PREFIX}{}", setting.to_ascii_uppercase())).ok();
+            let in_file = file.values.get(&setting).cloned();
+            let (value, from) = match (in_environment, in_file) {
+                (Some(value), _) => (Some(value), "environment".to_owned()),
+                (None, Some(value)) => {
+                    (Some(value), file.path.as_deref().unwrap_or(Path::new(FILE)).display().to_string())
+                }
+                (None, None) => (None, "built in".to_owned()),
+            };
+            let value = value.map(|value| if is_secret { "(set, not shown)".to_owned() } else { value });
+            Shown { setting, value, from, help }
+        })
+        .collect()
+}

@@ -1,0 +1,305 @@
+//! `waybill dev`, as a new user meets it; and a worker in another language beside it.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::cli::{json, text};
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// A folder of its own, in which the program stands where `cargo build --release` would have put it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("waybill-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("target/release")).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_waybill"), folder.join("target/release/waybill")).unwrap();
+        Folder(folder)
+    }
+
+    /// A command as it stands in the README, in this folder.
+    fn shell(&self, line: &str) -> Command {
+        let mut command = Command::new("bash");
+        command.args(["-c", line]).current_dir(&self.0).stdin(Stdio::null());
+        for name in [
+            "DATABASE_URL",
+            "WAYBILL_DATABASE_URL",
+            "WAYBILL_OWNER_URL",
+            "WAYBILL_NATS_URL",
+            "WAYBILL_PROJECT",
+            "WAYBILL_CONFIG",
+        ] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.shell(line).output().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A `waybill dev` that ends with this value, by Ctrl-C.
+struct Dev {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Dev {
+    fn start(folder: &Folder, line: &str) -> Dev {
+        let log = folder.0.join("dev.log");
+        let file = File::create(&log).unwrap();
+        // `exec`, so that the signal reaches it and not a shell.
+        let line = format!("exec {line} --listen 127.0.0.1:0");
+        let child = folder.shell(&line).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
+        let mut dev = Dev { child, log };
+        let begun = Instant::now();
+        while !dev.said().contains("Ctrl-C ends everything") {
+            assert!(
+                dev.child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60),
+                "{}",
+                dev.said()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        dev
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn url(&self) -> String {
+        let said = self.said();
+        let after = said.split("Waybill is up: ").nth(1).unwrap();
+        after.split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// By Ctrl-C. Nothing that it started is left.
+    fn end(mut self, folder: &Folder) {
+        interrupt(&self.child);
+        assert!(self.child.wait().unwrap().success(), "{}", self.said());
+        let left = folder.0.join(".waybill/postgres/data/postmaster.pid");
+        assert!(!left.exists(), "PostgreSQL goes on");
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            interrupt(&self.child);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+}
+
+/// The first block of commands under "Five minutes".
+fn five_minutes() -> Vec<String> {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let section = readme.split("## Five minutes").nth(1).unwrap();
+    let block = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let lines = block.lines().map(|line| line.split(" #").next().unwrap().trim().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// UI-3: from nothing to a finished run of several agents, without any key, though every worker is killed in the middle.
+#[test]
+fn the_five_minutes_of_the_readme_are_true() {
+    let lines = five_minutes();
+    assert!(lines.len() <= 5, "{lines:?}");
+    let [build, dev, run, kill, list] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(build, "cargo build --release");
+    let folder = Folder::new("first-run");
+    let dev = Dev::start(&folder, dev);
+
+    // In a terminal, where the tree is drawn.
+    let typed = format!("script -qec {run:?} /dev/null");
+    let mut running = folder.shell(&typed).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(running.try_wait().unwrap().is_none(), "it is at work");
+    let killed = folder.run(kill);
+    assert!(killed.status.success(), "{killed:?}");
+    let mut shown = String::new();
+    running.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    assert!(running.wait().unwrap().success(), "{shown}\n{}", dev.said());
+    assert!(dev.said().contains("has ended; what it held goes to others"), "{}", dev.said());
+    for part in ["└─ ", "researcher", "archivist", "taken over 1×", "7 turns", "Here is what my researchers found"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let listed = folder.run(list);
+    assert!(text(&listed.stdout).contains("editor") && text(&listed.stdout).contains("success"), "{listed:?}");
+
+    // What else can be asked of it: the same bytes, a comparison, and where the settings come from.
+    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
+    let turn = json(&waybill("turn list --json"))[0].clone();
+    let turn_id = turn["agent_turn_id"].as_str().unwrap();
+    let replayed = waybill(&format!("replay {turn_id}"));
+    assert!(text(&replayed.stdout).contains("7 turns, 11 model calls, 0 that cannot be had again"), "{replayed:?}");
+    let card_id = turn["query_card_ids"][0].as_str().unwrap();
+
+    // NX-6: one card changed, three times, with the whole tree; and the recorded answers where nothing was changed.
+    let forked = waybill(&format!("fork {turn_id} --card {card_id}='How is beer made?' -n 3 --live-tools --json"));
+    assert!(forked.status.success(), "{forked:?}");
+    let outcomes: Vec<Value> = text(&forked.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(outcomes.len(), 4);
+    for outcome in &outcomes[1..] {
+        assert_eq!((&outcome["n_turns"], &outcome["tools"]), (&outcomes[0]["n_turns"], &outcomes[0]["tools"]));
+        assert_eq!(outcome["context"]["only_right"].as_array().unwrap().len(), 1, "{outcome}");
+        assert!(outcome["deliverable"].as_str().unwrap().contains("beer"), "{outcome}");
+    }
+    let again = waybill(&format!("fork {turn_id}"));
+    assert!(again.status.success(), "{again:?}");
+    assert!(text(&again.stdout).contains("again (delivers the same)"), "{again:?}");
+    let fork_id = outcomes[1]["agent_turn_id"].as_str().unwrap();
+    let first = |turn: &str| {
+        json_lines(&waybill(&format!("context list {turn} --json")))[0]["step_id"].as_str().unwrap().to_owned()
+    };
+    let diff = waybill(&format!("context diff {turn_id}/{} {fork_id}/{}", first(turn_id), first(fork_id)));
+    assert!(
+        text(&diff.stdout).contains(&format!("- query {card_id}")) || text(&diff.stdout).contains(card_id),
+        "{diff:?}"
+    );
+    let settings = text(&waybill("config show").stdout);
+    assert!(settings.contains(".waybill/waybill.toml") && !settings.contains("postgres://"), "{settings}");
+    for arguments in ["turn logs", "turn export", "turn show", "turn watch"] {
+        let output = waybill(&format!("{arguments} {turn_id}"));
+        assert!(output.status.success() && !output.stdout.is_empty(), "{arguments}: {output:?}");
+    }
+    let batch = json(&waybill("turn list --all --json"));
+    let batch = batch.as_array().unwrap().iter().find_map(|turn| turn["batch_id"].as_str()).unwrap().to_owned();
+    assert!(text(&waybill(&format!("batch show {batch}")).stdout).contains("success"));
+    let shown = waybill(&format!("box show {}", turn["context_box_id"].as_str().unwrap()));
+    assert!(text(&shown.stdout).contains("task.instruction"), "{shown:?}");
+
+    // And a project goes, with all it has.
+    let key = waybill("keys create ci --scope reader");
+    assert!(text(&key.stdout).starts_with("wb_live_"), "{key:?}");
+    assert!(text(&waybill("keys rotate ci").stdout).starts_with("wb_live_"));
+    assert!(text(&waybill("audit").stdout).contains("key.rotate"));
+    assert!(!waybill("project delete demo --yes dmeo").status.success());
+    let deleted = waybill("project delete demo --yes demo");
+    assert!(text(&deleted.stdout).contains("is gone"), "{deleted:?}");
+    dev.end(&folder);
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_setting_that_is_none_is_named() {
+    let folder = Folder::new("settings");
+    fs::write(folder.0.join("waybill.toml"), "colour = \"red\"\n").unwrap();
+    let refused = folder.run("./target/release/waybill config show");
+    assert!(!refused.status.success());
+    let said = text(&refused.stderr);
+    assert!(said.contains("no setting `colour`") && said.contains("database_url"), "{said}");
+    fs::write(folder.0.join("waybill.toml"), "nats_url = \"nats://127.0.0.1:4222\"\nproject = \"acme\"\n").unwrap();
+    let shown = text(&folder.run("WAYBILL_PROJECT=other ./target/release/waybill config show").stdout);
+    let line = |name: &str| shown.lines().find(|line| line.trim().starts_with(name)).unwrap().to_owned();
+    assert!(line("project").contains("other") && line("project").contains("environment"), "{shown}");
+    assert!(line("nats_url").contains("waybill.toml"), "{shown}");
+}
+
+/// UI-2: workers in plain Python, killed again and again. Every turn ends once, and no step is written twice.
+#[test]
+fn a_worker_in_python_survives_a_storm() {
+    const TURNS: usize = 30;
+    const KILLS: usize = 12;
+    let folder = Folder::new("python");
+    let dev = Dev::start(&folder, "./target/release/waybill dev");
+    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
+    let example = repository().join("examples/python-worker").canonicalize().unwrap();
+    let applied = waybill(&format!("apply -f {}", example.display()));
+    assert!(applied.status.success(), "{applied:?}");
+    let key = text(&waybill("keys create python --scope worker").stdout).trim().to_owned();
+    let start = |tool: bool| {
+        let mut command = Command::new("python3");
+        command.arg(example.join("worker.py")).args(["--lease", "1"]).env("WAYBILL_API_URL", dev.url());
+        if tool {
+            command.arg("--tool")
+        } else {
+            command.args(["--slow", "0.3"])
+        };
+        let log = File::options().create(true).append(true).open(folder.0.join("python.log")).unwrap();
+        command
+            .env("WAYBILL_API_KEY", &key)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    };
+    let mut crew = vec![start(false), start(false), start(true)];
+    let turns: Vec<String> = (0..TURNS)
+        .map(|n| {
+            let profile = if n % 5 == 0 { "reader" } else { "counter" };
+            text(&waybill(&format!("turn start {profile} 'count these words {n}'")).stdout).trim().to_owned()
+        })
+        .collect();
+    for n in 0..KILLS {
+        std::thread::sleep(Duration::from_millis(500));
+        let place = n % crew.len();
+        let mut killed = std::mem::replace(&mut crew[place], start(place == 2));
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+    }
+    let begun = Instant::now();
+    let mut delivered = 0;
+    for turn_id in &turns {
+        let shown = loop {
+            let shown = json(&waybill(&format!("turn show {turn_id} --json")));
+            if shown["turn"]["status"] != "open" {
+                break shown;
+            }
+            let log = || fs::read_to_string(folder.0.join("python.log")).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(90), "{shown}\n{}", log());
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        assert_eq!(shown["turn"]["status"], "success", "{shown}");
+        let output = json(&waybill(&format!("box show {} --json", shown["turn"]["output_box_id"].as_str().unwrap())));
+        let kinds: Vec<&str> = output["cards"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|card| card["reading"]["metadata"]["type"].as_str().unwrap())
+            .collect();
+        let wanted: &[&str] = match shown["turn"]["profile_name"].as_str().unwrap() {
+            "counter" => &["agent.thought", "task.deliverable"],
+            _ => &["agent.thought", "tool.call", "tool.result", "task.deliverable"],
+        };
+        assert_eq!(kinds, wanted, "{shown}");
+        delivered += 1;
+    }
+    for mut worker in crew {
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+    }
+    assert_eq!(delivered, TURNS);
+    dev.end(&folder);
+}

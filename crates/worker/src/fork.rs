@@ -1,0 +1,254 @@
+//! Doing a recorded turn again from one of its model calls on, with something changed (NX-6).
+//!
+//! The fork is a turn like any other, of an agent made for it. It begins with what the recorded turn had been shown and had written before
+//! that call, by reference. It belongs to no session: what it does is not remembered by anybody.
+
+use serde_json::Value;
+use waybill_context::receipt::Receipt;
+use waybill_core::{
+    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
+    card_box::Span,
+    id::{AgentId, BoxId, CardId, Name, StepId, TurnId},
+    resource::Profile,
+};
+use waybill_kernel::{
+    agent::{self, NewAgent, Stay},
+    card, card_box,
+    fork::{self, Fork},
+    receipt, resource,
+    turn::{self, DispatchRequest},
+    work::{self, UnitOfWork},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no turn {0}")]
+    NotFound(TurnId),
+    #[error("turn {0} asked no model, or its receipts were dropped: there is nothing to do again")]
+    NoCall(TurnId),
+    #[error(
+        "turn {turn_id} asked no model in step {step_id}: `waybill context list {turn_id}` has those in which it did"
+    )]
+    NoStep { turn_id: TurnId, step_id: StepId },
+    #[error("turn {turn_id} had not seen card {card_id} before that call")]
+    NotSeen { turn_id: TurnId, card_id: CardId },
+    #[error("card {0} has ended: what it said cannot be changed")]
+    Gone(CardId),
+    #[error("turn {0} was dispatched without a profile that can be read")]
+    NoProfile(TurnId),
+    #[error("the changed profile is none")]
+    Profile(#[source] serde_json::Error),
+    #[error("a receipt cannot be read by this version of Waybill")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("the changed card is none")]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Resource(#[from] resource::Error),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error(transparent)]
+    CardBox(#[from] card_box::Error),
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Work(#[from] work::Error),
+}
+
+/// What is changed. Nothing: it is done again as it was.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// What cards say instead.
+    pub cards: Vec<(CardId, Value)>,
+    /// Who does it instead.
+    pub profile_name: Option<Name>,
+    /// What is different about the profile: a JSON merge patch.
+    pub profile_patch: Option<Value>,
+}
+
+/// What is done again.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub turn_id: TurnId,
+    /// From this model call on; none: from the first.
+    pub step_id: Option<StepId>,
+    pub change: Change,
+    /// Call tools and agents. Else they answer as they did then.
+    pub live_tools: bool,
+}
+
+/// A fork that was dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Forked {
+    pub agent_id: AgentId,
+    pub agent_turn_id: TurnId,
+    /// The model call that is done again.
+    pub source_step_id: StepId,
+}
+
+/// Dispatches a fork, in the caller's transaction.
+pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Error> {
+    let Wanted { turn_id, step_id, change, live_tools } = wanted;
+    let source = turn::show(work, &[*turn_id]).await?.pop().ok_or(Error::NotFound(*turn_id))?;
+    let (source_step_id, seen) = call(work, *turn_id, *step_id).await?;
+    let (profile, profile_box_id) = profile(work, *turn_id, source.profile_box_id, change).await?;
+
+    let context = card_box::find(work, &[source.context_box_id]).await?.found.pop();
+    let context = Span::prefix(source.context_box_id, context.map_or(0, |found| found.length));
+    let mut context_box_id = source.context_box_id;
+    let mut query_card_ids = source.query_card_ids.clone();
+    let (mut in_context, mut in_output) = (Vec::new(), Vec::new());
+    for (card_id, value) in &change.cards {
+        let written = instead(work, *card_id, value).await?;
+        card::insert(work, std::slice::from_ref(&written)).await?;
+        let places =
+            (fork::place_in(work, context, *card_id).await?, fork::place_in(work, seen.output, *card_id).await?);
+        match places {
+            (Some(place), _) => in_context.push((place, written.card_id())),
+            (None, Some(place)) => in_output.push((place, written.card_id())),
+            (None, None) => return Err(Error::NotSeen { turn_id: *turn_id, card_id: *card_id }),
+        }
+        query_card_ids.iter_mut().filter(|asking| *asking == card_id).for_each(|asking| *asking = written.card_id());
+    }
+    in_context.sort_unstable();
+    in_output.sort_unstable();
+
+    let made = NewAgent {
+        profile_name: Some(profile.name.clone()),
+        ..NewAgent::new(AgentId::new(), profile.worker_target.clone())
+    };
+    agent::provision(work, std::slice::from_ref(&made), Stay::Ephemeral, None).await?;
+    if !in_context.is_empty() {
+        context_box_id = BoxId::new();
+        card_box::create(work, &[context_box_id]).await?;
+        fork::fill(work, context_box_id, context, &in_context).await?;
+        fork::hand_over_alike(work, context_box_id, source.context_box_id, made.agent_id).await?;
+    }
+    let request = DispatchRequest {
+        profile_box_id: Some(profile_box_id),
+        query_card_ids,
+        channel: Some(source.channel),
+        limits: profile.limits.filter(|limits| !limits.is_none()),
+        ..DispatchRequest::new(made.agent_id, context_box_id)
+    };
+    turn::enqueue(work, std::slice::from_ref(&request), &[]).await?;
+    fork::fill(work, request.output_box_id, seen.output, &in_output).await?;
+    let record = Fork {
+        source_turn_id: *turn_id,
+        source_step_id: Some(source_step_id),
+        live_tools: *live_tools,
+        change: change.on_record(),
+    };
+    fork::record(work, request.agent_turn_id, &record).await?;
+    Ok(Forked { agent_id: made.agent_id, agent_turn_id: request.agent_turn_id, source_step_id })
+}
+
+impl Change {
+    fn on_record(&self) -> Value {
+        let mut said = serde_json::Map::new();
+        if !self.cards.is_empty() {
+            said.insert("cards".to_owned(), self.cards.iter().map(|(card_id, _)| card_id.to_string()).collect());
+        }
+        if self.profile_name.is_some() || self.profile_patch.is_some() {
+            let name = self.profile_name.as_ref().map(Name::as_str);
+            said.insert("profile".to_owned(), serde_json::json!({ "name": name, "patch": self.profile_patch }));
+        }
+        Value::Object(said)
+    }
+}
+
+/// The model call that is done again, and what it had seen.
+async fn call(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<(StepId, Receipt), Error> {
+    let found = receipt::list(work, turn_id).await?;
+    let stored = match step_id {
+        None => found.first().ok_or(Error::NoCall(turn_id))?,
+        Some(step_id) => {
+            found.iter().find(|stored| stored.step_id == step_id).ok_or(Error::NoStep { turn_id, step_id })?
+        }
+    };
+    Ok((stored.step_id, serde_json::from_str(stored.receipt.get())?))
+}
+
+/// Who does it, and the box that a turn is dispatched with.
+async fn profile(
+    work: &mut UnitOfWork,
+    turn_id: TurnId,
+    profile_box_id: Option<BoxId>,
+    change: &Change,
+) -> Result<(Profile, BoxId), Error> {
+    let (profile, profile_box_id) = match &change.profile_name {
+        Some(name) => {
+            let found = resource::profile(work, name).await?;
+            (found.profile, found.profile_box_id)
+        }
+        None => {
+            let box_id = profile_box_id.ok_or(Error::NoProfile(turn_id))?;
+            let card = card_box::read(work, Span::prefix(box_id, 1), None).await?.pop();
+            let card = card.and_then(|placed| placed.reading.into_live()).ok_or(Error::NoProfile(turn_id))?;
+            let Content::Json(value) = card.content else { return Err(Error::NoProfile(turn_id)) };
+            (serde_json::from_value(value).map_err(Error::Profile)?, box_id)
+        }
+    };
+    let Some(patch) = &change.profile_patch else { return Ok((profile, profile_box_id)) };
+    let mut value = serde_json::to_value(&profile)?;
+    merge(&mut value, patch);
+    let profile: Profile = serde_json::from_value(value.clone()).map_err(Error::Profile)?;
+    let draft = Draft::new(CardType::profile(), Role::System, Content::Json(serde_json::to_value(&profile)?));
+    let card_ids = card::intern(work, &[draft.seal()?]).await?;
+    let box_id = BoxId::new();
+    card_box::create(work, &[box_id]).await?;
+    card_box::append(work, box_id, &card_ids).await?;
+    Ok((profile, box_id))
+}
+
+/// RFC 7396
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = into else { return };
+    for (key, value) in fields {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// The same card, saying something else.
+async fn instead(work: &mut UnitOfWork, card_id: CardId, value: &Value) -> Result<NewCard, Error> {
+    let found = card::fetch(work, &[card_id], None).await?;
+    let reading = found.found.into_iter().next().ok_or(card::Error::NotFound(found.missing))?;
+    let Reading::Live(card) = reading else { return Err(Error::Gone(card_id)) };
+    let Card { metadata, tool_calls, tool_call_id, .. } = *card;
+    let content = Content::read(&metadata.card_type, value.clone())?;
+    let draft = Draft { tool_calls, tool_call_id, ..Draft::new(metadata.card_type.clone(), metadata.role, content) };
+    Ok(Draft { metadata, ..draft }.seal()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The examples of RFC 7396.
+    #[test]
+    fn a_merge_patch_is_as_the_rfc_has_it() {
+        for (mut original, patch, result) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!(["a"]), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            merge(&mut original, &patch);
+            assert_eq!(original, result);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a worker writes of a turn, each in one transaction under its fence, and again with the same ids until it is known to be written.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use waybill_core::{id::SessionId, turn::Fence};
+use waybill_kernel::{
+    blackboard::{self, Patch},
+    turn::{self, Attempts, Claimed, Ending, Loss, Step, Stepped},
+    work::Kernel,
+};
+
+use crate::gather;
+
+const MOST_TRIES: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// What may be the server's fault alone.
+pub(crate) trait Failure: std::error::Error {
+    fn is_of_the_server(&self) -> bool;
+}
+
+impl Failure for turn::Error {
+    fn is_of_the_server(&self) -> bool {
+        turn::Error::is_of_the_server(self)
+    }
+}
+
+impl Failure for gather::Error {
+    fn is_of_the_server(&self) -> bool {
+        gather::Error::is_of_the_server(self)
+    }
+}
+
+/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
+pub(crate) async fn until_known<'a, T, E: Failure>(
+    mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, E>>,
+) -> Result<T, E> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 0..MOST_TRIES {
+        match attempt().await {
+            Err(error) if error.is_of_the_server() => {
+                tracing::debug!(%error, "tried again");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            known => return known,
+        }
+    }
+    attempt().await
+}
+
+/// One step.
+pub(crate) async fn step(kernel: &Kernel, fence: &Fence, step: &Step) -> Result<Stepped, turn::Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut alone = kernel.alone(fence.project_id()).await?;
+            turn::step(&mut alone, fence, step).await
+        })
+    })
+    .await
+}
+
+/// One step, and a patch of the session's memory with it; or why the patch was refused, and then neither.
+pub(crate) async fn step_and_patch(
+    kernel: &Kernel,
+    fence: &Fence,
+    step: &Step,
+    session_id: SessionId,
+    patch: &Patch,
+) -> Result<Result<Stepped, blackboard::Error>, turn::Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut work = kernel.begin(fence.project_id()).await?;
+            let stepped = turn::step(&mut work, fence, step).await?;
+            match blackboard::patch(&mut work, session_id, step.step_id, patch).await {
+                Ok(_) => {}
+                Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
+                Err(other) => return Ok(Err(other)),
+            }
+            work.commit().await?;
+            Ok(Ok(stepped))
+        })
+    })
+    .await
+}
+
+/// The end. A task of a batch may have to join it, which is more than one statement.
+pub(crate) async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<(), turn::Error> {
+    let project_id = claimed.fence.project_id();
+    let ending = [ending];
+    until_known(|| {
+        Box::pin(async {
+            if claimed.batch_id.is_none() {
+                return turn::finish(&mut kernel.alone(project_id).await?, &ending).await;
+            }
+            let mut work = kernel.begin(project_id).await?;
+            let ended = turn::finish(&mut work, &ending).await?;
+            work.commit().await?;
+            Ok(ended)
+        })
+    })
+    .await?;
+    Ok(())
+}
+
+/// The attempt failed: whoever claims the turn next goes on from its cards.
+pub(crate) async fn give_back(
+    kernel: &Kernel,
+    fence: &Fence,
+    loss: &Loss,
+    attempts: Attempts,
+) -> Result<(), turn::Error> {
+    until_known(|| {
+        Box::pin(async {
+            let mut work = kernel.begin(fence.project_id()).await?;
+            turn::reclaim(&mut work, fence, loss, attempts).await?;
+            Ok(work.commit().await?)
+        })
+    })
+    .await
+}
