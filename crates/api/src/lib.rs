@@ -21,8 +21,12 @@ use axum::{
 use tokio::{net::TcpListener, sync::watch};
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{
-    Modify, OpenApi,
-    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    Modify, OpenApi, PartialSchema,
+    openapi::{
+        Content, Ref, RefOr, Required, ResponseBuilder,
+        path::{ParameterBuilder, ParameterIn},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
 };
 use utoipa_axum::router::OpenApiRouter;
 use waybill_kernel::work::Kernel;
@@ -91,6 +95,7 @@ impl Api {
 #[openapi(
     info(title = "Waybill", description = "A context kernel for multi-agent LLM systems."),
     modifiers(&Security),
+    components(schemas(Problem)),
     security(("key" = [])),
     tags(
         (name = "turns", description = "Start, watch, look at and stop work."),
@@ -113,7 +118,36 @@ impl Modify for Security {
 
 fn routes() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
     let routes = OpenApiRouter::with_openapi(Document::openapi()).nest("/v1/projects/{project}", routes::all());
-    routes.split_for_parts()
+    let (router, mut document) = routes.split_for_parts();
+    Everywhere.modify(&mut document);
+    (router, document)
+}
+
+/// What every operation has: the project it is about, and the shape of its refusals.
+struct Everywhere;
+
+impl Modify for Everywhere {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let project = ParameterBuilder::new()
+            .name("project")
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .description(Some("Slug or id."))
+            .schema(Some(String::schema()))
+            .build();
+        let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+        let refusal = ResponseBuilder::new()
+            .description("Refused: what was wrong, and what to do.")
+            .content("application/problem+json", problem)
+            .build();
+        for item in document.paths.paths.values_mut() {
+            let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+            for operation in operations.into_iter().flatten() {
+                operation.parameters.get_or_insert_default().insert(0, RefOr::T(project.clone()));
+                operation.responses.responses.insert("default".to_owned(), RefOr::T(refusal.clone()));
+            }
+        }
+    }
 }
 
 /// The OpenAPI document.

@@ -2,7 +2,7 @@
 //! signals and events.
 //!
 //! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
-//! is [`id`]: new ids are UUIDv7, which take the time and random bits when they are minted.
+//! is what is minted, ids ([`id`], UUIDv7) and keys ([`key`]), which take the time and random bits.
 //! With the feature `sqlx` the words carry their database codecs, so there is no second set of row types.
 
 pub mod id;

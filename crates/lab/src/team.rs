@@ -12,21 +12,20 @@ use std::{
 use anyhow::{Context, Result, bail};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 use waybill_bus::nats::Nats;
 use waybill_core::{
-    card::{Draft, Reading},
+    card::Draft,
     id::{ProjectId, StepId, TurnId},
     turn::MessageType,
 };
 use waybill_kernel::{
     call::ClaimedCall,
-    card,
     intake::{Config as Hands, Intake},
-    migrate, project, resource, sweep,
+    project, resource, sweep,
     turn::{self, Report},
-    work::{Config, Kernel},
+    work::Kernel,
 };
 use waybill_orchestrator::{
     command,
@@ -36,6 +35,7 @@ use waybill_orchestrator::{
 use waybill_worker::replay;
 
 use crate::{
+    bench::fresh_database,
     bench::progress,
     figure::{Bar, Figure},
     model::{Asked, Entry, Pace, Reply, Server},
@@ -223,12 +223,8 @@ impl House {
         let mut nats = nats::Private::new()?;
         nats.start()?;
         let server = Server::start(script).await?;
-        private.server.create_database(DATABASE).await?;
-        migrate::run(&mut PgConnection::connect(&private.server.owner_url(DATABASE)).await?, |_| ()).await?;
-        private.server.open_service_login().await?;
-        let kernel = Kernel::connect(&Config::new(private.server.service_url(DATABASE))).await?;
+        let (kernel, admin) = fresh_database(&private.server, DATABASE).await?;
         let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
-        let admin = PgConnection::connect(&private.server.admin_url(DATABASE)).await?;
         let project_id = ProjectId::new();
         let mut work = kernel.begin(project_id).await?;
         project::create(&mut work, "team").await?;
@@ -320,10 +316,9 @@ impl House {
                 bail!("the turn did not end within {PATIENCE:?}; its worker's log is in {}", self.folder.display());
             }
             let mut work = self.kernel.begin(self.project_id).await?;
-            let turn = turn::find(&mut work, &[root]).await?.pop().context("the turn")?;
-            if let Some(card_id) = turn.deliverable_card_id {
-                let found = card::fetch(&mut work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
-                break json!({ "status": turn.status, "content": found.map(|card| card.content) });
+            let turn = turn::show(&mut work, &[root]).await?.pop().context("the turn")?;
+            if turn.deliverable_card_id.is_some() {
+                break json!({ "status": turn.status, "content": turn::delivered(&mut work, &turn).await? });
             }
             drop(work);
             let next = strike.map_or(Duration::from_millis(10), |at| at.saturating_duration_since(Instant::now()));

@@ -220,8 +220,7 @@ async fn settle(kernel: &Kernel, slug: &'static str, is_victim: bool) -> Result<
     agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
     let mut keys = Vec::new();
     for (n, scope) in Scope::ALL.into_iter().enumerate() {
-        let seed = u8::try_from(n)? + if is_victim { 100 } else { 0 };
-        let key = ApiKey::mint("test", [seed; 32]);
+        let key = ApiKey::mint("test");
         let name: Name = format!("{says}-{n}").replace(' ', "-").parse()?;
         key::create(&mut work, &key, &name, scope, None).await?;
         keys.push((scope, key.expose().to_owned()));
@@ -503,44 +502,20 @@ impl Attack {
             if foreign.leaks {
                 account.leaks += 1;
             }
+            let Attempt { method, project, path, .. } = &attempt;
+            let told = format!("{}: {method} {project} {path}: {} {}", self.walls.name(), foreign.status, foreign.body);
             if foreign.leaks && self.walls != Walls::None {
-                eprintln!(
-                    "{}: {} {} {} gave {} {}",
-                    self.walls.name(),
-                    attempt.method,
-                    attempt.project,
-                    attempt.path,
-                    foreign.status,
-                    foreign.body
-                );
+                eprintln!("{told}");
             }
             if (foreign.status, &foreign.body) != (never.status, &never.body) {
                 account.differences += 1;
                 if account.differences < 5 && !self.walls.api_trusts() {
-                    eprintln!(
-                        "{}: {} {} {}: {} {}\n  and never was: {} {}",
-                        self.walls.name(),
-                        attempt.method,
-                        attempt.project,
-                        attempt.path,
-                        foreign.status,
-                        foreign.body,
-                        never.status,
-                        never.body
-                    );
+                    eprintln!("{told}\n  and never was: {} {}", never.status, never.body);
                 }
             }
             account.faults += u64::from(foreign.status.is_server_error());
             if foreign.status.is_server_error() && !self.walls.api_trusts() {
-                eprintln!(
-                    "{}: {} {} {}: {} {}",
-                    self.walls.name(),
-                    attempt.method,
-                    attempt.project,
-                    attempt.path,
-                    foreign.status,
-                    foreign.body
-                );
+                eprintln!("{told}");
             }
         }
         Ok(account)

@@ -49,7 +49,7 @@ impl Launch {
 }
 
 /// That it was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Launched {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,

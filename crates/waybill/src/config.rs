@@ -15,7 +15,7 @@ use serde::Serialize;
 
 const PREFIX: &str = "WAYBILL_";
 /// What `waybill dev` writes, in the folder it keeps its data in.
-pub(crate) const OF_DEV: &str = ".waybill/waybill.toml";
+const OF_DEV: &str = ".waybill/waybill.toml";
 const FILE: &str = "waybill.toml";
 
 /// The file, and what it says.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use waybill_bus::nats::Nats;
-use waybill_core::{id::ProjectId, key::ApiKey};
+use waybill_core::id::ProjectId;
 use waybill_kernel::{
     project,
     work::{Config, Kernel, UnitOfWork},
@@ -44,8 +44,8 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    pub(crate) fn is_named(&self) -> bool {
-        self.nats_url.is_some()
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.nats_url.as_ref().map(|url| url.expose_secret())
     }
 
     pub(crate) async fn connect(&self) -> Result<Option<Nats>> {
@@ -70,13 +70,6 @@ pub(crate) struct Owner {
     /// URL of the role that owns the schema: postgres://OWNER:PASSWORD@HOST:PORT/DATABASE
     #[arg(long, env = "WAYBILL_OWNER_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) owner_url: SecretString,
-}
-
-/// A new key.
-pub(crate) fn mint(env: &str) -> Result<ApiKey> {
-    let mut secret = [0; 32];
-    getrandom::fill(&mut secret).context("the system has no random numbers")?;
-    Ok(ApiKey::mint(env, secret))
 }
 
 /// Who does this, for the audit.

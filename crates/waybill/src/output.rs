@@ -2,6 +2,7 @@
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use waybill_core::card::Content;
 
 /// Prints a value as one line of JSON.
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
@@ -17,6 +18,15 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Ite
         table.add_row(row);
     }
     println!("{table}");
+}
+
+/// What a card says, for people.
+pub(crate) fn content(content: Option<&Content>) -> String {
+    match content {
+        Some(Content::Text(text)) => text.clone(),
+        Some(other) => serde_json::to_string_pretty(other).unwrap_or_default(),
+        None => "the deliverable is gone".to_owned(),
+    }
 }
 
 /// So much of a text, on one line.

@@ -77,7 +77,7 @@ pub struct Wanted {
 }
 
 /// A fork that was dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Forked {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,

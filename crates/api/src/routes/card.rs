@@ -29,8 +29,8 @@ pub(crate) struct OneCard {
 
 /// A card, or what is left of it.
 #[utoipa::path(
-    get, path = "/cards/{card}", tag = "cards", params(("project" = String, Path), ("card" = CardId, Path)),
-    responses((status = 200, body = Reading), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/cards/{card}", tag = "cards", params(("card" = CardId, Path)),
+    responses((status = 200, body = Reading)),
 )]
 pub(crate) async fn show_card(
     State(api): State<Arc<Api>>,
@@ -58,8 +58,8 @@ pub(crate) struct Cards {
 
 /// Cards by id, up to 1,000.
 #[utoipa::path(
-    post, path = "/cards/batch", tag = "cards", request_body = CardIds, params(("project" = String, Path)),
-    responses((status = 200, body = Cards), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/cards/batch", tag = "cards", request_body = CardIds,
+    responses((status = 200, body = Cards)),
 )]
 pub(crate) async fn show_cards(
     State(api): State<Arc<Api>>,
@@ -80,8 +80,8 @@ pub(crate) struct OneBox {
 
 /// A box without its cards.
 #[utoipa::path(
-    get, path = "/boxes/{box}", tag = "cards", params(("project" = String, Path), ("box" = BoxId, Path)),
-    responses((status = 200, body = CardBox), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/boxes/{box}", tag = "cards", params(("box" = BoxId, Path)),
+    responses((status = 200, body = CardBox)),
 )]
 pub(crate) async fn show_box(
     State(api): State<Arc<Api>>,
@@ -109,8 +109,8 @@ pub(crate) struct Boxes {
 
 /// Boxes by id, up to 1,000, without their cards.
 #[utoipa::path(
-    post, path = "/boxes/batch", tag = "cards", request_body = BoxIds, params(("project" = String, Path)),
-    responses((status = 200, body = Boxes), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/boxes/batch", tag = "cards", request_body = BoxIds,
+    responses((status = 200, body = Boxes)),
 )]
 pub(crate) async fn show_boxes(
     State(api): State<Arc<Api>>,
@@ -135,8 +135,8 @@ pub(crate) struct Places {
 
 /// The cards of a box, in its order. A card that stands in several places is shown at the first of a page.
 #[utoipa::path(
-    get, path = "/boxes/{box}/cards", tag = "cards", params(("project" = String, Path), ("box" = BoxId, Path), Places),
-    responses((status = 200, body = Page<Placed>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/boxes/{box}/cards", tag = "cards", params(("box" = BoxId, Path), Places),
+    responses((status = 200, body = Page<Placed>)),
 )]
 pub(crate) async fn list_cards(
     State(api): State<Arc<Api>>,

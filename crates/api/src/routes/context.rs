@@ -29,8 +29,8 @@ pub(crate) struct OneReceipt {
 
 /// The model calls of a turn, by their receipts.
 #[utoipa::path(
-    get, path = "/turns/{turn}/receipts", tag = "context", params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = Vec<OneReceipt>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns/{turn}/receipts", tag = "context", params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Vec<OneReceipt>)),
 )]
 pub(crate) async fn list_receipts(
     State(api): State<Arc<Api>>,
@@ -72,8 +72,8 @@ pub(crate) struct Seen {
 
 /// What a model saw, byte for byte. 409 `not_renderable` where the same bytes cannot be had, with why.
 #[utoipa::path(
-    get, path = "/turns/{turn}/context", tag = "context", params(("project" = String, Path), ("turn" = TurnId, Path), ShowParams),
-    responses((status = 200, body = Seen), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns/{turn}/context", tag = "context", params(("turn" = TurnId, Path), ShowParams),
+    responses((status = 200, body = Seen)),
 )]
 pub(crate) async fn show_context(
     State(api): State<Arc<Api>>,
@@ -114,8 +114,8 @@ pub(crate) struct DiffParams {
 
 /// Two calls compared: by set, order and tokens, and where a prompt cache stops being of use.
 #[utoipa::path(
-    get, path = "/context/diff", tag = "context", params(("project" = String, Path), DiffParams),
-    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/context/diff", tag = "context", params(DiffParams),
+    responses((status = 200, body = Object)),
 )]
 pub(crate) async fn diff_contexts(
     State(api): State<Arc<Api>>,
@@ -137,8 +137,8 @@ pub(crate) struct TurnAndCard {
 /// Which handover put a card before a turn: by which rule, from whom, out of which box, by which right. Empty: the turn does not have it.
 #[utoipa::path(
     get, path = "/turns/{turn}/why/{card}", tag = "context",
-    params(("project" = String, Path), ("turn" = TurnId, Path), ("card" = CardId, Path)),
-    responses((status = 200, body = Vec<Why>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path), ("card" = CardId, Path)),
+    responses((status = 200, body = Vec<Why>)),
 )]
 pub(crate) async fn why_card(
     State(api): State<Arc<Api>>,

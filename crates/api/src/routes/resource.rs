@@ -31,8 +31,8 @@ use crate::{
 
 /// The project of the key.
 #[utoipa::path(
-    get, path = "/", tag = "resources", params(("project" = String, Path)),
-    responses((status = 200, body = Project), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/", tag = "resources",
+    responses((status = 200, body = Project)),
 )]
 pub(crate) async fn show_project(caller: Caller) -> Json<Project> {
     Json(Project { project_id: caller.project_id, slug: caller.slug })
@@ -53,8 +53,8 @@ pub(crate) struct Apply {
 /// Apply profiles, tools, plans and settings, all or none. The same again changes nothing.
 #[utoipa::path(
     post, path = "/resources", tag = "resources", request_body = Apply,
-    params(("project" = String, Path), OnceParams),
-    responses((status = 200, body = Vec<Applied>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(OnceParams),
+    responses((status = 200, body = Vec<Applied>)),
 )]
 pub(crate) async fn apply_resources(
     State(api): State<Arc<Api>>,
@@ -86,8 +86,8 @@ pub(crate) async fn apply_resources(
 
 /// Everything that the project has, by kind and name.
 #[utoipa::path(
-    get, path = "/resources", tag = "resources", params(("project" = String, Path)),
-    responses((status = 200, body = Vec<Listed>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/resources", tag = "resources",
+    responses((status = 200, body = Vec<Listed>)),
 )]
 pub(crate) async fn list_resources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Vec<Listed>>, Problem> {
     caller.may_read()?;
@@ -105,8 +105,8 @@ fn as_json(value: impl Serialize) -> Result<Json<Value>, Problem> {
 
 /// A profile, as it was applied.
 #[utoipa::path(
-    get, path = "/profiles/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path)),
-    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/profiles/{name}", tag = "resources", params(("name" = Name, Path)),
+    responses((status = 200, body = Object)),
 )]
 pub(crate) async fn show_profile(
     State(api): State<Arc<Api>>,
@@ -119,8 +119,8 @@ pub(crate) async fn show_profile(
 
 /// A tool, as it was applied.
 #[utoipa::path(
-    get, path = "/tools/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path)),
-    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/tools/{name}", tag = "resources", params(("name" = Name, Path)),
+    responses((status = 200, body = Object)),
 )]
 pub(crate) async fn show_tool(
     State(api): State<Arc<Api>>,
@@ -140,8 +140,8 @@ pub(crate) struct PlanParams {
 
 /// A plan, as it was applied.
 #[utoipa::path(
-    get, path = "/plans/{name}", tag = "resources", params(("project" = String, Path), ("name" = Name, Path), PlanParams),
-    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/plans/{name}", tag = "resources", params(("name" = Name, Path), PlanParams),
+    responses((status = 200, body = Object)),
 )]
 pub(crate) async fn show_plan(
     State(api): State<Arc<Api>>,
@@ -155,8 +155,8 @@ pub(crate) async fn show_plan(
 
 /// The settings of the project.
 #[utoipa::path(
-    get, path = "/settings", tag = "resources", params(("project" = String, Path)),
-    responses((status = 200, body = Object), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/settings", tag = "resources",
+    responses((status = 200, body = Object)),
 )]
 pub(crate) async fn show_settings(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Value>, Problem> {
     caller.may_read()?;
@@ -174,8 +174,8 @@ pub(crate) struct AgentParams {
 
 /// Who is on the roster, and what each is doing.
 #[utoipa::path(
-    get, path = "/agents", tag = "resources", params(("project" = String, Path), AgentParams),
-    responses((status = 200, body = Page<Agent>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/agents", tag = "resources", params(AgentParams),
+    responses((status = 200, body = Page<Agent>)),
 )]
 pub(crate) async fn list_agents(
     State(api): State<Arc<Api>>,
@@ -202,8 +202,8 @@ pub(crate) struct Provisioned {
 /// Put somebody on the roster who is here to stay, and remembers.
 #[utoipa::path(
     post, path = "/agents", tag = "resources", request_body = Provision,
-    params(("project" = String, Path), OnceParams),
-    responses((status = 200, body = Provisioned), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(OnceParams),
+    responses((status = 200, body = Provisioned)),
 )]
 pub(crate) async fn provision_agent(
     State(api): State<Arc<Api>>,
@@ -232,8 +232,8 @@ pub(crate) struct OneAgent {
 
 /// What an agent is doing. An agent without work has none, unless it is here to stay.
 #[utoipa::path(
-    get, path = "/agents/{agent}", tag = "resources", params(("project" = String, Path), ("agent" = AgentId, Path)),
-    responses((status = 200, body = Head), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/agents/{agent}", tag = "resources", params(("agent" = AgentId, Path)),
+    responses((status = 200, body = Head)),
 )]
 pub(crate) async fn show_agent(
     State(api): State<Arc<Api>>,
@@ -256,8 +256,8 @@ pub(crate) struct KeyParams {
 
 /// The keys of the project, also those that were revoked. What makes them keys is not kept.
 #[utoipa::path(
-    get, path = "/keys", tag = "resources", params(("project" = String, Path), KeyParams),
-    responses((status = 200, body = Page<Key>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/keys", tag = "resources", params(KeyParams),
+    responses((status = 200, body = Page<Key>)),
 )]
 pub(crate) async fn list_keys(
     State(api): State<Arc<Api>>,
@@ -292,8 +292,8 @@ pub(crate) struct CreatedKey {
 
 /// Make a key. It is shown once, so this is the one write that is not answered again: with an `Idempotency-Key` it is refused.
 #[utoipa::path(
-    post, path = "/keys", tag = "resources", request_body = CreateKey, params(("project" = String, Path)),
-    responses((status = 200, body = CreatedKey), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/keys", tag = "resources", request_body = CreateKey,
+    responses((status = 200, body = CreatedKey)),
 )]
 pub(crate) async fn create_key(
     State(api): State<Arc<Api>>,
@@ -306,9 +306,7 @@ pub(crate) async fn create_key(
     if value.expires_in_seconds.is_some_and(|seconds| !(1..=315_360_000).contains(&seconds)) {
         return Err(Problem::invalid("`expires_in_seconds` is 1 to 315,360,000, ten years"));
     }
-    let mut secret = [0; 32];
-    getrandom::fill(&mut secret).map_err(Problem::internal)?;
-    let key = ApiKey::mint("live", secret);
+    let key = ApiKey::mint("live");
     let mut work = caller.begin(&api).await?;
     let lasts = value.expires_in_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let listed = key::create(&mut work, &key, &value.name, value.scope, lasts).await?;
@@ -334,8 +332,8 @@ pub(crate) struct RevokeParams {
 /// End a key: at once, or after a while.
 #[utoipa::path(
     delete, path = "/keys/{key}", tag = "resources",
-    params(("project" = String, Path), ("key" = KeyId, Path), RevokeParams, OnceParams),
-    responses((status = 200, body = Key), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("key" = KeyId, Path), RevokeParams, OnceParams),
+    responses((status = 200, body = Key)),
 )]
 pub(crate) async fn revoke_key(
     State(api): State<Arc<Api>>,
@@ -373,8 +371,8 @@ pub(crate) struct AuditParams {
 
 /// What was managed, and by whom, the newest first.
 #[utoipa::path(
-    get, path = "/audit", tag = "resources", params(("project" = String, Path), AuditParams),
-    responses((status = 200, body = Page<Entry>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/audit", tag = "resources", params(AuditParams),
+    responses((status = 200, body = Page<Entry>)),
 )]
 pub(crate) async fn list_audit(
     State(api): State<Arc<Api>>,

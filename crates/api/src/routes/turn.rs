@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
-    card::Reading,
     id::{AgentId, BatchId, CardId, Channel, Name, SessionId, StepId, TurnId},
     key::Scope,
     turn::Limits,
@@ -15,11 +14,10 @@ use waybill_core::{
 use waybill_kernel::{
     audit,
     batch::{self, Batch, TaskShown},
-    card,
-    turn::{self, Edge, Listing, Stopped, Summary, Taken},
+    turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
-use waybill_orchestrator::launch::{Launch, launch};
+use waybill_orchestrator::launch::{Launch, Launched, launch};
 use waybill_worker::fork;
 
 use crate::{
@@ -61,18 +59,11 @@ pub(crate) struct ResultField {
     extra: serde_json::Map<String, Value>,
 }
 
-/// That it was accepted.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Started {
-    agent_id: AgentId,
-    agent_turn_id: TurnId,
-}
-
 /// Have something done.
 #[utoipa::path(
     post, path = "/turns", tag = "turns", request_body = Start,
-    params(("project" = String, Path), OnceParams),
-    responses((status = 200, body = Started), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(OnceParams),
+    responses((status = 200, body = Launched)),
 )]
 pub(crate) async fn start_turn(
     State(api): State<Arc<Api>>,
@@ -92,13 +83,7 @@ pub(crate) async fn start_turn(
         emit_state_event: true,
         ..Launch::new(start.profile_name, start.instruction)
     };
-    once.write(&api, &caller, &bytes, move |work| {
-        Box::pin(async move {
-            let launched = launch(work, &wanted).await?;
-            Ok(Started { agent_id: launched.agent_id, agent_turn_id: launched.agent_turn_id })
-        })
-    })
-    .await
+    once.write(&api, &caller, &bytes, move |work| Box::pin(async move { Ok(launch(work, &wanted).await?) })).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -119,8 +104,8 @@ pub(crate) struct ListParams {
 
 /// Turns, the newest first.
 #[utoipa::path(
-    get, path = "/turns", tag = "turns", params(("project" = String, Path), ListParams),
-    responses((status = 200, body = Page<Summary>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns", tag = "turns", params(ListParams),
+    responses((status = 200, body = Page<Summary>)),
 )]
 pub(crate) async fn list_turns(
     State(api): State<Arc<Api>>,
@@ -150,8 +135,8 @@ pub(crate) struct OneTurn {
 
 /// A turn, its steps, and what came of it.
 #[utoipa::path(
-    get, path = "/turns/{turn}", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = Shown), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns/{turn}", tag = "turns", params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Shown)),
 )]
 pub(crate) async fn show_turn(
     State(api): State<Arc<Api>>,
@@ -162,7 +147,8 @@ pub(crate) async fn show_turn(
     let mut work = caller.begin(&api).await?;
     let found = one(&mut work, turn).await?;
     let steps = turn::steps(&mut work, turn).await?;
-    let deliverable = deliverable(&mut work, found.deliverable_card_id).await?;
+    let deliverable = turn::delivered(&mut work, &found).await?;
+    let deliverable = deliverable.and_then(|content| serde_json::to_value(content).ok());
     Ok(Json(Shown { turn: found, steps, deliverable }))
 }
 
@@ -171,16 +157,10 @@ pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summar
     found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} here")))
 }
 
-async fn deliverable(work: &mut UnitOfWork, card_id: Option<CardId>) -> Result<Option<Value>, Problem> {
-    let Some(card_id) = card_id else { return Ok(None) };
-    let found = card::fetch(work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
-    Ok(found.and_then(|card| serde_json::to_value(card.content).ok()))
-}
-
 /// A turn and everybody it asked: each after whoever asked it, up to 10,000.
 #[utoipa::path(
-    get, path = "/turns/{turn}/tree", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = Vec<Summary>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns/{turn}/tree", tag = "turns", params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Vec<Summary>)),
 )]
 pub(crate) async fn show_tree(
     State(api): State<Arc<Api>>,
@@ -197,8 +177,8 @@ pub(crate) async fn show_tree(
 
 /// How a turn was asked for, and what its calls came to.
 #[utoipa::path(
-    get, path = "/turns/{turn}/edges", tag = "turns", params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = Vec<Edge>), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/turns/{turn}/edges", tag = "turns", params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Vec<Edge>)),
 )]
 pub(crate) async fn list_edges(
     State(api): State<Arc<Api>>,
@@ -230,8 +210,8 @@ pub(crate) struct StopAnswer {
 /// Have a turn end. It still delivers.
 #[utoipa::path(
     post, path = "/turns/{turn}/stop", tag = "turns", request_body = Stop,
-    params(("project" = String, Path), ("turn" = TurnId, Path), OnceParams),
-    responses((status = 200, body = StopAnswer), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path), OnceParams),
+    responses((status = 200, body = StopAnswer)),
 )]
 pub(crate) async fn stop_turn(
     State(api): State<Arc<Api>>,
@@ -247,12 +227,7 @@ pub(crate) async fn stop_turn(
         Box::pin(async move {
             let stopped = turn::stop(work, turn, &reason).await?;
             audit::record(work, &actor, "turn.stop", &turn.to_string(), &json!({ "reason": reason })).await?;
-            let stopped = match stopped {
-                Stopped::Ended => "ended",
-                Stopped::Asked => "asked",
-                Stopped::Over => "over",
-            };
-            Ok(StopAnswer { agent_turn_id: turn, stopped })
+            Ok(StopAnswer { agent_turn_id: turn, stopped: stopped.as_str() })
         })
     })
     .await
@@ -287,20 +262,11 @@ pub(crate) struct ChangedCard {
     content: Value,
 }
 
-/// A fork that was dispatched.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Forked {
-    agent_id: AgentId,
-    agent_turn_id: TurnId,
-    /// The model call that is done again.
-    source_step_id: StepId,
-}
-
 /// Do a recorded turn again from one of its model calls on, with something changed.
 #[utoipa::path(
     post, path = "/turns/{turn}/fork", tag = "turns", request_body = Fork,
-    params(("project" = String, Path), ("turn" = TurnId, Path), OnceParams),
-    responses((status = 200, body = Forked), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path), OnceParams),
+    responses((status = 200, body = fork::Forked)),
 )]
 pub(crate) async fn fork_turn(
     State(api): State<Arc<Api>>,
@@ -317,13 +283,7 @@ pub(crate) async fn fork_turn(
         profile_patch: value.profile_patch.map(Value::Object),
     };
     let wanted = fork::Wanted { turn_id: turn, step_id: value.step_id, change, live_tools: value.live_tools };
-    once.write(&api, &caller, &bytes, move |work| {
-        Box::pin(async move {
-            let fork::Forked { agent_id, agent_turn_id, source_step_id } = fork::fork(work, &wanted).await?;
-            Ok(Forked { agent_id, agent_turn_id, source_step_id })
-        })
-    })
-    .await
+    once.write(&api, &caller, &bytes, move |work| Box::pin(async move { Ok(fork::fork(work, &wanted).await?) })).await
 }
 
 /// A batch, and its tasks.
@@ -350,8 +310,8 @@ pub(crate) struct TaskParams {
 
 /// A batch, and what became of its tasks.
 #[utoipa::path(
-    get, path = "/batches/{batch}", tag = "turns", params(("project" = String, Path), ("batch" = BatchId, Path), TaskParams),
-    responses((status = 200, body = ShownBatch), (status = "default", body = Problem, content_type = "application/problem+json")),
+    get, path = "/batches/{batch}", tag = "turns", params(("batch" = BatchId, Path), TaskParams),
+    responses((status = 200, body = ShownBatch)),
 )]
 pub(crate) async fn show_batch(
     State(api): State<Arc<Api>>,

@@ -41,9 +41,8 @@ pub(crate) struct Params {
 /// `token`, which has none. The stream ends with the turn.
 #[utoipa::path(
     get, path = "/turns/{turn}/events", tag = "turns",
-    params(("project" = String, Path), ("turn" = TurnId, Path), ("Last-Event-ID" = Option<i64>, Header, minimum = 0), Params),
-    responses((status = 200, description = "Events.", body = String, content_type = "text/event-stream"),
-              (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path), ("Last-Event-ID" = Option<i64>, Header, minimum = 0), Params),
+    responses((status = 200, description = "Events.", body = String, content_type = "text/event-stream")),
 )]
 pub(crate) async fn watch_turn(
     State(api): State<Arc<Api>>,

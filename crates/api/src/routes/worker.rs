@@ -19,12 +19,12 @@ use waybill_core::{
         AgentId, BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, ToolCallId, TurnId, WorkerId,
     },
     key::Scope,
-    turn::{Budget, ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
+    turn::{ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
 };
 use waybill_kernel::{
     call::{self, ClaimedCall},
     lease,
-    turn::{self, Attempts, Call, Claimed, Claiming, Ending, Loss, Reclaimed, Report, Step},
+    turn::{self, Attempts, Call, Claimed, Claiming, Ended, Ending, Loss, Report, Reported, Step, Stepped},
 };
 
 use super::turn::OneTurn;
@@ -174,8 +174,8 @@ pub(crate) struct ClaimedTurns {
 
 /// Take turns of the project that are ready, or wait for some.
 #[utoipa::path(
-    post, path = "/worker/claim", tag = "worker", request_body = Claim, params(("project" = String, Path)),
-    responses((status = 200, body = ClaimedTurns), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/worker/claim", tag = "worker", request_body = Claim,
+    responses((status = 200, body = ClaimedTurns)),
 )]
 pub(crate) async fn claim_turns(
     State(api): State<Arc<Api>>,
@@ -242,8 +242,8 @@ pub(crate) struct Held {
 
 /// Keep the lease. 410 `lease_lost`: it is lost, and all that was held under it; go on under another name.
 #[utoipa::path(
-    post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat, params(("project" = String, Path)),
-    responses((status = 200, body = Held), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat,
+    responses((status = 200, body = Held)),
 )]
 pub(crate) async fn keep_lease(
     State(api): State<Arc<Api>>,
@@ -274,8 +274,8 @@ pub(crate) struct Done {
 
 /// End in good order: what the process still holds is given to others at once.
 #[utoipa::path(
-    post, path = "/worker/leave", tag = "worker", request_body = Leave, params(("project" = String, Path)),
-    responses((status = 200, body = Done), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/worker/leave", tag = "worker", request_body = Leave,
+    responses((status = 200, body = Done)),
 )]
 pub(crate) async fn leave(
     State(api): State<Arc<Api>>,
@@ -409,31 +409,18 @@ impl UsageSaid {
     }
 }
 
-/// What a step came to.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct StepAnswer {
-    /// The turn waits, and is the worker's no longer.
-    suspended: bool,
-    /// Somebody wants the turn to end.
-    stop_reason: Option<String>,
-    /// It was written before.
-    duplicate: bool,
-    /// What the turn may still spend, where a model was asked and there is a limit.
-    budget: Option<Budget>,
-}
-
 /// Write a step, under the fence. 409 `stale`: another has the turn, or it is over.
 #[utoipa::path(
     post, path = "/turns/{turn}/steps", tag = "worker", request_body = NewStep,
-    params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = StepAnswer), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Stepped)),
 )]
 pub(crate) async fn write_step(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
     Body { value: step, .. }: Body<NewStep>,
-) -> Result<Json<StepAnswer>, Problem> {
+) -> Result<Json<Stepped>, Problem> {
     caller.may(&[Scope::Worker])?;
     let step_id = step.step_id;
     not_too_many("cards", &step.cards)?;
@@ -463,8 +450,7 @@ pub(crate) async fn write_step(
     let mut work = caller.begin(&api).await?;
     let stepped = turn::step(&mut work, &fence, &step).await?;
     work.commit().await?;
-    let turn::Stepped { suspended, stop_reason, duplicate, budget } = stepped;
-    Ok(Json(StepAnswer { suspended, stop_reason, duplicate, budget }))
+    Ok(Json(stepped))
 }
 
 /// How a turn ends.
@@ -483,25 +469,18 @@ pub(crate) struct Finish {
     usage: Option<UsageSaid>,
 }
 
-/// That the turn has ended.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Finished {
-    /// It was written before.
-    duplicate: bool,
-}
-
 /// Deliver, and end the turn. 409 `stale`: another has the turn, or it is over.
 #[utoipa::path(
     post, path = "/turns/{turn}/finish", tag = "worker", request_body = Finish,
-    params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = Finished), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Ended)),
 )]
 pub(crate) async fn finish_turn(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
     Body { value: finish, .. }: Body<Finish>,
-) -> Result<Json<Finished>, Problem> {
+) -> Result<Json<Ended>, Problem> {
     caller.may(&[Scope::Worker])?;
     not_too_many("cards", &finish.cards)?;
     let cards = finish.cards.into_iter().map(|card| card.seal(finish.step_id)).collect::<Result<_, _>>()?;
@@ -516,7 +495,7 @@ pub(crate) async fn finish_turn(
     let mut work = caller.begin(&api).await?;
     let ended = turn::finish(&mut work, &[ending]).await?;
     work.commit().await?;
-    Ok(Json(Finished { duplicate: ended.duplicate }))
+    Ok(Json(ended))
 }
 
 /// Why the attempt failed.
@@ -542,8 +521,8 @@ pub(crate) struct GivenBack {
 /// The attempt failed: let another try, from what was written so far.
 #[utoipa::path(
     post, path = "/turns/{turn}/give-back", tag = "worker", request_body = GiveBack,
-    params(("project" = String, Path), ("turn" = TurnId, Path)),
-    responses((status = 200, body = GivenBack), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("turn" = TurnId, Path)),
+    responses((status = 200, body = GivenBack)),
 )]
 pub(crate) async fn give_back_turn(
     State(api): State<Arc<Api>>,
@@ -560,12 +539,7 @@ pub(crate) async fn give_back_turn(
     let mut work = caller.begin(&api).await?;
     let reclaimed = turn::reclaim(&mut work, &back.fence.of(&caller, turn), &loss, Attempts::default()).await?;
     work.commit().await?;
-    let outcome = match reclaimed {
-        Reclaimed::Armed => "armed",
-        Reclaimed::Ended => "ended",
-        Reclaimed::Stale => "stale",
-    };
-    Ok(Json(GivenBack { outcome }))
+    Ok(Json(GivenBack { outcome: reclaimed.as_str() }))
 }
 
 /// A call that is the worker's to answer until its deadline, or until it is taken from it.
@@ -615,8 +589,8 @@ async fn read_calls(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>) -> Re
 
 /// Take calls of the project that wait for an answer, or wait for some.
 #[utoipa::path(
-    post, path = "/calls/claim", tag = "worker", request_body = Claim, params(("project" = String, Path)),
-    responses((status = 200, body = ClaimedCalls), (status = "default", body = Problem, content_type = "application/problem+json")),
+    post, path = "/calls/claim", tag = "worker", request_body = Claim,
+    responses((status = 200, body = ClaimedCalls)),
 )]
 pub(crate) async fn claim_calls(
     State(api): State<Arc<Api>>,
@@ -655,21 +629,11 @@ pub(crate) struct OneToolCall {
     call: ToolCallId,
 }
 
-/// What became of an answer.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Reported {
-    /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
-    outcome: String,
-    agent_turn_id: TurnId,
-    /// It was the last one: the turn is ready again.
-    resumed: bool,
-}
-
 /// Answer a call. The last answer that a turn waits for makes it ready again.
 #[utoipa::path(
     post, path = "/calls/{call}/report", tag = "worker", request_body = NewReport,
-    params(("project" = String, Path), ("call" = ToolCallId, Path)),
-    responses((status = 200, body = Reported), (status = "default", body = Problem, content_type = "application/problem+json")),
+    params(("call" = ToolCallId, Path)),
+    responses((status = 200, body = Reported)),
 )]
 pub(crate) async fn report_call(
     State(api): State<Arc<Api>>,
@@ -692,6 +656,5 @@ pub(crate) async fn report_call(
     let mut work = caller.begin(&api).await?;
     let reported = turn::report(&mut work, &report).await?;
     work.commit().await?;
-    let turn::Reported { outcome, agent_turn_id, resumed } = reported;
-    Ok(Json(Reported { outcome, agent_turn_id, resumed }))
+    Ok(Json(reported))
 }

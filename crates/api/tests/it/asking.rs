@@ -240,7 +240,7 @@ async fn what_is_another_projects_is_not_there() {
     let other = waybill_core::id::ProjectId::new();
     let mut work = house.kernel.begin(other).await.unwrap();
     project::create(&mut work, "other").await.unwrap();
-    let key = waybill_core::key::ApiKey::mint("test", [9; 32]);
+    let key = waybill_core::key::ApiKey::mint("test");
     key::create(&mut work, &key, &"k".parse().unwrap(), Scope::Admin, None).await.unwrap();
     work.commit().await.unwrap();
     let turn_id = started["agent_turn_id"].as_str().unwrap();

@@ -27,7 +27,7 @@ pub struct Ending {
 }
 
 /// That turns have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Ended {
     /// Written before, by us, without our learning of it.
     pub duplicate: bool,

@@ -5,12 +5,13 @@ use serde::Serialize;
 use sqlx::FromRow;
 use waybill_core::{
     bus::EventKind,
+    card::{Content, Reading},
     id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, TurnId},
     turn::TurnEpoch,
 };
 
 use super::Error;
-use crate::work::UnitOfWork;
+use crate::{card, work::UnitOfWork};
 
 /// A turn, what it has used so far, and where it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
@@ -106,6 +107,13 @@ pub async fn show(work: &mut UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Summ
     let project_id = work.project_id();
     let found = sqlx::query_as("select s.* from state.summaries($1, $2) s");
     Ok(found.bind(project_id).bind(turn_ids).fetch_all(&mut **work).await?)
+}
+
+/// What a turn has delivered; none: nothing yet, or it can no longer be shown.
+pub async fn delivered(work: &mut UnitOfWork, turn: &Summary) -> Result<Option<Content>, card::Error> {
+    let Some(card_id) = turn.deliverable_card_id else { return Ok(None) };
+    let found = card::fetch(work, &[card_id], None).await?.found.pop();
+    Ok(found.and_then(Reading::into_live).map(|card| card.content))
 }
 
 /// Something that was asked, or answered.

@@ -37,7 +37,7 @@ pub(crate) use claim::interval;
 pub use claim::{Claimed, Claiming, claim, claim_in, held};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
-pub use look::{Edge, Listing, Summary, Told, edges, events, list, show, tree};
+pub use look::{Edge, Listing, Summary, Told, delivered, edges, events, list, show, tree};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
 pub use resources::{Resources, resources};
@@ -161,33 +161,6 @@ fn is_deliverable(card: &NewCard) -> bool {
 
 fn ids(cards: &[NewCard]) -> Vec<CardId> {
     cards.iter().map(NewCard::card_id).collect()
-}
-
-/// What the kernel knows of a turn.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
-pub struct Turn {
-    pub agent_turn_id: TurnId,
-    /// `open` until it has its end.
-    pub status: String,
-    /// Where it stands while it is open: `queued`, `pending`, `processing` or `deferred`.
-    pub inbox_status: Option<String>,
-    pub deliverable_card_id: Option<CardId>,
-}
-
-/// Reads turns by id, in any order.
-pub async fn find(work: &mut work::UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Turn>, Error> {
-    let project_id = work.project_id();
-    let turns = sqlx::query_as(
-        "select t.agent_turn_id, t.status::text, i.status::text as inbox_status, t.deliverable_card_id
-           from unnest($2::uuid[]) as asked (agent_turn_id)
-           join state.turns t on t.project_id = $1 and t.agent_turn_id = asked.agent_turn_id
-           left join state.agent_inbox i on i.project_id = $1 and i.agent_turn_id = asked.agent_turn_id",
-    )
-    .bind(project_id)
-    .bind(turn_ids)
-    .fetch_all(&mut **work)
-    .await?;
-    Ok(turns)
 }
 
 /// One step of a turn, and what was used for it where a model was asked.

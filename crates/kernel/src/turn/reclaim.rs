@@ -51,6 +51,16 @@ pub enum Reclaimed {
     Stale,
 }
 
+impl Reclaimed {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reclaimed::Armed => "armed",
+            Reclaimed::Ended => "ended",
+            Reclaimed::Stale => "stale",
+        }
+    }
+}
+
 /// Takes a turn from whoever holds the fence, who is powerless from here on.
 pub async fn reclaim<W: Work>(
     work: &mut W,

@@ -23,7 +23,7 @@ pub struct Report {
 }
 
 /// What became of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Reported {
     /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
     pub outcome: String,

@@ -46,12 +46,13 @@ pub struct Step {
 }
 
 /// What a step came to.
-#[derive(Clone, Debug, PartialEq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Stepped {
     /// The turn waits, and is ours no longer.
     pub suspended: bool,
     /// Somebody wants the turn to end.
     pub stop_reason: Option<String>,
+    /// It was written before.
     pub duplicate: bool,
     /// What the turn may still spend, where a model was asked and there is a limit.
     #[sqlx(json(nullable))]

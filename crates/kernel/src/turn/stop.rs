@@ -19,6 +19,16 @@ pub enum Stopped {
     Over,
 }
 
+impl Stopped {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Stopped::Ended => "ended",
+            Stopped::Asked => "asked",
+            Stopped::Over => "over",
+        }
+    }
+}
+
 /// Stops a turn, wherever it stands. Doing it again changes nothing: the first reason stays.
 pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Result<Stopped, Error> {
     let cards = [ending_card(End::Canceled, reason)?];

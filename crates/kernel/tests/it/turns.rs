@@ -195,9 +195,9 @@ impl House {
         agent::find(&mut work, agent_id).await.unwrap().unwrap()
     }
 
-    pub(crate) async fn turn(&self, turn_id: TurnId) -> turn::Turn {
+    pub(crate) async fn turn(&self, turn_id: TurnId) -> turn::Summary {
         let mut work = self.t.begin().await;
-        turn::find(&mut work, &[turn_id]).await.unwrap().remove(0)
+        turn::show(&mut work, &[turn_id]).await.unwrap().remove(0)
     }
 
     /// Sweeps with a lease of nothing: whoever is not renewed has lapsed.

@@ -361,7 +361,7 @@ async fn every_table_is_walled_off() {
     let (box_id, _) = filled_box(&mut work, 1).await;
     grant::give(&mut work, child.fence.agent_id(), box_id, None, "me", "why not").await.unwrap();
     waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
-    let key = waybill_core::key::ApiKey::mint("test", [1; 32]);
+    let key = waybill_core::key::ApiKey::mint("test");
     waybill_kernel::key::create(&mut work, &key, &"k".parse().unwrap(), waybill_core::key::Scope::Admin, None)
         .await
         .unwrap();

@@ -86,7 +86,7 @@ async fn found(kernel: &Kernel) -> Result<(ProjectId, ApiKey)> {
         "llm_config": { "provider": "demo", "model": "demo" },
     } });
     resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
-    let key = ApiKey::mint("bench", [7; 32]);
+    let key = ApiKey::mint("bench");
     key::create(&mut work, &key, &"bench".parse()?, Scope::Operator, None).await?;
     let project_id = work.project_id();
     work.commit().await?;

@@ -14,22 +14,19 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sqlx::{Connection, FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection};
 use tokio::time::sleep;
 use waybill_bus::nats::Nats;
 use waybill_core::{
     id::{Name, ProjectId, TurnId},
     turn::Limits,
 };
-use waybill_kernel::{
-    migrate, project, resource,
-    work::{self, Kernel},
-};
+use waybill_kernel::{project, resource, work::Kernel};
 use waybill_orchestrator::launch::{Launch, launch};
 
 use super::dice::Dice;
 use crate::{
-    bench::progress,
+    bench::{fresh_database, progress},
     figure::{Bar, Figure},
     services::{Home, nats, postgres},
 };
@@ -64,12 +61,8 @@ pub async fn run(plan: &Plan) -> Result<Vec<Figure>> {
     let mut nats = nats::Private::new()?;
     nats.start()?;
     let server = &postgres.server;
-    server.create_database(DATABASE).await?;
-    migrate::run(&mut PgConnection::connect(&server.owner_url(DATABASE)).await?, |_| ()).await?;
-    server.open_service_login().await?;
-    let kernel = Kernel::connect(&work::Config::new(server.service_url(DATABASE))).await?;
+    let (kernel, mut admin) = fresh_database(server, DATABASE).await?;
     let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
-    let mut admin = PgConnection::connect(&server.admin_url(DATABASE)).await?;
 
     // The last to be made is the first to end, also where we are interrupted.
     let mut crew = Crew::start(&folder, server.service_url(DATABASE), nats.url())?;

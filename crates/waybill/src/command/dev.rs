@@ -1,7 +1,9 @@
 //! `waybill dev`: everything, in one command.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -71,15 +73,6 @@ pub(crate) struct Arguments {
     models: Reached,
 }
 
-/// What `waybill dev` tells the other commands.
-#[derive(Debug)]
-struct Note {
-    /// Of `waybill_service`.
-    database_url: String,
-    owner_url: String,
-    project: String,
-}
-
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     if !arguments.listen.ip().is_loopback() {
         bail!(
@@ -97,7 +90,6 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let models = arguments.models.read()?;
     let home = Home::at(&arguments.data)?;
     fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
-    let path = arguments.data.join("waybill.toml");
 
     let database = Database::open(&home, arguments.database_url.as_ref()).await?;
     let nats = arguments.bus.connect().await?;
@@ -108,13 +100,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     let project_id = seed(&kernel).await?;
     let api_key = keep_key(&kernel, project_id, &arguments.data.join("key")).await?;
-    let note = Note {
-        database_url: database.service_url.clone(),
-        owner_url: database.owner_url.clone(),
-        project: PROJECT.to_owned(),
-    };
     let api_url = format!("http://{}", listener.local_addr()?);
-    write(&path, &note.text())?;
+    write(&arguments.data.join("waybill.toml"), &settings(&database))?;
     write(&arguments.data.join("key"), &format!("{api_key}\n"))?;
 
     let (end, ending) = watch::channel(false);
@@ -140,13 +127,21 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             () = until => {}
         }
     });
-    let program = env::current_exe().context("this program cannot be found")?;
-    let environment: Vec<(String, String)> = [("WAYBILL_DATABASE_URL".to_owned(), note.database_url.clone())].into();
+    // They reach models and the bus as this process was told to.
+    let environment: Vec<(&str, OsString)> = [
+        ("WAYBILL_DATABASE_URL", Some(database.service_url.clone().into())),
+        ("WAYBILL_NATS_URL", arguments.bus.url().map(OsString::from)),
+        ("WAYBILL_PROVIDERS", arguments.models.providers.clone().map(OsString::from)),
+        ("WAYBILL_SECRETS", arguments.models.secrets.clone().map(OsString::from)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect();
     let mut pids = Vec::new();
     for n in 1..=arguments.workers {
-        let child = start_worker(&program, &environment, n)?;
+        let child = start_worker(&environment, n)?;
         pids.push(child.id().unwrap_or_default());
-        parts.spawn(keep_worker(child, program.clone(), environment.clone(), n, ended()));
+        parts.spawn(keep_worker(child, environment.clone(), n, ended()));
     }
     if arguments.workers == 0 {
         let (worker, until) = (Worker::new(kernel.clone(), models, Collector::new(Framework::builtin())), ended());
@@ -251,7 +246,7 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
         return Ok(known.expose().to_owned());
     }
     let name: Name = "dev".parse()?;
-    let made = connect::mint("dev")?;
+    let made = ApiKey::mint("dev");
     let mut work = kernel.begin(project_id).await?;
     // Nobody has the ones that were lost with the file.
     for lost in key::list(&mut work, None, 1_000).await? {
@@ -264,13 +259,12 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
     Ok(made.expose().to_owned())
 }
 
-impl Note {
-    fn text(&self) -> String {
-        format!(
-            "# Written by `waybill dev`: where the other commands find it.\ndatabase_url = {:?}\nowner_url = {:?}\nproject = {:?}\n",
-            self.database_url, self.owner_url, self.project
-        )
-    }
+/// Where the other commands find it.
+fn settings(database: &Database) -> String {
+    let Database { service_url, owner_url, .. } = database;
+    format!(
+        "# Written by `waybill dev`.\ndatabase_url = {service_url:?}\nowner_url = {owner_url:?}\nproject = {PROJECT:?}\n"
+    )
 }
 
 /// For its owner alone.
@@ -281,7 +275,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn start_worker(program: &Path, environment: &[(String, String)], n: usize) -> Result<Child> {
+fn start_worker(environment: &[(&str, OsString)], n: usize) -> Result<Child> {
+    let program = env::current_exe().context("this program cannot be found")?;
     let child = tokio::process::Command::new(program)
         .args([
             "worker",
@@ -305,8 +300,7 @@ fn start_worker(program: &Path, environment: &[(String, String)], n: usize) -> R
 /// Starts a worker again that has ended, until everything is to end.
 async fn keep_worker(
     mut child: Child,
-    program: PathBuf,
-    environment: Vec<(String, String)>,
+    environment: Vec<(&'static str, OsString)>,
     n: usize,
     until: impl Future<Output = ()>,
 ) {
@@ -324,7 +318,7 @@ async fn keep_worker(
         }
         eprintln!("worker {n} has ended; what it held goes to others when its lease ends");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        match start_worker(&program, &environment, n) {
+        match start_worker(&environment, n) {
             Ok(started) => {
                 child = started;
                 eprintln!("worker {n} again: process {}", child.id().unwrap_or_default());

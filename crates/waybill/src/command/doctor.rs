@@ -29,7 +29,7 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
         Err(error @ Error::Unreachable { .. }) => vec![reachable(Some(error))],
         Err(error) => return Err(error.into()),
     };
-    if arguments.bus.is_named() {
+    if arguments.bus.url().is_some() {
         checks.push(bus(&arguments.bus).await);
     }
     if json {

@@ -14,7 +14,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     card_box,
-    turn::Summary,
+    turn::{self, Summary},
     work::{Kernel, UnitOfWork},
 };
 use waybill_worker::{
@@ -23,10 +23,7 @@ use waybill_worker::{
 };
 
 use crate::{
-    command::{
-        context::CallId,
-        turn::{deliverable, in_text, tree_of},
-    },
+    command::{context::CallId, turn::tree_of},
     connect::{self, Bus, Place},
     output,
     tree::{self, dollars},
@@ -192,7 +189,7 @@ async fn outcome(work: &mut UnitOfWork, variant: &str, tree: Vec<Summary>) -> Re
         }
     }
     let root = &tree[0];
-    let content = deliverable(work, root.deliverable_card_id).await?;
+    let content = turn::delivered(work, root).await?;
     Ok(Outcome {
         variant: variant.to_owned(),
         agent_turn_id: root.agent_turn_id,
@@ -242,7 +239,7 @@ fn print(outcomes: &[Outcome]) {
         let text = match &one.deliverable {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
-            None => in_text(None),
+            None => output::content(None),
         };
         let same = one.deliverable == outcomes[0].deliverable && one.variant != outcomes[0].variant;
         println!(

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 use waybill_core::{
     id::{KeyId, Name},
-    key::Scope,
+    key::{ApiKey, Scope},
 };
 use waybill_kernel::{
     audit,
@@ -123,7 +123,7 @@ struct Made {
 }
 
 async fn make(work: &mut UnitOfWork, name: &Name, scope: Scope, lasts: Option<Duration>, action: &str) -> Result<Made> {
-    let made = connect::mint("live")?;
+    let made = ApiKey::mint("live");
     let listed = key::create(work, &made, name, scope, lasts).await?;
     let detail = json!({ "name": name, "scope": scope });
     audit::record(work, &connect::actor(), action, &listed.key_id.to_string(), &detail).await?;

@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use waybill_core::id::{AgentId, Name, ProjectId, SessionId};
-use waybill_kernel::work::Kernel;
+use waybill_kernel::{turn, work::Kernel};
 use waybill_orchestrator::launch::{Launch, Launched, launch};
 
 use crate::{
-    command::turn::{deliverable, in_text},
     connect::{self, Bus, Place},
     output, tree,
 };
@@ -71,11 +70,11 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     }
     let tree = tree::watch(&kernel, project_id, launched.agent_turn_id, arguments.watch).await?;
     let root = &tree[0];
-    let content = deliverable(&mut kernel.begin(project_id).await?, root.deliverable_card_id).await?;
+    let content = turn::delivered(&mut kernel.begin(project_id).await?, root).await?;
     if as_json {
         output::json(&serde_json::json!({ "turn": root, "tree": tree, "deliverable": content }))?;
     } else {
-        println!("{}", in_text(content.as_ref()));
+        println!("{}", output::content(content.as_ref()));
     }
     Ok(if root.status == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

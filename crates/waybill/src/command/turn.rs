@@ -2,19 +2,15 @@
 
 use std::{collections::BTreeSet, process::ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
-use waybill_core::{
-    card::{Content, Reading},
-    card_box::Span,
-    id::{CardId, TurnId},
-};
+use waybill_core::{card_box::Span, id::TurnId};
 use waybill_kernel::{
-    audit, card, card_box, receipt,
-    turn::{self, Edge, Listing, Stopped, Summary, Taken},
+    audit, card_box, receipt,
+    turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
 
@@ -107,11 +103,11 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::Watch { turn, place } => {
             let (kernel, project_id) = place.open().await?;
             let tree = tree::watch(&kernel, project_id, turn, true).await?;
-            let content = deliverable(&mut kernel.begin(project_id).await?, tree[0].deliverable_card_id).await?;
+            let content = turn::delivered(&mut kernel.begin(project_id).await?, &tree[0]).await?;
             if as_json {
                 output::json(&json!({ "turn": tree[0], "tree": tree, "deliverable": content }))?;
             } else {
-                println!("{}", in_text(content.as_ref()));
+                println!("{}", output::content(content.as_ref()));
             }
         }
         Command::Logs { turn, place } => logs(turn, &place, as_json).await?,
@@ -124,11 +120,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let detail = json!({ "reason": reason });
             audit::record(&mut work, &connect::actor(), "turn.stop", &turn.to_string(), &detail).await?;
             work.commit().await?;
-            let said = match stopped {
-                Stopped::Ended => "ended",
-                Stopped::Asked => "asked",
-                Stopped::Over => "over",
-            };
+            let said = stopped.as_str();
             if as_json {
                 output::json(&json!({ "agent_turn_id": turn, "stopped": said }))?;
             } else {
@@ -163,7 +155,7 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     let mut work = place.begin().await?;
     let tree = tree_of(&mut work, turn_id).await?;
     let steps = turn::steps(&mut work, turn_id).await?;
-    let content = deliverable(&mut work, tree[0].deliverable_card_id).await?;
+    let content = turn::delivered(&mut work, &tree[0]).await?;
     if as_json {
         return output::json(&json!({ "turn": tree[0], "tree": tree, "steps": steps, "deliverable": content }));
     }
@@ -184,7 +176,7 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
         dollars(microdollars)
     );
     if content.is_some() {
-        println!("{}", in_text(content.as_ref()));
+        println!("{}", output::content(content.as_ref()));
     }
     Ok(())
 }
@@ -279,20 +271,6 @@ async fn export(turn_id: TurnId, place: &Place) -> Result<()> {
         output::json(&json!({ "box": { "box_id": box_id, "card_ids": card_ids } }))?;
     }
     Ok(())
-}
-
-pub(crate) async fn deliverable(work: &mut UnitOfWork, card_id: Option<CardId>) -> Result<Option<Content>> {
-    let Some(card_id) = card_id else { return Ok(None) };
-    let found = card::fetch(work, &[card_id], None).await.context("the deliverable")?.found.pop();
-    Ok(found.and_then(Reading::into_live).map(|card| card.content))
-}
-
-pub(crate) fn in_text(content: Option<&Content>) -> String {
-    match content {
-        Some(Content::Text(text)) => text.clone(),
-        Some(other) => serde_json::to_string_pretty(other).unwrap_or_default(),
-        None => "the deliverable is gone".to_owned(),
-    }
 }
 
 fn row(step: &Taken) -> [String; 10] {

@@ -59,10 +59,10 @@ pub(crate) struct Reached {
     /// YAML that says how providers are reached: `provider: {name, adapter, base_url, …}`. `openai_chat`, `openai_responses`,
     /// `anthropic_messages` and `demo` need none.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
-    providers: Option<PathBuf>,
+    pub(crate) providers: Option<PathBuf>,
     /// A folder with a file for each secret, or with a folder for each project. Without it, `WAYBILL_SECRET_NAME` is looked for.
     #[arg(long, env = "WAYBILL_SECRETS", value_name = "FOLDER")]
-    secrets: Option<PathBuf>,
+    pub(crate) secrets: Option<PathBuf>,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {

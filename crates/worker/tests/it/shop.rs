@@ -17,7 +17,7 @@ use waybill_kernel::{
     agent, call, card, card_box, lease,
     resource::{self, apply},
     sweep,
-    turn::{self, Claiming, DispatchRequest, Report, Taken, Turn},
+    turn::{self, Claiming, DispatchRequest, Report, Summary, Taken},
 };
 use waybill_lab::model::{Script, Server};
 use waybill_testkit::{TestDb, fresh_db};
@@ -171,8 +171,8 @@ impl Shop {
         request.agent_turn_id
     }
 
-    pub(crate) async fn find(&self, turn_id: TurnId) -> Turn {
-        turn::find(&mut self.t.begin().await, &[turn_id]).await.unwrap().remove(0)
+    pub(crate) async fn find(&self, turn_id: TurnId) -> Summary {
+        turn::show(&mut self.t.begin().await, &[turn_id]).await.unwrap().remove(0)
     }
 
     pub(crate) async fn steps(&self, turn_id: TurnId) -> Vec<Taken> {
