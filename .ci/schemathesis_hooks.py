@@ -46,7 +46,8 @@ def ask(path, body=None):
 
 def seed(folder):
     llm = {"provider": "demo", "model": "demo"}
-    profile = {"name": "live", "worker_target": "live", "system_prompt_template": "Live.", "llm_config": llm}
+    profile = {"name": "live", "worker_target": "live", "system_prompt_template": "Live.", "llm_config": llm,
+               "allowed_internal_tools": ["ask_person"]}
     tool = {"name": "live", "description": "Lives.", "target": "live-tools"}
     plan = {"name": "live", "document": ["one", "two"]}
     ask("resources", {"manifests": [{"profile": profile}, {"tool": tool}, {"plan": plan}, {"settings": {"labels": {"of": "ci"}}}]})
@@ -58,10 +59,20 @@ def seed(folder):
             sys.exit("the demo team did not come to its end")
         time.sleep(0.2)
 
+    for path in ("reports/summary.json", "reports/log.txt"):
+        put = urllib.request.Request(f"{URL}/artifacts?path={path}", b'{"a": 1}', HEADERS | {"Content-Type": "application/octet-stream"}, method="PUT")
+        urllib.request.urlopen(put, timeout=30).close()
+    asked = {call_from(live_turn(), "ask_person", "pmo", {"question": "?", "kind": kind}) for kind in ("approval", "question") * 3}
+    while len(ask("requests")["items"]) < len(asked):
+        if time.monotonic() > until:
+            sys.exit("nobody was asked")
+        time.sleep(0.2)
     turns = ask(f"turns/{root}/tree")
     boxes = {turn[box] for turn in turns for box in ("profile_box_id", "context_box_id", "output_box_id")}
     found = {
         "turn": {turn["agent_turn_id"] for turn in turns},
+        "path": {"reports/summary.json", "reports/log.txt"},
+        "call": asked,
         "agent": {turn["agent_id"] for turn in turns} | {stays},
         "batch": {turn["batch_id"] for turn in turns} - {None},
         "box": boxes,
@@ -102,14 +113,20 @@ def live_turn():
     return ask("worker/claim", {"worker": new_id(), "target": "live", "wait_seconds": 10})["turns"][0]
 
 
-def live_call():
-    """A call that is ours to answer."""
-    turn, call_id, card_id = live_turn(), new_id(), new_id()
-    content = {"tool_name": "live", "arguments": "{}"}
+def call_from(turn, tool_name, target, arguments):
+    """A turn calls, and waits."""
+    call_id, card_id = new_id(), new_id()
+    content = {"tool_name": tool_name, "arguments": json.dumps(arguments)}
     card = {"card_id": card_id, "type": "tool.call", "role": "assistant", "tool_call_id": call_id, "content": content}
-    call = {"tool_call_id": call_id, "tool_call_card_id": card_id, "target": "live-tools", "timeout_seconds": 60}
+    call = {"tool_call_id": call_id, "tool_call_card_id": card_id, "target": target, "timeout_seconds": 60}
     step = {"fence": turn["fence"], "step_id": new_id(), "cards": [card], "calls": [call], "suspend": True}
     ask(f"turns/{turn['agent_turn_id']}/steps", step)
+    return call_id
+
+
+def live_call():
+    """A call that is ours to answer."""
+    call_from(live_turn(), "live", "live-tools", {})
     return ask("calls/claim", {"worker": new_id(), "target": "live-tools", "wait_seconds": 10})["calls"][0]
 
 

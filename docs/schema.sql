@@ -9,15 +9,15 @@ CREATE DOMAIN resource.scope AS text
 CREATE DOMAIN state.batch_status AS text
 	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
 CREATE DOMAIN state.call_status AS text
-	CONSTRAINT call_status_check CHECK ((VALUE = ANY (ARRAY['pending'::text, 'processing'::text, 'awaiting'::text])));
+	CONSTRAINT call_status_check CHECK ((VALUE = ANY (ARRAY['pending'::text, 'processing'::text, 'awaiting'::text, 'asking'::text])));
 CREATE DOMAIN state.channel AS text
 	CONSTRAINT channel_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.edge_phase AS text
 	CONSTRAINT edge_phase_check CHECK ((VALUE = ANY (ARRAY['request'::text, 'response'::text, 'dropped'::text])));
 CREATE DOMAIN state.event AS text
-	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text])));
+	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text, 'request'::text])));
 CREATE DOMAIN state.event_status AS text
-	CONSTRAINT event_status_check CHECK ((VALUE = ANY (ARRAY['success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'running'::text, 'suspended'::text, 'idle'::text, 'dispatched'::text])));
+	CONSTRAINT event_status_check CHECK ((VALUE = ANY (ARRAY['success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'running'::text, 'suspended'::text, 'idle'::text, 'dispatched'::text, 'asked'::text, 'approved'::text, 'rejected'::text, 'answered'::text, 'expired'::text])));
 CREATE DOMAIN state.handover_rule AS text
 	CONSTRAINT handover_rule_check CHECK ((VALUE = ANY (ARRAY['argument'::text, 'memory'::text, 'output'::text, 'box'::text, 'session'::text, 'parent'::text])));
 CREATE DOMAIN state.head_status AS text
@@ -38,6 +38,44 @@ CREATE DOMAIN state.target AS text
 	CONSTRAINT target_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.turn_status AS text
 	CONSTRAINT turn_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text])));
+CREATE FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_removed record;
+  v_blob    cardbox.blobs;
+  v_gone    integer := 0;
+begin
+  for v_removed in
+    select a.path, a.version, a.hash
+      from cardbox.artifacts a
+     where a.project_id = p_project and a.removed_at is not null
+     order by a.path, a.version
+     limit p_most
+       for update skip locked
+  loop
+    -- A later statement than the lock: whoever named it meanwhile is seen.
+    continue when exists (
+      select from cardbox.pins p
+        join cardbox.cards c on c.project_id = p_project and c.card_id = p.card_id
+       where p.project_id = p_project and p.path = v_removed.path and p.hash = v_removed.hash
+         and c.deleted_at is null and c.erased_at is null and (c.expires_at is null or c.expires_at > now()));
+    delete from cardbox.artifacts a
+     where a.project_id = p_project and a.path = v_removed.path and a.version = v_removed.version;
+    v_gone := v_gone + 1;
+    perform from cardbox.blobs b where b.project_id = p_project and b.hash = v_removed.hash for update;
+    if not exists (select from cardbox.artifacts a where a.project_id = p_project and a.hash = v_removed.hash) then
+      delete from cardbox.blobs b where b.project_id = p_project and b.hash = v_removed.hash returning b.* into v_blob;
+      --! collect.blob
+      if found then
+        insert into cardbox.uploads (project_id, upload_id, expires_at, condemned)
+        values (p_project, v_blob.upload_id, now() + p_grace, true);
+        update resource.projects p set artifact_bytes = p.artifact_bytes - v_blob.size where p.project_id = p_project;
+      end if;
+    end if;
+  end loop;
+  return v_gone;
+end $$;
 CREATE FUNCTION cardbox.erase(project uuid, cards uuid[], why text) RETURNS TABLE(card_id uuid, hash bytea, erased_at timestamp with time zone, reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -116,6 +154,34 @@ CREATE FUNCTION cardbox.holdings(project uuid, card uuid) RETURNS TABLE(box_id u
          offset 0) r
    where e.project_id = project and e.card_id = card
 $$;
+CREATE FUNCTION cardbox.pin() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_missing text;
+begin
+  if json_typeof(new.content -> 'artifacts') is distinct from 'object' then
+    return null;
+  end if;
+  insert into cardbox.pins (project_id, card_id, path, hash)
+  select new.project_id, new.card_id, named.key, found.hash
+    from json_each_text(new.content -> 'artifacts') named
+   cross join lateral (
+         select a.hash
+           from cardbox.artifacts a
+          where a.project_id = new.project_id and a.path = named.key and encode(a.hash, 'hex') = named.value
+          order by a.version desc
+          limit 1
+            for key share) found;
+  select string_agg(named.key, ', ') into v_missing
+    from json_each_text(new.content -> 'artifacts') named
+   where not exists (select from cardbox.pins p
+                      where p.project_id = new.project_id and p.card_id = new.card_id and p.path = named.key);
+  if v_missing is not null then
+    raise exception 'a card names artifacts that are not there: %', v_missing using errcode = 'WB018', detail = v_missing;
+  end if;
+  return null;
+end $$;
 CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
     LANGUAGE sql STABLE
     AS $$
@@ -170,6 +236,74 @@ begin
     end if;
   end if;
   return v_written;
+end $$;
+CREATE FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) RETURNS TABLE(version integer, changed boolean)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_last  cardbox.artifacts;
+  v_bytes bigint;
+  v_new   boolean;
+begin
+  perform from cardbox.uploads u
+    where u.project_id = p_project and u.upload_id = p_upload and not u.condemned
+      for update;
+  if not found then
+    -- Ours, and committed without our learning of it?
+    return query
+    select a.version, false
+      from cardbox.artifacts a
+     where a.project_id = p_project and a.path = p_path and a.hash = p_hash and a.removed_at is null
+     order by a.version desc
+     limit 1;
+    if not found then
+      raise exception 'the upload was given up' using errcode = 'WB404', detail = p_upload::text;
+    end if;
+    return;
+  end if;
+  loop
+    insert into cardbox.blobs (project_id, hash, upload_id, size, n_tokens, is_estimate, pieces)
+    values (p_project, p_hash, p_upload, p_size, p_tokens, p_estimate, p_pieces)
+        on conflict do nothing;
+    v_new := found;
+    exit when v_new;
+    -- Held, so that nobody deletes it before it is named.
+    perform from cardbox.blobs b where b.project_id = p_project and b.hash = p_hash for key share;
+    exit when found;
+  end loop;
+  --! artifact.blob
+  if v_new then
+    delete from cardbox.uploads u where u.project_id = p_project and u.upload_id = p_upload;
+    update resource.projects p
+       set artifact_bytes = p.artifact_bytes + p_size
+     where p.project_id = p_project
+ returning p.artifact_bytes into v_bytes;
+    if v_bytes > p_quota then
+      raise exception 'too much is stored' using errcode = 'WB017', detail = format('%s of %s bytes', v_bytes, p_quota);
+    end if;
+  else
+    -- The same content is there already: this copy of it goes.
+    update cardbox.uploads u set condemned = true, expires_at = now() where u.project_id = p_project and u.upload_id = p_upload;
+  end if;
+  loop
+    select a.* into v_last
+      from cardbox.artifacts a
+     where a.project_id = p_project and a.path = p_path
+     order by a.version desc
+     limit 1
+       for share;
+    if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null then
+      return query select v_last.version, false;
+      return;
+    end if;
+    insert into cardbox.artifacts (project_id, path, version, hash, media_type, author_id)
+    values (p_project, p_path, coalesce(v_last.version, 0) + 1, p_hash, p_media_type, p_author)
+        on conflict do nothing;
+    exit when found;
+  end loop;
+  --! artifact.path
+  return query select coalesce(v_last.version, 0) + 1, true;
 end $$;
 CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
@@ -552,6 +686,12 @@ CREATE FUNCTION scheduler.end_worker(p_worker uuid) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   update state.worker_leases l set expires_at = '-infinity' where l.worker_id = p_worker
+$$;
+CREATE FUNCTION scheduler.ended_uploads(p_most integer) RETURNS TABLE(project_id uuid, upload_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select u.project_id, u.upload_id from cardbox.uploads u where u.expires_at <= now() order by u.expires_at limit p_most
 $$;
 CREATE FUNCTION scheduler.find_key(p_key uuid) RETURNS TABLE(project_id uuid, slug text, name text, scope text, hash bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -956,6 +1096,29 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
+CREATE FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entered text;
+  v_written integer;
+  v_call    state.waiting_calls;
+begin
+  v_entered := state.enter(p_project);
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
+  perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
+  update state.waiting_calls c
+     set status = 'asking', worker_id = null, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
+   where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
+  if not found then
+    raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
+  end if;
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! ask.card
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
+  values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, 'asked', v_call.step_id, c_ids[1]);
+  return true;
+end $$;
 CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -1142,6 +1305,38 @@ begin
   end loop;
   --! finish.batch
   return v_done;
+end $$;
+CREATE FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, target text)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_written integer;
+  v_call    state.waiting_calls;
+begin
+  v_entered := state.enter(p_project);
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
+  if not found then
+    return query select 'gone'::text, null::uuid, null::text;
+    return;
+  end if;
+  perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
+  -- Again, now that nobody else is at it.
+  select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for update;
+  if not found or v_call.status <> 'asking' then
+    return query select case when v_call.decision_card_id = c_ids[1] then 'duplicate' else 'gone' end, v_call.agent_turn_id, null::text;
+    return;
+  end if;
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  --! decide.card
+  update state.waiting_calls c
+     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout
+   where c.project_id = p_project and c.tool_call_id = p_call;
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
+  values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, p_status, v_call.step_id, c_ids[1]);
+  --! decide.armed
+  return query select 'decided'::text, v_call.agent_turn_id, v_call.target::text;
 end $$;
 CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
     LANGUAGE plpgsql
@@ -2891,6 +3086,34 @@ CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
 $$;
+CREATE TABLE cardbox.artifacts (
+    project_id uuid NOT NULL,
+    path text NOT NULL COLLATE pg_catalog."C",
+    version integer NOT NULL,
+    hash bytea NOT NULL,
+    media_type text NOT NULL,
+    author_id text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    removed_at timestamp with time zone,
+    CONSTRAINT artifacts_path_check CHECK (((octet_length(path) >= 1) AND (octet_length(path) <= 1024))),
+    CONSTRAINT artifacts_version_check CHECK ((version >= 1))
+);
+ALTER TABLE ONLY cardbox.artifacts FORCE ROW LEVEL SECURITY;
+CREATE TABLE cardbox.blobs (
+    project_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    upload_id uuid NOT NULL,
+    size bigint NOT NULL,
+    n_tokens bigint,
+    is_estimate boolean DEFAULT false NOT NULL,
+    pieces bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT blobs_check CHECK ((octet_length(pieces) = (32 * ((size + 1048575) / 1048576)))),
+    CONSTRAINT blobs_hash_check CHECK ((octet_length(hash) = 32)),
+    CONSTRAINT blobs_n_tokens_check CHECK ((n_tokens >= 0)),
+    CONSTRAINT blobs_size_check CHECK ((size >= 0))
+);
+ALTER TABLE ONLY cardbox.blobs FORCE ROW LEVEL SECURITY;
 CREATE TABLE cardbox.box_entries (
     project_id uuid NOT NULL,
     box_id uuid NOT NULL,
@@ -2960,6 +3183,20 @@ CREATE TABLE cardbox.erasures (
     CONSTRAINT erasures_reason_check CHECK ((reason <> ''::text))
 );
 ALTER TABLE ONLY cardbox.erasures FORCE ROW LEVEL SECURITY;
+CREATE TABLE cardbox.pins (
+    project_id uuid NOT NULL,
+    card_id uuid NOT NULL,
+    path text NOT NULL COLLATE pg_catalog."C",
+    hash bytea NOT NULL
+);
+ALTER TABLE ONLY cardbox.pins FORCE ROW LEVEL SECURITY;
+CREATE TABLE cardbox.uploads (
+    project_id uuid NOT NULL,
+    upload_id uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    condemned boolean DEFAULT false NOT NULL
+);
+ALTER TABLE ONLY cardbox.uploads FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.agent_steps (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -3067,6 +3304,15 @@ CREATE TABLE resource.api_keys (
     CONSTRAINT api_keys_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.api_keys FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.handoff_types (
+    project_id uuid NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    handoff_type_card_id uuid NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT handoff_types_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
+);
+ALTER TABLE ONLY resource.handoff_types FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.plans (
     project_id uuid NOT NULL,
     name text NOT NULL,
@@ -3106,6 +3352,7 @@ CREATE TABLE resource.projects (
     slug text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     settings_card_id uuid,
+    artifact_bytes bigint DEFAULT 0 NOT NULL,
     CONSTRAINT projects_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.projects FORCE ROW LEVEL SECURITY;
@@ -3395,6 +3642,8 @@ CREATE TABLE state.waiting_calls (
     n_lost_leases integer DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL,
+    request_card_id uuid,
+    decision_card_id uuid,
     CONSTRAINT waiting_calls_check CHECK ((((status)::text = 'processing'::text) = (worker_id IS NOT NULL)))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0');
@@ -3416,6 +3665,10 @@ CREATE TABLE state.worker_leases (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.worker_leases FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY cardbox.artifacts
+    ADD CONSTRAINT artifacts_pkey PRIMARY KEY (project_id, path, version);
+ALTER TABLE ONLY cardbox.blobs
+    ADD CONSTRAINT blobs_pkey PRIMARY KEY (project_id, hash);
 ALTER TABLE ONLY cardbox.box_entries
     ADD CONSTRAINT box_entries_pkey PRIMARY KEY (project_id, box_id, seq);
 ALTER TABLE ONLY cardbox.boxes
@@ -3424,8 +3677,14 @@ ALTER TABLE ONLY cardbox.cards
     ADD CONSTRAINT cards_pkey PRIMARY KEY (project_id, card_id);
 ALTER TABLE ONLY cardbox.erasures
     ADD CONSTRAINT erasures_pkey PRIMARY KEY (project_id, card_id);
+ALTER TABLE ONLY cardbox.pins
+    ADD CONSTRAINT pins_pkey PRIMARY KEY (project_id, card_id, path);
+ALTER TABLE ONLY cardbox.uploads
+    ADD CONSTRAINT uploads_pkey PRIMARY KEY (project_id, upload_id);
 ALTER TABLE ONLY resource.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (project_id, key_id);
+ALTER TABLE ONLY resource.handoff_types
+    ADD CONSTRAINT handoff_types_pkey PRIMARY KEY (project_id, name);
 ALTER TABLE ONLY resource.plans
     ADD CONSTRAINT plans_pkey PRIMARY KEY (project_id, name, version);
 ALTER TABLE ONLY resource.profiles
@@ -3488,17 +3747,22 @@ ALTER TABLE ONLY state.waiting_calls
     ADD CONSTRAINT waiting_calls_pkey PRIMARY KEY (project_id, tool_call_id);
 ALTER TABLE ONLY state.worker_leases
     ADD CONSTRAINT worker_leases_pkey PRIMARY KEY (worker_id);
+CREATE INDEX artifacts_by_hash ON cardbox.artifacts USING btree (hash, project_id);
+CREATE INDEX artifacts_removed ON cardbox.artifacts USING btree (project_id, path, version) WHERE (removed_at IS NOT NULL);
 CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, project_id) WHERE (card_id IS NOT NULL);
 CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id, box_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
 CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
+CREATE INDEX pins_by_path ON cardbox.pins USING btree (path, project_id);
+CREATE INDEX uploads_ended ON cardbox.uploads USING btree (expires_at);
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
 CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
 CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id) WHERE (revoked_at IS NULL);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
+CREATE INDEX calls_asking ON state.waiting_calls USING btree (project_id, call_seq) WHERE ((status)::text = 'asking'::text);
 CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
 CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id) WHERE ((status)::text = 'processing'::text);
@@ -3522,14 +3786,17 @@ CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, ag
 CREATE INDEX turns_by_parent ON state.turns USING btree (parent_agent_turn_id, project_id) WHERE (parent_agent_turn_id IS NOT NULL);
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
+CREATE TRIGGER keep BEFORE UPDATE ON cardbox.blobs FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('content never changes');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER keep BEFORE DELETE ON cardbox.boxes FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box is kept for ever');
 CREATE TRIGGER keep BEFORE DELETE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a card is kept for ever');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.erasures FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.pins FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a card says what it said');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.box_entries FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('boxes are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER pin AFTER INSERT ON cardbox.cards FOR EACH ROW WHEN (((new.type = ANY (ARRAY['handoff.package'::text, 'tool.result'::text])) AND (POSITION(('"artifacts":{'::text) IN ((new.content)::text)) > 0))) EXECUTE FUNCTION cardbox.pin();
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
 CREATE TRIGGER once BEFORE UPDATE ON resource.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a key that was revoked stays revoked');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
@@ -3544,18 +3811,29 @@ CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.receipts FOR EACH ROW EXECU
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.refusals FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER once BEFORE UPDATE ON state.grants FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a grant ends once');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
+ALTER TABLE cardbox.artifacts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE cardbox.blobs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.boxes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.cards ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.erasures ENABLE ROW LEVEL SECURITY;
+ALTER TABLE cardbox.pins ENABLE ROW LEVEL SECURITY;
+CREATE POLICY project ON cardbox.artifacts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON cardbox.blobs USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.box_entries USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.boxes USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.cards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON cardbox.erasures USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON cardbox.pins USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON cardbox.uploads USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY scheduler ON cardbox.uploads FOR SELECT TO waybill_scheduler USING (true);
+ALTER TABLE cardbox.uploads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.api_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.handoff_types ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.profiles ENABLE ROW LEVEL SECURITY;
 CREATE POLICY project ON resource.api_keys USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.handoff_types USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.plans USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.profiles USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -3634,14 +3912,19 @@ GRANT USAGE ON SCHEMA scheduler TO waybill_service;
 GRANT ALL ON SCHEMA scheduler TO waybill_scheduler;
 GRANT USAGE ON SCHEMA state TO waybill_service;
 GRANT USAGE ON SCHEMA state TO waybill_scheduler;
+REVOKE ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
@@ -3663,6 +3946,8 @@ REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) 
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.end_worker(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.end_worker(p_worker uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.ended_uploads(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.ended_uploads(p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_key(p_key uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_key(p_key uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
@@ -3709,6 +3994,8 @@ REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb)
 GRANT ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_service;
 REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
@@ -3721,6 +4008,8 @@ REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUB
 GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
@@ -3792,6 +4081,10 @@ REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most big
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_service;
+GRANT SELECT,INSERT,DELETE ON TABLE cardbox.artifacts TO waybill_service;
+GRANT UPDATE(removed_at) ON TABLE cardbox.artifacts TO waybill_service;
+GRANT SELECT,INSERT,DELETE ON TABLE cardbox.blobs TO waybill_service;
+GRANT UPDATE(is_estimate) ON TABLE cardbox.blobs TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_service;
 GRANT SELECT ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(project_id) ON TABLE cardbox.boxes TO waybill_service;
@@ -3827,6 +4120,13 @@ GRANT INSERT(metadata) ON TABLE cardbox.cards TO waybill_service;
 GRANT UPDATE(metadata) ON TABLE cardbox.cards TO waybill_eraser;
 GRANT SELECT ON TABLE cardbox.erasures TO waybill_service;
 GRANT SELECT,INSERT ON TABLE cardbox.erasures TO waybill_eraser;
+GRANT SELECT,INSERT ON TABLE cardbox.pins TO waybill_service;
+GRANT SELECT,INSERT,DELETE ON TABLE cardbox.uploads TO waybill_service;
+GRANT SELECT(project_id) ON TABLE cardbox.uploads TO waybill_scheduler;
+GRANT SELECT(upload_id) ON TABLE cardbox.uploads TO waybill_scheduler;
+GRANT UPDATE(expires_at) ON TABLE cardbox.uploads TO waybill_service;
+GRANT SELECT(expires_at) ON TABLE cardbox.uploads TO waybill_scheduler;
+GRANT UPDATE(condemned) ON TABLE cardbox.uploads TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.agent_steps TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.execution_edges TO waybill_service;
 GRANT USAGE ON SEQUENCE state.outbox_seq TO waybill_service;
@@ -3847,6 +4147,10 @@ GRANT UPDATE(expires_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(expires_at) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT UPDATE(revoked_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(revoked_at) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE resource.handoff_types TO waybill_service;
+GRANT UPDATE(version) ON TABLE resource.handoff_types TO waybill_service;
+GRANT UPDATE(handoff_type_card_id) ON TABLE resource.handoff_types TO waybill_service;
+GRANT UPDATE(updated_at) ON TABLE resource.handoff_types TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.plans TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.profiles TO waybill_service;
@@ -3869,6 +4173,7 @@ GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
 GRANT INSERT(slug) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(slug) ON TABLE resource.projects TO waybill_scheduler;
 GRANT UPDATE(settings_card_id) ON TABLE resource.projects TO waybill_service;
+GRANT UPDATE(artifact_bytes) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(tool_card_id) ON TABLE resource.tools TO waybill_service;

@@ -29,6 +29,7 @@ use utoipa::{
     },
 };
 use utoipa_axum::router::OpenApiRouter;
+use waybill_artifact::Artifacts;
 use waybill_kernel::work::Kernel;
 
 use tls::Greeted;
@@ -61,6 +62,8 @@ pub struct Config {
     pub limits: Limits,
     /// None: it speaks plain HTTP.
     pub tls: Option<Tls>,
+    /// Bulk content. Without, nothing is stored or read.
+    pub artifacts: Option<Artifacts>,
     /// So that a test can see that the database alone keeps projects apart: what a caller names is taken for theirs.
     #[doc(hidden)]
     pub trusting: bool,
@@ -68,7 +71,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { access: Access::Keys, limits: Limits::default(), tls: None, trusting: false }
+        Config { access: Access::Keys, limits: Limits::default(), tls: None, artifacts: None, trusting: false }
     }
 }
 
@@ -101,7 +104,9 @@ impl Api {
         (name = "turns", description = "Start, watch, look at and stop work."),
         (name = "context", description = "What a model saw, byte for byte, and why."),
         (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
-        (name = "resources", description = "Profiles, tools, plans, settings, agents, keys."),
+        (name = "artifacts", description = "Bulk content by path: streamed, versioned, verified."),
+        (name = "handoffs", description = "Packages that name artifacts, and what people are asked."),
+        (name = "resources", description = "Profiles, tools, plans, types of packages, settings, agents, keys."),
         (name = "worker", description = "Run turns and answer calls, under the same fence as Waybill's own processes."),
     )
 )]

@@ -7,7 +7,7 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 use waybill_kernel::{
-    blackboard, card, card_box, handover, key, project, resource, turn,
+    artifact, blackboard, card, card_box, handover, key, project, request, resource, turn,
     work::{self, DbError},
 };
 use waybill_orchestrator::command;
@@ -131,6 +131,7 @@ impl From<turn::Error> for Problem {
             turn::Error::Conflict(_) | turn::Error::Taken(_) => Problem::conflict("conflict", said),
             turn::Error::Delivered(_) => Problem::conflict("delivered", said),
             turn::Error::HeadLost(_) => Problem::conflict("head_lost", said),
+            turn::Error::NoArtifact(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no_artifact", said),
             turn::Error::BudgetExhausted(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "budget_exhausted", said),
             turn::Error::LeaseLost => Problem::new(StatusCode::GONE, "lease_lost", said),
             turn::Error::Invalid(_) | turn::Error::Card(_) => Problem::invalid(causes(&error)),
@@ -228,7 +229,52 @@ impl From<command::Error> for Problem {
         match error {
             command::Error::Turn(error) => error.into(),
             command::Error::Handover(error) => error.into(),
+            command::Error::Artifact(error) => error.into(),
+            command::Error::Resource(error) => error.into(),
+            command::Error::Refused { code, message } => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message),
             other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", causes(&other)),
+        }
+    }
+}
+
+impl From<artifact::Error> for Problem {
+    fn from(error: artifact::Error) -> Problem {
+        let said = error.to_string();
+        match error {
+            artifact::Error::GivenUp => Problem::conflict("given_up", said),
+            artifact::Error::Quota(_) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "quota_exceeded", said),
+            artifact::Error::Settings(error) => error.into(),
+            artifact::Error::Db(error) => error.into(),
+        }
+    }
+}
+
+impl From<waybill_artifact::Error> for Problem {
+    fn from(error: waybill_artifact::Error) -> Problem {
+        use waybill_artifact::{Error, store};
+        let said = error.to_string();
+        match error {
+            Error::NotFound(_) => Problem::not_found(said),
+            Error::MediaType(_) => Problem::invalid(said),
+            Error::Index(error) => error.into(),
+            Error::Store(store::Error::TooLarge(_)) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", said),
+            Error::Store(store::Error::Content(_)) => Problem::invalid(said),
+            Error::Store(store::Error::Store(_)) => {
+                tracing::warn!(error = causes(&error), "the object store cannot be asked");
+                Problem::busy("unavailable", "the object store cannot be asked just now: ask again", 1)
+            }
+            Error::Store(error) => Problem::internal(causes(&error)),
+        }
+    }
+}
+
+impl From<request::Refused> for Problem {
+    fn from(error: request::Refused) -> Problem {
+        let said = error.to_string();
+        match error {
+            request::Refused::Gone(_) => Problem::not_found(said),
+            request::Refused::Unfit(_) | request::Refused::NoAnswer => Problem::invalid(said),
+            request::Refused::Turn(error) => error.into(),
         }
     }
 }

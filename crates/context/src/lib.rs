@@ -24,6 +24,8 @@ pub mod wire;
 pub mod call;
 pub mod receipt;
 
+pub mod handoff;
+
 pub mod diff;
 
 pub mod lint;

@@ -130,6 +130,7 @@ pub(crate) fn text_of(card: &Card) -> Cow<'_, str> {
         Content::Text(text) => Cow::Borrowed(text),
         Content::Json(value) => plain(value),
         // The call itself is not text; what the result must have is said by the framework.
+        Content::Handoff(handoff) => Cow::Owned(Value::Object(handoff.package.clone()).to_string()),
         Content::ToolCall(_) | Content::Fields(_) => Cow::Borrowed(""),
         Content::ToolResult(result) if result.status == "success" => plain(&result.result),
         Content::ToolResult(result) => Cow::Owned(format!("{}: {}", result.status, plain(&result.result))),

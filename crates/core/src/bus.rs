@@ -107,6 +107,8 @@ pub enum EventKind {
     Step,
     /// An agent's status changed, where the turn asked to be told.
     State,
+    /// People are asked something, or it was decided.
+    Request,
 }
 
 impl EventKind {
@@ -115,6 +117,7 @@ impl EventKind {
             EventKind::Task => "task",
             EventKind::Step => "step",
             EventKind::State => "state",
+            EventKind::Request => "request",
         }
     }
 }
@@ -135,7 +138,7 @@ pub struct Event {
     pub status: String,
     pub turn_epoch: Option<TurnEpoch>,
     pub step_id: Option<StepId>,
-    /// Of a task: its deliverable.
+    /// Of a task: its deliverable; of a request: what is asked, or was decided.
     pub card_id: Option<CardId>,
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,

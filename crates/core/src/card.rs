@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 
 use crate::{
+    artifact::Pins,
     id::{CardId, StepId, ToolCallId, TraceId},
     json,
     tokens::{self, Tokens},
@@ -47,6 +48,7 @@ card_types! {
     rendered_prompt = "sys.rendered_prompt",
     tools = "sys.tools",
     tool = "sys.tool",
+    handoff_type = "sys.handoff_type",
     plan = "sys.plan",
     settings = "sys.settings",
     parent_pointer = "meta.parent_pointer",
@@ -54,6 +56,8 @@ card_types! {
     compression = "context.compression",
     todo = "context.todo",
     handoff_package = "handoff.package",
+    request = "request",
+    decision = "request.decision",
 }
 
 impl CardType {
@@ -166,6 +170,7 @@ pub enum Content {
     Fields(Vec<Field>),
     ToolCall(CallContent),
     ToolResult(ResultContent),
+    Handoff(HandoffContent),
     Json(Value),
 }
 
@@ -197,12 +202,37 @@ pub struct ResultContent {
     pub extra: Map<String, Value>,
 }
 
+/// Content of a `handoff.package` card: what is said, and which version of each artifact is meant. The second is not shown to a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoffContent {
+    pub package: Map<String, Value>,
+    pub artifacts: Pins,
+}
+
+impl ResultContent {
+    /// Which artifacts it speaks of: what it wrote, or where what was too large to say lies.
+    pub fn artifacts(&self) -> Result<Option<Pins>, serde_json::Error> {
+        self.extra.get("artifacts").map(|pins| serde_json::from_value(pins.clone())).transpose()
+    }
+}
+
 impl Content {
+    /// Which versions of which artifacts are meant.
+    pub fn artifacts(&self) -> Option<Pins> {
+        match self {
+            Content::Handoff(handoff) => Some(handoff.artifacts.clone()),
+            Content::ToolResult(result) => result.artifacts().ok().flatten(),
+            _ => None,
+        }
+    }
+
     /// Reads what came over the wire, as this type of card must have it.
     pub fn read(card_type: &CardType, value: Value) -> Result<Content, Invalid> {
         let wrong = |source| Invalid::Content { card_type: card_type.clone(), source };
         match (card_type.as_str(), value) {
             ("task.result_fields", value) => serde_json::from_value(value).map(Content::Fields).map_err(wrong),
+            ("handoff.package", value) => serde_json::from_value(value).map(Content::Handoff).map_err(wrong),
             (_, Value::String(text)) => Ok(Content::Text(text)),
             ("tool.call", value) => serde_json::from_value(value).map(Content::ToolCall).map_err(wrong),
             ("tool.result", value) => serde_json::from_value(value).map(Content::ToolResult).map_err(wrong),
@@ -236,6 +266,10 @@ pub enum Invalid {
     Content { card_type: CardType, source: serde_json::Error },
     #[error("a card of type `task.result_fields` holds a list of fields, and only such a card does")]
     Fields,
+    #[error("a card of type `handoff.package` holds a package and its artifacts, and only such a card does")]
+    Handoff,
+    #[error("`artifacts` of a `tool.result` is `{{path: hash}}`")]
+    Artifacts(#[source] serde_json::Error),
     #[error("a `tool.result` card must name its `tool_call_id`")]
     NoCall,
     #[error("`ttl_seconds` is {0}: it must be positive")]
@@ -302,6 +336,7 @@ impl Draft {
     fn count_tokens(&self) -> Tokens {
         let content = match &self.content {
             Content::Text(text) => tokens::count(text),
+            Content::Handoff(handoff) => tokens::count(&json::canonical(&handoff.package)),
             other => tokens::count(&other.canonical()),
         };
         let calls = self.tool_calls.iter().map(|call| tokens::count(&call.tool_name) + tokens::count(&call.arguments));
@@ -312,6 +347,12 @@ impl Draft {
         let card_type = &self.metadata.card_type;
         if (*card_type == CardType::result_fields()) != matches!(self.content, Content::Fields(_)) {
             return Err(Invalid::Fields);
+        }
+        if (*card_type == CardType::handoff_package()) != matches!(self.content, Content::Handoff(_)) {
+            return Err(Invalid::Handoff);
+        }
+        if let Content::ToolResult(result) = &self.content {
+            result.artifacts().map_err(Invalid::Artifacts)?;
         }
         if *card_type == CardType::tool_result() && self.tool_call_id.is_none() {
             return Err(Invalid::NoCall);

@@ -121,6 +121,8 @@ uuid_ids! {
     RefusalId "refusal",
     /// One key of the API.
     KeyId "key",
+    /// One object of the store: what was written at once.
+    UploadId "upload",
     /// One thing that was managed, on record.
     AuditId "audit",
 }

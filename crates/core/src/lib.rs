@@ -1,4 +1,4 @@
-//! Waybill's words: ids, JSON that hashes alike everywhere, cards, places in boxes, turns and the right to act on them,
+//! Waybill's words: ids, JSON that hashes alike everywhere, cards, artifacts, places in boxes, turns and the right to act on them,
 //! signals and events.
 //!
 //! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
@@ -9,6 +9,7 @@ pub mod id;
 pub mod json;
 pub mod tokens;
 
+pub mod artifact;
 pub mod card;
 pub mod card_box;
 
@@ -16,8 +17,10 @@ pub mod turn;
 
 pub mod template;
 
+pub mod handoff;
 pub mod handover;
 pub mod key;
+pub mod request;
 pub mod resource;
 
 pub mod bus;

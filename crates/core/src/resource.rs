@@ -12,19 +12,22 @@ use serde::{
 use serde_json::{Map, Value};
 
 use crate::{
+    artifact::ArtifactPath,
+    handoff::HandoffType,
     id::{Name, Target},
     template::Template,
     tokens::Tokens,
     turn::Limits,
 };
 
-/// One document of a manifest: `profile:`, `tool:`, `plan:` or `settings:`, and what belongs to it.
+/// One document of a manifest: `profile:`, `tool:`, `plan:`, `handoff_type:` or `settings:`, and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Manifest {
     Profile(Box<Profile>),
     Tool(Tool),
     Plan(Plan),
+    HandoffType(Box<HandoffType>),
     Settings(Settings),
 }
 
@@ -46,6 +49,12 @@ pub struct Profile {
     /// What Waybill itself offers.
     #[serde(default)]
     pub allowed_internal_tools: BTreeSet<InternalTool>,
+    /// Folders of artifacts that it may read in their newest version. What it was handed, and what it wrote, it may read in any case.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub readable_artifacts: BTreeSet<ArtifactPath>,
+    /// Folders of artifacts that it may write to.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub writable_artifacts: BTreeSet<ArtifactPath>,
     /// Tools one of which a turn must end with; none: text is the deliverable.
     #[serde(default)]
     pub must_end_with: BTreeSet<Name>,
@@ -90,6 +99,13 @@ pub enum InternalTool {
     MapReduce,
     ProvisionAgent,
     UpdateTodo,
+    SendHandoff,
+    AskPerson,
+    ListArtifacts,
+    PlanReading,
+    ReadArtifact,
+    SearchArtifacts,
+    WriteArtifact,
 }
 
 impl InternalTool {
@@ -103,6 +119,13 @@ impl InternalTool {
             InternalTool::MapReduce => "map_reduce",
             InternalTool::ProvisionAgent => "provision_agent",
             InternalTool::UpdateTodo => "update_todo",
+            InternalTool::SendHandoff => "send_handoff",
+            InternalTool::AskPerson => "ask_person",
+            InternalTool::ListArtifacts => "list_artifacts",
+            InternalTool::PlanReading => "plan_reading",
+            InternalTool::ReadArtifact => "read_artifact",
+            InternalTool::SearchArtifacts => "search_artifacts",
+            InternalTool::WriteArtifact => "write_artifact",
         }
     }
 }
@@ -306,12 +329,19 @@ pub struct Settings {
     pub enable_share_context: bool,
     /// L0-11
     pub max_recursion_depth: u32,
+    /// Bytes of artifacts that it may store, each content counted once.
+    pub artifact_quota_bytes: u64,
     /// Anything else that the project's own tools want to know.
     pub labels: BTreeMap<Name, String>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { enable_share_context: true, max_recursion_depth: 20, labels: BTreeMap::new() }
+        Settings {
+            enable_share_context: true,
+            max_recursion_depth: 20,
+            artifact_quota_bytes: 100 << 30,
+            labels: BTreeMap::new(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Each card's count is taken once, when the card is made, and stored with it. Providers without a public
 //! vocabulary are estimated from the same number.
 
-use std::{iter::Sum, ops::Add};
+use std::{fmt, iter::Sum, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,12 @@ impl Tokens {
 
     pub const fn get(self) -> i32 {
         self.0
+    }
+}
+
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -8,6 +8,7 @@ use waybill_core::{
     id::{
         AgentId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, ToolCallId, TraceId, TurnId, WorkerId,
     },
+    request::Decided,
     resource::Profile,
     turn::ClaimToken,
 };
@@ -79,6 +80,8 @@ pub struct Asked {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+    /// What people decided about it, where they were asked.
+    pub decided: Option<Decided>,
 }
 
 /// Reads what a claimed call asks for. None: the card or the profile cannot be read any more.
@@ -86,7 +89,7 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
     let project_id = work.project_id();
     let row = sqlx::query(
         "select t.channel::text, t.output_box_id, t.session_id, t.recursion_depth, t.trace_id, t.traceparent, t.tracestate, t.profile_box_id,
-                asked.content as call, profile.content as profile
+                asked.content as call, profile.content as profile, decision.content as decided
            from state.turns t
           cross join lateral cardbox.reading($1, $3, statement_timestamp()) asked
            left join lateral (
@@ -94,11 +97,17 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
                   from cardbox.box_entries e
                  cross join lateral cardbox.reading($1, e.card_id, statement_timestamp()) r
                  where e.project_id = $1 and e.box_id = t.profile_box_id and e.seq = 1) profile on true
+           left join lateral (
+                select r.content
+                  from state.waiting_calls c
+                 cross join lateral cardbox.reading($1, c.decision_card_id, statement_timestamp()) r
+                 where c.project_id = $1 and c.tool_call_id = $4) decision on true
           where t.project_id = $1 and t.agent_turn_id = $2",
     )
     .bind(project_id)
     .bind(call.agent_turn_id)
     .bind(call.tool_call_card_id)
+    .bind(call.tool_call_id)
     .fetch_optional(&mut **work)
     .await?;
     let Some(row) = row else { return Ok(None) };
@@ -121,6 +130,7 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
         trace_id: row.try_get("trace_id")?,
         traceparent: row.try_get("traceparent")?,
         tracestate: row.try_get("tracestate")?,
+        decided: row.try_get::<Option<Json<Decided>>, _>("decided")?.map(|Json(decided)| decided),
     }))
 }
 

@@ -11,6 +11,7 @@
 
 pub mod work;
 
+pub mod artifact;
 pub mod card;
 pub mod card_box;
 
@@ -27,6 +28,7 @@ pub mod call;
 pub mod intake;
 pub mod lease;
 pub mod outbox;
+pub mod request;
 pub mod turn;
 
 pub mod idempotency;

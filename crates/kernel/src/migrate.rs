@@ -13,7 +13,7 @@ use sqlx::{
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 7] = [
+const MIGRATIONS: [(i64, &str, &str); 8] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
@@ -21,12 +21,14 @@ const MIGRATIONS: [(i64, &str, &str); 7] = [
     (5, "registry", include_str!("../migrations/0005_registry.sql")),
     (6, "handover", include_str!("../migrations/0006_handover.sql")),
     (7, "keys", include_str!("../migrations/0007_keys.sql")),
+    (8, "artifacts", include_str!("../migrations/0008_artifacts.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 20] = [
+pub const FUNCTIONS: [&str; 22] = [
     include_str!("work.sql"),
     include_str!("card.sql"),
+    include_str!("artifact.sql"),
     include_str!("outbox.sql"),
     include_str!("blackboard.sql"),
     include_str!("handover.sql"),
@@ -40,6 +42,7 @@ pub const FUNCTIONS: [&str; 20] = [
     include_str!("turn/stop.sql"),
     include_str!("turn/reclaim.sql"),
     include_str!("call.sql"),
+    include_str!("request.sql"),
     include_str!("lease.sql"),
     include_str!("key.sql"),
     include_str!("turn/look.sql"),

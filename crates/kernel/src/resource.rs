@@ -10,6 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use sqlx::FromRow;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Reading, Role},
+    handoff::HandoffType,
     id::{BoxId, CardId, Name, Target},
     resource::{InternalTool, Manifest, Plan, Profile, Settings, Tool},
 };
@@ -47,6 +48,7 @@ pub enum Kind {
     Tool,
     Profile,
     Plan,
+    HandoffType,
     Settings,
 }
 
@@ -56,6 +58,7 @@ impl Kind {
             Kind::Tool => "tool",
             Kind::Profile => "profile",
             Kind::Plan => "plan",
+            Kind::HandoffType => "handoff_type",
             Kind::Settings => "settings",
         }
     }
@@ -65,6 +68,7 @@ impl Kind {
             Kind::Tool => CardType::tool(),
             Kind::Profile => CardType::profile(),
             Kind::Plan => CardType::plan(),
+            Kind::HandoffType => CardType::handoff_type(),
             Kind::Settings => CardType::settings(),
         }
     }
@@ -98,6 +102,7 @@ fn kind_and_name(manifest: &Manifest) -> (Kind, Name) {
         Manifest::Tool(tool) => (Kind::Tool, tool.name.clone()),
         Manifest::Profile(profile) => (Kind::Profile, profile.name.clone()),
         Manifest::Plan(plan) => (Kind::Plan, plan.name.clone()),
+        Manifest::HandoffType(handoff_type) => (Kind::HandoffType, handoff_type.name.clone()),
         Manifest::Settings(_) => (Kind::Settings, settings_name()),
     }
 }
@@ -113,6 +118,7 @@ fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
         Manifest::Tool(tool) => serde_json::to_value(tool),
         Manifest::Profile(profile) => serde_json::to_value(profile),
         Manifest::Plan(plan) => serde_json::to_value(plan),
+        Manifest::HandoffType(handoff_type) => serde_json::to_value(handoff_type),
         Manifest::Settings(settings) => serde_json::to_value(settings),
     };
     let value = value.map_err(|source| Error::Unreadable { kind, name: name.clone(), source })?;
@@ -135,6 +141,7 @@ pub async fn apply(work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<Vec<
             Manifest::Tool(tool) => put_tool(work, tool, card_id).await?,
             Manifest::Profile(profile) => put_profile(work, profile, card_id).await?,
             Manifest::Plan(plan) => put_plan(work, plan, card_id).await?,
+            Manifest::HandoffType(handoff_type) => put_handoff_type(work, &handoff_type.name, card_id).await?,
             Manifest::Settings(_) => put_settings(work, card_id).await?,
         };
         let (version, change) = match version {
@@ -243,6 +250,29 @@ async fn put_plan(work: &mut UnitOfWork, plan: &Plan, card_id: CardId) -> Result
     Ok(put)
 }
 
+async fn put_handoff_type(work: &mut UnitOfWork, name: &Name, card_id: CardId) -> Result<Put, Error> {
+    let project_id = work.project_id();
+    let put = sqlx::query_as(
+        "with put as (
+           insert into resource.handoff_types as t (project_id, name, handoff_type_card_id)
+           values ($1, $2, $3)
+               on conflict (project_id, name) do update
+              set version = t.version + 1, handoff_type_card_id = $3, updated_at = now()
+            where t.handoff_type_card_id <> $3
+        returning version
+         )
+         select version, true as changed from put
+          union all
+         select version, false from resource.handoff_types where project_id = $1 and name = $2 and not exists (select from put)",
+    )
+    .bind(project_id)
+    .bind(name)
+    .bind(card_id)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(put)
+}
+
 async fn put_settings(work: &mut UnitOfWork, card_id: CardId) -> Result<Put, Error> {
     let project_id = work.project_id();
     let put: Option<Put> = sqlx::query_as(
@@ -307,6 +337,9 @@ pub async fn list(work: &mut UnitOfWork) -> Result<Vec<Listed>, Error> {
          select 'tool', name, version, tool_card_id, target::text, updated_at
            from resource.tools where project_id = $1
           union all
+         select 'handoff_type', name, version, handoff_type_card_id, null, updated_at
+           from resource.handoff_types where project_id = $1
+          union all
          select 'plan', p.name, p.version, p.plan_card_id, null, p.created_at
            from (select distinct on (name) * from resource.plans where project_id = $1 order by name, version desc) p
           order by kind, name",
@@ -369,6 +402,22 @@ pub async fn plan(work: &mut UnitOfWork, name: &Name, version: Option<i32>) -> R
     .await?;
     let (version, card_id) = row.ok_or_else(|| Error::NotFound { kind: Kind::Plan, name: name.clone() })?;
     Ok((version, read(work, Kind::Plan, name, card_id).await?))
+}
+
+/// Looks a type of packages up. None: the project has none of this name; it may be one that is built in.
+pub async fn handoff_type(work: &mut UnitOfWork, name: &Name) -> Result<Option<HandoffType>, Error> {
+    let project_id = work.project_id();
+    let card_id: Option<CardId> = sqlx::query_scalar(
+        "select handoff_type_card_id from resource.handoff_types where project_id = $1 and name = $2",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
+    match card_id {
+        Some(card_id) => Ok(Some(read(work, Kind::HandoffType, name, card_id).await?)),
+        None => Ok(None),
+    }
 }
 
 /// What holds for the project: what was applied, or what holds for everybody.

@@ -22,7 +22,7 @@ use waybill_core::{
 };
 
 use crate::{
-    batch, call, lease, quarantine,
+    batch, call, lease, quarantine, request,
     turn::{self, Attempts, Error, Loss, Reclaimed, Report, interval},
     work::Kernel,
 };
@@ -199,6 +199,12 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let overdue = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_calls($1, $2)")).await?;
     swept.calls_timed_out = each(kernel, config, "overdue_calls", overdue, &mut swept, |(project_id, tool_call_id)| {
         Box::pin(async move {
+            let mut work = kernel.begin(project_id).await?;
+            if request::expire(&mut work, tool_call_id).await? {
+                work.commit().await?;
+                return Ok(true);
+            }
+            drop(work);
             let report = Report {
                 tool_call_id,
                 claim_token: None,

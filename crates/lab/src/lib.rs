@@ -11,6 +11,7 @@ pub mod bench;
 
 pub mod storm;
 
+pub mod bulk;
 pub mod team;
 pub mod walls;
 

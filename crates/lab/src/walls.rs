@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use waybill_api::{Config, Limits};
+use waybill_artifact::{Artifacts, Put, Store};
 use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
 use waybill_core::{
@@ -46,7 +47,7 @@ use waybill_worker::{
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Private, Server},
+    services::{Home, Private, Server},
     storm::dice::Dice,
 };
 
@@ -112,8 +113,11 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
 async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Result<Vec<Figure>> {
     let (kernel, mut admin) = fresh_database(server, DATABASE).await?;
     let kernel = kernel.on(Arc::new(Local::default()));
-    let victim = settle(&kernel, "victim", true).await?;
-    let neighbour = settle(&kernel, "neighbour", false).await?;
+    let folder = Home::find()?.path("walls-artifacts");
+    let _ = std::fs::remove_dir_all(&folder);
+    let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder)?);
+    let victim = settle(&kernel, &artifacts, "victim", true).await?;
+    let neighbour = settle(&kernel, &artifacts, "neighbour", false).await?;
     let loot = Loot::of(&mut admin, victim.project_id).await?;
     if walls.rows_are_open() {
         let mut owner = PgConnection::connect(&server.owner_url(DATABASE)).await?;
@@ -128,7 +132,7 @@ async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Resu
     let base = format!("http://{}/v1/projects", listener.local_addr()?);
     let (end, mut ended) = watch::channel(false);
     let limits = Limits { per_second: 1e9, ..Limits::default() };
-    let config = Config { limits, trusting: walls.api_trusts(), ..Config::default() };
+    let config = Config { limits, trusting: walls.api_trusts(), artifacts: Some(artifacts), ..Config::default() };
     let until = async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };
@@ -189,7 +193,7 @@ struct Settled {
     keys: Vec<(Scope, String)>,
 }
 
-async fn settle(kernel: &Kernel, slug: &'static str, is_victim: bool) -> Result<Settled> {
+async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_victim: bool) -> Result<Settled> {
     let says = if is_victim { CANARY } else { "nothing much" };
     let mut work = kernel.begin(ProjectId::new()).await?;
     let project_id = work.project_id();
@@ -226,6 +230,9 @@ async fn settle(kernel: &Kernel, slug: &'static str, is_victim: bool) -> Result<
         keys.push((scope, key.expose().to_owned()));
     }
     work.commit().await?;
+
+    let path = own.parse()?;
+    artifacts.put_bytes(project_id, Put::new(&path), format!("we say {says}").into_bytes().into()).await?;
 
     // A run that has ended: a lead, a fork, a hand; in a session.
     let launched = start(kernel, project_id, "lead", says, Some(session_id)).await?;
@@ -387,7 +394,7 @@ impl Loot {
 }
 
 /// What is asked, with places for what is the victim's.
-const READS: [&str; 23] = [
+const READS: [&str; 29] = [
     "/",
     "/turns/{turn}",
     "/turns/{turn}/tree",
@@ -411,6 +418,12 @@ const READS: [&str; 23] = [
     "/profiles/{name}",
     "/resources",
     "/settings",
+    "/artifacts",
+    "/artifacts?prefix={name}",
+    "/artifacts/versions?path={name}",
+    "/artifacts/content?path={name}",
+    "/handoff-types/{name}/schema",
+    "/requests",
 ];
 
 fn writes() -> Vec<(Method, &'static str, Value)> {
@@ -433,6 +446,9 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
         (Method::POST, "/turns/{turn}/fork", json!({})),
         (Method::POST, "/turns/{turn}/fork", json!({ "cards": [{ "card_id": "{card}", "content": "x" }] })),
         (Method::DELETE, "/keys/{key}", Value::Null),
+        (Method::DELETE, "/artifacts?path={name}", Value::Null),
+        (Method::POST, "/requests/{call}", json!({ "decision": "approved" })),
+        (Method::POST, "/handoffs", package("{name}")),
         (Method::POST, "/turns/{fence_turn}/steps", json!({ "fence": fence, "step_id": "{fresh}", "cards": [card] })),
         (
             Method::POST,
@@ -450,6 +466,14 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
         (Method::POST, "/worker/heartbeat", json!({ "worker": "w" })),
         (Method::POST, "/worker/leave", json!({ "worker": "w" })),
     ]
+}
+
+/// Names an artifact.
+fn package(path: &str) -> Value {
+    json!({ "profile_name": "hand", "package": {
+        "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": "x",
+        "design_artifacts": { "x": path },
+    } })
 }
 
 struct Attack {
@@ -591,7 +615,7 @@ impl Attack {
             }
         };
         put(&mut filled, "{own}", self.neighbour.slug.to_owned());
-        put(&mut filled, "{victim}", if foreign { self.victim.slug.to_owned() } else { "nobody".to_owned() });
+        put(&mut filled, "{victim}", if foreign { self.victim.slug.to_owned() } else { "no-such-project".to_owned() });
         put(&mut filled, "{victim_id}", if foreign { self.victim.project_id.to_string() } else { never() });
         put(&mut filled, "{name}", if foreign { CANARY.to_owned() } else { "no-such-7f3a".to_owned() });
         let fence = &self.loot.fences[dice.one_of(self.loot.fences.len())];

@@ -1,9 +1,9 @@
 //! Work from outside: somebody who is no agent wants something done (PM-3, PM-5).
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use waybill_core::{
-    card::CardType,
-    handover::{Handover, PackArgument},
+    card::{CardType, HandoffContent},
+    handover::PackArgument,
     id::{AgentId, Channel, Name, SessionId, TurnId},
     turn::Limits,
 };
@@ -14,13 +14,15 @@ use waybill_kernel::{
     work::UnitOfWork,
 };
 
-use crate::command::Error;
+use crate::{command::Error, handoff};
 
 /// What is wanted, and of whom.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub profile_name: Name,
     pub instruction: String,
+    /// A handoff package that was checked.
+    pub package: Option<HandoffContent>,
     /// `[{name, description, …}]`: what the result must have.
     pub result_fields: Option<Value>,
     /// Who is to do it; none: somebody who is made for it.
@@ -38,6 +40,7 @@ impl Launch {
         Launch {
             profile_name,
             instruction: instruction.into(),
+            package: None,
             result_fields: None,
             agent_id: None,
             session_id: None,
@@ -62,12 +65,13 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, 
     if launch.agent_id.is_none() {
         agent::provision(work, &[NewAgent::of(agent_id, &target)], Stay::Ephemeral, None).await?;
     }
-    let mut handover = Handover::instruction();
+    let mut handover = handoff::handover();
     let fields = PackArgument { as_card_type: CardType::result_fields(), ..PackArgument::new("result_fields") };
     handover.context_packing_config.pack_arguments.push(fields);
     let arguments = [
         ("profile_name", Some(Value::from(launch.profile_name.as_str()))),
         ("instruction", Some(Value::from(launch.instruction.as_str()))),
+        ("package", launch.package.as_ref().map(|package| json!(package))),
         ("result_fields", launch.result_fields.clone()),
     ];
     let arguments: Map<String, Value> =

@@ -4,6 +4,7 @@
 //! Not here: NATS. Events leave through [`waybill_core::bus::Feed`], rings through the kernel's bus.
 
 pub mod command;
+pub mod handoff;
 pub mod launch;
 pub mod relay;
 pub mod watch;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tokio::time::{sleep, timeout};
+use waybill_artifact::Artifacts;
 use waybill_kernel::{
     agent,
     sweep::{self, Swept},
@@ -18,20 +19,25 @@ pub struct Config {
     pub sweep: sweep::Config,
     /// Partitions of history are made for so many weeks ahead.
     pub weeks_ahead: i32,
+    /// Where objects that nothing names are deleted. Without, they stay.
+    pub artifacts: Option<Artifacts>,
 }
 
 /// A tick that takes longer is given up: whoever is at the other end of its connection is gone.
 const MOST_PATIENT: Duration = Duration::from_secs(15);
 /// Agents that nobody asked for any more, at a time.
 const MOST_RETIRED: i32 = 1_000;
+/// Objects that nothing names, at a time.
+const MOST_SWEPT: i32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sweeps for ever, and retires beside it.
+/// Sweeps for ever, retires and tidies beside it.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     tokio::select! {
         swept = sweep(kernel, config) => swept,
         retired = retire(kernel) => retired,
+        tidied = tidy(config.artifacts.as_ref()) => tidied,
     }
 }
 
@@ -41,6 +47,20 @@ async fn retire(kernel: &Kernel) -> Infallible {
             Ok(Ok(retired)) if retired >= MOST_RETIRED as u64 => continue,
             Ok(Ok(_)) => {}
             trouble => tracing::warn!(?trouble, "agents were not retired"),
+        }
+        sleep(MINUTE).await;
+    }
+}
+
+/// Objects of the store that nothing names.
+async fn tidy(artifacts: Option<&Artifacts>) -> Infallible {
+    let Some(artifacts) = artifacts else { return std::future::pending().await };
+    loop {
+        match artifacts.sweep(MOST_SWEPT).await {
+            Ok(swept) if swept >= MOST_SWEPT as u64 => continue,
+            Ok(0) => {}
+            Ok(swept) => tracing::info!(swept, "objects that nothing names were deleted"),
+            Err(error) => tracing::warn!(%error, "objects that nothing names were not deleted"),
         }
         sleep(MINUTE).await;
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
+use waybill_artifact::{Artifacts, Store};
 use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
@@ -61,6 +62,30 @@ pub(crate) fn on_bus(kernel: Kernel, nats: Option<&Nats>) -> Kernel {
     match nats {
         Some(nats) => kernel.on(Arc::new(nats.clone())),
         None => kernel,
+    }
+}
+
+/// The object store of artifacts.
+#[derive(Debug, Args)]
+pub(crate) struct Storage {
+    /// Where artifacts are kept: a folder, or s3://BUCKET/PREFIX, gs://…, az://…, reached as their own tools are told to (AWS_ACCESS_KEY_ID, …).
+    #[arg(long, env = "WAYBILL_ARTIFACTS", value_name = "URL")]
+    pub(crate) artifacts: Option<String>,
+}
+
+impl Storage {
+    pub(crate) fn open(&self, kernel: &Kernel) -> Result<Option<Artifacts>> {
+        let Some(place) = &self.artifacts else { return Ok(None) };
+        let store = match place.contains("://") {
+            true => Store::open(place, std::env::vars())?,
+            false => Store::in_folder(place)?,
+        };
+        Ok(Some(Artifacts::new(kernel.clone(), store)))
+    }
+
+    pub(crate) fn need(&self, kernel: &Kernel) -> Result<Artifacts> {
+        let opened = self.open(kernel)?;
+        opened.context("where are artifacts kept? name the object store with --artifacts or WAYBILL_ARTIFACTS")
     }
 }
 

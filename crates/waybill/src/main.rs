@@ -13,10 +13,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use command::{
-    admin, agent, apply, bench, card, chaos, context, dev, doctor, fork, grant, keys, lab, lint, look, migrate,
-    orchestrator, project, replay, resource, run, serve, turn, worker,
+    admin, agent, apply, artifact, bench, card, chaos, context, dev, doctor, fork, grant, handoff, inbox, keys, lab,
+    lint, look, migrate, orchestrator, project, replay, resource, run, serve, turn, worker,
 };
 use config::File;
+use serde_json::Value;
+use waybill_core::request::Decision;
 
 #[derive(Debug, Parser)]
 #[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
@@ -43,7 +45,7 @@ enum Command {
     /// Make and list projects.
     #[command(subcommand)]
     Project(project::Command),
-    /// Apply profiles, tools, plans and settings from YAML. Applying the same again changes nothing.
+    /// Apply profiles, tools, plans, types of packages and settings from YAML. Applying the same again changes nothing.
     Apply(apply::Arguments),
     /// Look at what a project has: profiles, tools, plans, settings.
     #[command(subcommand)]
@@ -57,6 +59,20 @@ enum Command {
     /// Look at cards, who could see them, or destroy their content on record.
     #[command(subcommand)]
     Card(card::Command),
+    /// Bulk content by path: store it, fetch it, list it.
+    #[command(subcommand)]
+    Artifact(artifact::Command),
+    /// Handoff packages: their types, what is wrong with one, and sending it.
+    #[command(subcommand)]
+    Handoff(handoff::Command),
+    /// What people are asked and nobody has decided yet.
+    Inbox(inbox::Arguments),
+    /// Say yes to what somebody asks approval for.
+    Approve(inbox::Deciding),
+    /// Say no to what somebody asks approval for.
+    Reject(inbox::Deciding),
+    /// Answer a question.
+    Answer(inbox::Answering),
     /// Look at a box and the cards it holds.
     #[command(subcommand)]
     Box(look::CardBox),
@@ -127,6 +143,12 @@ async fn main() -> ExitCode {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Run(arguments) => run::run(arguments, json).await,
         Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Artifact(command) => artifact::run(command, json).await,
+        Command::Handoff(command) => handoff::run(command, json).await,
+        Command::Inbox(arguments) => inbox::list(arguments, json).await,
+        Command::Approve(arguments) => inbox::decide(arguments, Decision::Approved, Value::Null, json).await,
+        Command::Reject(arguments) => inbox::decide(arguments, Decision::Rejected, Value::Null, json).await,
+        Command::Answer(arguments) => inbox::answer(arguments, json).await,
         Command::Box(command) => look::card_box(command, json).await,
         Command::Batch(command) => look::batch(command, json).await,
         Command::Fork(arguments) => fork::run(arguments, json).await,

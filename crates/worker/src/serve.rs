@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
+use waybill_artifact::Artifacts;
 use waybill_core::id::Target;
 use waybill_kernel::{
     intake::{self, Holding, Intake},
@@ -55,12 +56,23 @@ pub struct Worker {
     collector: Arc<Collector>,
     attempts: Attempts,
     leaving: Arc<AtomicBool>,
+    artifacts: Option<Artifacts>,
 }
 
 impl Worker {
     pub fn new(kernel: Kernel, models: Models, collector: Collector) -> Worker {
         let (collector, leaving) = (Arc::new(collector), Arc::default());
-        Worker { kernel, models, collector, attempts: Attempts::default(), leaving }
+        Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None }
+    }
+
+    /// With artifacts that turns may read and write.
+    #[must_use]
+    pub fn with_artifacts(self, artifacts: Option<Artifacts>) -> Worker {
+        Worker { artifacts, ..self }
+    }
+
+    pub(crate) fn artifacts(&self) -> Option<&Artifacts> {
+        self.artifacts.as_ref()
     }
 
     pub(crate) fn kernel(&self) -> &Kernel {

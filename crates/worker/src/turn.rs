@@ -43,7 +43,10 @@ use crate::{
     model::{self, Answered, Asking, Called},
     serve::Worker,
     summarise::Summarise,
-    tool::{Sorted, Toolbox},
+    tool::{
+        Sorted, Toolbox,
+        artifact::{Desk, Done, Folders},
+    },
     write::{self, until_known},
 };
 
@@ -151,6 +154,9 @@ struct Turn<'w> {
     llms: Vec<LlmConfig>,
     memory: Memory,
     setting: Setting,
+    /// Of its profile.
+    author: String,
+    folders: Folders,
     budget: Option<Budget>,
     /// When its time is over, by our clock.
     expires: Option<Instant>,
@@ -172,6 +178,8 @@ impl<'w> Turn<'w> {
         };
         let Settings { enable_share_context, .. } = found.settings.unwrap_or_default();
         let toolbox = Toolbox::new(&profile, &found.tools);
+        let folders = Folders { readable: profile.readable_artifacts, writable: profile.writable_artifacts };
+        let author = profile.name.to_string();
         let Profile { system_prompt_template, llm_config, process, memory, .. } = profile;
         let policy = Policy { order: memory.order, budget: memory.budget, per_message: per_message() };
         let mut llms = vec![llm_config];
@@ -195,6 +203,8 @@ impl<'w> Turn<'w> {
             llms,
             memory,
             setting,
+            author,
+            folders,
             budget: None,
             expires: None,
             stop_asked: claimed.stop_asked,
@@ -408,6 +418,7 @@ impl<'w> Turn<'w> {
         let step_id = asked.step_id;
         let fields = self.gathered().result_fields.clone();
         let (mut leaving, mut results, mut submitted, mut todo) = (Vec::new(), Vec::new(), None, None);
+        let mut desk = self.desk();
         for called in calls {
             let tool_call_id = ToolCallId::new();
             let sorted = self.setting.toolbox.sort(&called, &fields);
@@ -431,8 +442,14 @@ impl<'w> Turn<'w> {
                     }
                     Err(why) => results.push(answer("failed", why.into())),
                 },
-                Sorted::Leaves { .. } if self.recorded.is_some() => {
+                Sorted::Leaves { .. } | Sorted::Artifact(_) if self.recorded.is_some() => {
                     let content = Content::ToolResult(self.remember(&called, &cards));
+                    results.push(Draft { content, ..answer("", Value::Null) });
+                }
+                Sorted::Artifact(request) => {
+                    let Done { status, text, extra } = desk.answer(&request).await;
+                    let content =
+                        Content::ToolResult(ResultContent { status: status.to_owned(), result: text.into(), extra });
                     results.push(Draft { content, ..answer("", Value::Null) });
                 }
                 Sorted::Leaves { target, timeout, once } => {
@@ -458,6 +475,16 @@ impl<'w> Turn<'w> {
         }
         let todo = todo.map(|todo: Todo| self.seal(step_id, todo.draft())).transpose()?;
         self.step(cards, leaving, asked, todo).await
+    }
+
+    /// What it may read of what it sees: packages, and results that speak of artifacts.
+    fn desk(&self) -> Desk<'_> {
+        let materials = &self.gathered().materials;
+        let placed = materials.history.iter().filter_map(|placed| placed.reading.live());
+        let steps = materials.steps.iter().filter_map(|placed| placed.reading.live());
+        let cards = placed.chain(&materials.query).chain(steps);
+        let project_id = self.fence().project_id();
+        Desk::new(self.kernel(), self.worker.artifacts(), project_id, &self.author, &self.folders, cards)
     }
 
     /// What was answered when the recorded turn made this call: the second time it is made, what was answered the second time.

@@ -6,8 +6,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::Api;
 
+mod artifact;
 mod card;
 mod context;
+mod handoff;
 mod resource;
 mod turn;
 mod watch;
@@ -33,6 +35,14 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(card::show_box))
         .routes(routes!(card::show_boxes))
         .routes(routes!(card::list_cards))
+        .routes(routes!(artifact::put_artifact, artifact::list_artifacts, artifact::remove_artifact))
+        .routes(routes!(artifact::list_versions))
+        .routes(routes!(artifact::read_artifact))
+        .routes(routes!(handoff::check_handoff))
+        .routes(routes!(handoff::send_handoff))
+        .routes(routes!(handoff::show_schema))
+        .routes(routes!(handoff::list_requests))
+        .routes(routes!(handoff::decide_request))
         .routes(routes!(resource::show_project))
         .routes(routes!(resource::apply_resources, resource::list_resources))
         .routes(routes!(resource::show_profile))

@@ -19,7 +19,7 @@ use waybill_kernel::{
     project::Project,
     resource::{self, Applied, Listed},
 };
-use waybill_worker::tool::check_schemas;
+use waybill_worker::tool::check_manifest;
 
 use crate::{
     Api,
@@ -42,7 +42,7 @@ pub(crate) async fn show_project(caller: Caller) -> Json<Project> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Apply {
-    /// `{"profile": …}`, `{"tool": …}`, `{"plan": …}` or `{"settings": …}` each.
+    /// `{"profile": …}`, `{"tool": …}`, `{"plan": …}`, `{"handoff_type": …}` or `{"settings": …}` each.
     #[schema(value_type = Vec<Object>, max_items = 1000)]
     manifests: Vec<Manifest>,
     /// Check everything, and say what would change.
@@ -50,7 +50,7 @@ pub(crate) struct Apply {
     dry_run: bool,
 }
 
-/// Apply profiles, tools, plans and settings, all or none. The same again changes nothing.
+/// Apply profiles, tools, plans, types of packages and settings, all or none. The same again changes nothing.
 #[utoipa::path(
     post, path = "/resources", tag = "resources", request_body = Apply,
     params(OnceParams),
@@ -65,9 +65,7 @@ pub(crate) async fn apply_resources(
     caller.may(&[])?;
     not_too_many("manifests", &manifests)?;
     for manifest in &manifests {
-        if let Manifest::Tool(tool) = manifest {
-            check_schemas(tool).map_err(Problem::invalid)?;
-        }
+        check_manifest(manifest).map_err(Problem::invalid)?;
     }
     if dry_run {
         let applied = resource::apply(&mut caller.begin(&api).await?, &manifests).await?;

@@ -14,6 +14,7 @@ use waybill_kernel::{key, project, resource, work::Kernel};
 use waybill_testkit::{TestDb, fresh_db};
 
 mod asking;
+mod bulk;
 mod document;
 mod tls;
 mod working;
@@ -35,7 +36,10 @@ impl House {
     }
 
     async fn open_with(config: Config) -> House {
-        let t = fresh_db().await;
+        House::open_on(fresh_db().await, config).await
+    }
+
+    async fn open_on(t: TestDb, config: Config) -> House {
         let kernel = t.kernel.clone().on(Arc::new(Local::default()));
         let mut work = kernel.begin(t.project_id).await.unwrap();
         project::create(&mut work, "acme").await.unwrap();

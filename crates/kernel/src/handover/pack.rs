@@ -306,6 +306,7 @@ fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> R
     let fields = *as_card_type == CardType::result_fields();
     let content = match value {
         Value::Array(_) if fields => Content::read(as_card_type, value.clone()),
+        _ if *as_card_type == CardType::handoff_package() => Content::read(as_card_type, value.clone()),
         _ if fields => {
             return Err(Error::BadRequest(format!("argument `{arg_key}` is a list of `{{name, description}}`")));
         }

@@ -67,6 +67,8 @@ pub enum Error {
     /// Its parent, or whoever asked, has nothing left to give it.
     #[error("nothing is left to spend: {0}")]
     BudgetExhausted(String),
+    #[error("a card names artifacts that are not there: {0}; store them first")]
+    NoArtifact(String),
     #[error("the worker's lease is lost: cancel what it does and start anew")]
     LeaseLost,
     #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
@@ -129,6 +131,7 @@ impl From<sqlx::Error> for Error {
             "WB013" => Error::OtherProject,
             "WB014" => Error::NotAlone,
             "WB016" => Error::BudgetExhausted(detail()),
+            "WB018" => Error::NoArtifact(detail()),
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "23505" => Error::Taken(detail()),

@@ -41,6 +41,8 @@ fn one_of_each_type() -> Vec<Draft> {
     result.tool_call_id = Some(tool_call_id);
     let field = Field { name: "answer".into(), description: "one line".into(), extra: Default::default() };
     let json = |card_type, role, value| Draft::new(card_type, role, Content::Json(value));
+    let handoff = json!({"package": {"version": "2.0", "x": [1.5]}, "artifacts": {}});
+    let handoff = Content::read(&CardType::handoff_package(), handoff).unwrap();
     vec![
         Draft::instruction("Summarise the report. 请总结这份报告 \0 ␛"),
         Draft::new(CardType::thought(), Role::Assistant, Content::Text("First the headings.".into())),
@@ -51,7 +53,7 @@ fn one_of_each_type() -> Vec<Draft> {
         Draft::new(CardType::result_fields(), Role::System, Content::Fields(vec![field])),
         json(CardType::compression(), Role::System, json!({"summary": "…"})),
         json(CardType::todo(), Role::System, json!([{"do": "this"}])),
-        json(CardType::handoff_package(), Role::User, json!({"version": "2.0"})),
+        Draft::new(CardType::handoff_package(), Role::User, handoff),
         json("acme.weather".parse().unwrap(), Role::User, json!({"t": 21})),
     ]
 }

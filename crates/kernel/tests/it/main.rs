@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod aborts;
+mod artifacts;
 mod batches;
 mod boxes;
 mod budgets;

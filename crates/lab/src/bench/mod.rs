@@ -17,6 +17,7 @@ use waybill_kernel::{
 use crate::services::Server;
 
 pub mod api;
+pub mod artifact;
 pub mod bells;
 pub mod card_box;
 pub mod compose;

@@ -39,7 +39,7 @@ impl Handler for DelegateAsync {
             let Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
             let task = Task::instructed(target_strategy, target_ref, instruction, context_box_id);
             if !asked.wait {
-                return send(kernel, command, task).await;
+                return send(kernel, command, task, &Handover::instruction(), []).await;
             }
             let fan = Fan {
                 stage: 0,
@@ -73,28 +73,34 @@ impl Handler for LaunchPrincipal {
         Box::pin(async move {
             let asked: Launch = command.read()?;
             let task = Task::instructed(Strategy::New, asked.profile_name, asked.instruction, Value::Null);
-            send(kernel, command, task).await
+            send(kernel, command, task, &Handover::instruction(), []).await
         })
     }
 }
 
 /// Dispatches and answers in one transaction: delivered again, the call is answered already and nothing is written.
-async fn send(kernel: &Kernel, command: &Command, task: Task) -> Result<Answer, Error> {
+pub(super) async fn send(
+    kernel: &Kernel,
+    command: &Command,
+    task: Task,
+    handover: &Handover,
+    also: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Result<Answer, Error> {
     let mut work = begin(kernel, &command.call).await?;
     let tasks = [task];
     let addressed = spawn::address(&mut work, command, &tasks, false, Policy::Heeded).await?;
     let to = &addressed[0];
     let ids = spawn::mint(to);
     let sent = Dispatch { to, ids, batch: None, shares: 2 };
-    let handover = Handover::instruction();
-    let named = handover::name(&mut work, spawn::packing(command, &handover), [&tasks[0].arguments]).await?;
-    let dispatched = spawn::dispatch(&mut work, command, &handover, &[sent], &named).await?;
-    let result = json!({
+    let named = handover::name(&mut work, spawn::packing(command, handover), [&tasks[0].arguments]).await?;
+    let dispatched = spawn::dispatch(&mut work, command, handover, &[sent], &named).await?;
+    let mut result = json!({
         "status": "accepted",
         "agent_id": ids.agent_id,
         "agent_turn_id": ids.agent_turn_id,
         "turn_epoch": dispatched[0].turn_epoch,
         "trace_id": command.asked.trace_id,
     });
+    also.into_iter().for_each(|(key, value)| result[key] = value);
     answer(work, &command.call, "success", result).await
 }

@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
+use waybill_artifact::Artifacts;
 use waybill_core::{
     bus::PMO,
     card::Draft,
@@ -24,7 +25,7 @@ use waybill_core::{
     turn::MessageType,
 };
 use waybill_kernel::{
-    blackboard, call,
+    artifact, blackboard, call,
     call::{Asked, ClaimedCall},
     handover::{self, Target},
     intake::{self, Holding, Intake},
@@ -34,10 +35,12 @@ use waybill_kernel::{
 };
 
 mod ask_expert;
+mod ask_person;
 mod delegate;
 mod fork_join;
 mod map_reduce;
 mod provision;
+mod send_handoff;
 pub mod spawn;
 
 /// How commands are answered.
@@ -48,11 +51,13 @@ pub struct Config {
     pub most: usize,
     /// Between two looks for them at most, while nobody rings.
     pub look: Duration,
+    /// Where packages find what they name. Without, none can be sent.
+    pub artifacts: Option<Artifacts>,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { lease: waybill_kernel::lease::LEASE, most: 8, look: intake::Config::default().wary }
+        Config { lease: waybill_kernel::lease::LEASE, most: 8, look: intake::Config::default().wary, artifacts: None }
     }
 }
 
@@ -95,6 +100,8 @@ pub enum Answer {
     Answered(CardId),
     /// Will be, by the last child of this batch.
     Awaiting(BatchId),
+    /// People are asked, with this card; it comes back once they have decided.
+    Asking(CardId),
 }
 
 /// One flow.
@@ -107,7 +114,7 @@ pub trait Handler: Debug + Send + Sync {
 }
 
 /// All flows.
-pub fn handlers() -> Vec<Box<dyn Handler>> {
+pub fn handlers(artifacts: Option<Artifacts>) -> Vec<Box<dyn Handler>> {
     vec![
         Box::new(delegate::DelegateAsync),
         Box::new(delegate::LaunchPrincipal),
@@ -115,6 +122,8 @@ pub fn handlers() -> Vec<Box<dyn Handler>> {
         Box::new(fork_join::ForkJoin),
         Box::new(map_reduce::MapReduce),
         Box::new(provision::ProvisionAgent),
+        Box::new(send_handoff::SendHandoff { artifacts }),
+        Box::new(ask_person::AskPerson),
     ]
 }
 
@@ -131,6 +140,8 @@ pub enum Error {
     Resource(resource::Error),
     #[error(transparent)]
     Blackboard(#[from] blackboard::Error),
+    #[error(transparent)]
+    Artifact(artifact::Error),
 }
 
 impl Error {
@@ -149,10 +160,11 @@ impl Error {
             Error::Turn(turn::Error::Busy) => Some(("busy", "busy")),
             Error::Turn(turn::Error::RecursionDepthExceeded { .. }) => Some(("rejected", "recursion_depth_exceeded")),
             Error::Turn(turn::Error::BudgetExhausted(_)) => Some(("rejected", "budget_exhausted")),
-            Error::Turn(turn::Error::NotFound(_)) => Some(("rejected", "not_found")),
+            Error::Turn(turn::Error::NotFound(_) | turn::Error::NoArtifact(_)) => Some(("rejected", "not_found")),
             Error::Turn(turn::Error::Card(_) | turn::Error::Invalid(_)) => Some(("rejected", "bad_request")),
             Error::Handover(error) if error.code() != "error" => Some(("rejected", error.code())),
             Error::Resource(resource::Error::NotFound { .. }) => Some(("rejected", "not_found")),
+            Error::Artifact(_) => Some(("rejected", "not_stored")),
             _ => None,
         }
     }
@@ -184,6 +196,21 @@ impl From<resource::Error> for Error {
     }
 }
 
+impl From<artifact::Error> for Error {
+    fn from(error: artifact::Error) -> Error {
+        match error {
+            artifact::Error::Db(error) => Error::Turn(error),
+            artifact::Error::Settings(error) => error.into(),
+            other => Error::Artifact(other),
+        }
+    }
+}
+
+/// Whoever asked cannot mend it.
+fn no_store() -> Error {
+    Error::refused("unavailable", "this orchestrator has no object store: start it with --artifacts")
+}
+
 impl From<work::Error> for Error {
     fn from(error: work::Error) -> Error {
         Error::Turn(error.into())
@@ -192,7 +219,7 @@ impl From<work::Error> for Error {
 
 /// Answers commands for ever.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
-    let handlers: Arc<[Box<dyn Handler>]> = handlers().into();
+    let handlers: Arc<[Box<dyn Handler>]> = handlers(config.artifacts.clone()).into();
     let target = PMO.parse().expect("a target");
     let intake =
         intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };

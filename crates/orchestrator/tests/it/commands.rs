@@ -22,14 +22,22 @@ use waybill_orchestrator::command::{Answer, Error, Handler, deliver, handlers};
 use waybill_testkit::{TestDb, fresh_db};
 
 const LONG: Duration = Duration::from_secs(600);
-const ALL: [&str; 6] =
-    ["delegate_async", "launch_principal", "ask_expert", "fork_join", "map_reduce", "provision_agent"];
+const ALL: [&str; 8] = [
+    "delegate_async",
+    "launch_principal",
+    "ask_expert",
+    "fork_join",
+    "map_reduce",
+    "provision_agent",
+    "send_handoff",
+    "ask_person",
+];
 
 /// A project with profiles, and somebody to run turns.
-struct Team {
-    t: TestDb,
+pub(crate) struct Team {
+    pub(crate) t: TestDb,
     worker: WorkerId,
-    handlers: Vec<Box<dyn Handler>>,
+    pub(crate) handlers: Vec<Box<dyn Handler>>,
 }
 
 fn target(name: &str) -> Target {
@@ -42,7 +50,7 @@ fn deliverable(content: Content) -> NewCard {
 
 impl Team {
     /// `lead` may delegate to `helper`, to whoever is tagged `research`, and to itself; `loner` to nobody.
-    async fn new() -> Team {
+    pub(crate) async fn new() -> Team {
         let t = fresh_db().await;
         let mut work = t.begin().await;
         project::create(&mut work, "acme").await.unwrap();
@@ -55,7 +63,10 @@ impl Team {
         };
         let policy = json!({ "target_tags": ["research"], "target_profiles": ["helper", "lead"] });
         let profiles = [
-            profile("lead", json!({ "delegation_policy": policy })),
+            profile(
+                "lead",
+                json!({ "delegation_policy": policy, "readable_artifacts": ["scenarios"], "writable_artifacts": ["drafts"] }),
+            ),
             profile("helper", json!({ "delegation_policy": policy })),
             profile("associate", json!({ "tags": ["research"] })),
             profile("mapper", json!({ "tags": ["research"], "process": "mapreduce_worker" })),
@@ -66,7 +77,7 @@ impl Team {
         resource::apply(&mut work, &profiles).await.unwrap();
         work.commit().await.unwrap();
         let worker = lease::start(&t.kernel, &target("llm"), LONG).await.unwrap();
-        Team { t, worker, handlers: handlers() }
+        Team { t, worker, handlers: handlers(None) }
     }
 
     fn kernel(&self) -> &Kernel {
@@ -74,7 +85,7 @@ impl Team {
     }
 
     /// Somebody who is here to stay.
-    async fn resident(&self, profile: &str) -> AgentId {
+    pub(crate) async fn resident(&self, profile: &str) -> AgentId {
         let agent_id = AgentId::new();
         let mut work = self.t.begin().await;
         let made = NewAgent::of(agent_id, &handover::target(&mut work, &profile.parse().unwrap()).await.unwrap());
@@ -84,7 +95,13 @@ impl Team {
     }
 
     /// A turn of an agent with its profile, claimed.
-    async fn turn(&self, agent_id: AgentId, profile: &str, depth: i32, session_id: Option<SessionId>) -> Claimed {
+    pub(crate) async fn turn(
+        &self,
+        agent_id: AgentId,
+        profile: &str,
+        depth: i32,
+        session_id: Option<SessionId>,
+    ) -> Claimed {
         let card = Draft::instruction("lead").seal().unwrap();
         let mut work = self.t.begin().await;
         let name: Name = profile.parse().unwrap();
@@ -102,16 +119,16 @@ impl Team {
         claimed
     }
 
-    async fn lead(&self) -> Claimed {
+    pub(crate) async fn lead(&self) -> Claimed {
         self.turn(self.resident("lead").await, "lead", 0, None).await
     }
 
-    async fn claim(&self) -> Option<Claimed> {
+    pub(crate) async fn claim(&self) -> Option<Claimed> {
         turn::claim(self.kernel().pool(), &mut Claiming::new(self.worker, target("llm"))).await.unwrap().pop()
     }
 
     /// Lets a running turn call, and wait; gives the call, claimed.
-    async fn ask(&self, turn: &Claimed, tool: &str, arguments: Value) -> ClaimedCall {
+    pub(crate) async fn ask(&self, turn: &Claimed, tool: &str, arguments: Value) -> ClaimedCall {
         let content = CallContent { tool_name: tool.into(), arguments: arguments.to_string(), extra: Map::new() };
         let card = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content)).seal().unwrap();
         let calls = vec![Call {
@@ -127,16 +144,16 @@ impl Team {
         self.claim_call().await.unwrap()
     }
 
-    async fn claim_call(&self) -> Option<ClaimedCall> {
+    pub(crate) async fn claim_call(&self) -> Option<ClaimedCall> {
         call::claim(self.kernel(), &mut Claiming::new(self.worker, target(PMO))).await.unwrap().pop()
     }
 
-    async fn deliver(&self, call: &ClaimedCall) -> Result<Answer, Error> {
+    pub(crate) async fn deliver(&self, call: &ClaimedCall) -> Result<Answer, Error> {
         deliver(self.kernel(), &self.handlers, call).await
     }
 
     /// Asks, and is answered at once: the content of the result.
-    async fn answered(&self, turn: &Claimed, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn answered(&self, turn: &Claimed, tool: &str, arguments: Value) -> Value {
         let call = self.ask(turn, tool, arguments).await;
         let Answer::Answered(card_id) = self.deliver(&call).await.unwrap() else { panic!("it waits") };
         let mut work = self.t.begin().await;
@@ -145,7 +162,7 @@ impl Team {
     }
 
     /// A turn that is ready again after its call was answered.
-    async fn resumed(&self, turn: &Claimed) -> (Claimed, Value) {
+    pub(crate) async fn resumed(&self, turn: &Claimed) -> (Claimed, Value) {
         let again = self.claim().await.expect("it is ready again");
         assert_eq!(again.fence.agent_turn_id(), turn.fence.agent_turn_id());
         let told = self.cards(again.output_box_id).await.pop().unwrap();
@@ -153,7 +170,7 @@ impl Team {
     }
 
     /// Asks, and is refused with this code; the turn goes on.
-    async fn refused(&self, profile: &str, tool: &str, arguments: Value, code: &str) {
+    pub(crate) async fn refused(&self, profile: &str, tool: &str, arguments: Value, code: &str) {
         let turn = self.turn(self.resident(profile).await, profile, 0, None).await;
         let told = self.answered(&turn, tool, arguments.clone()).await;
         assert_eq!(told["status"], "rejected", "{tool} {arguments}: {told}");
@@ -162,13 +179,13 @@ impl Team {
         self.finish(&again, End::Success, Content::Text("well".into())).await;
     }
 
-    async fn cards(&self, box_id: BoxId) -> Vec<Card> {
+    pub(crate) async fn cards(&self, box_id: BoxId) -> Vec<Card> {
         let mut work = self.t.begin().await;
         let read = card_box::read(&mut work, Span::whole(box_id), None).await.unwrap();
         read.into_iter().filter_map(|placed| placed.reading.into_live()).collect()
     }
 
-    async fn texts(&self, box_id: BoxId) -> Vec<String> {
+    pub(crate) async fn texts(&self, box_id: BoxId) -> Vec<String> {
         let text = |card: Card| match card.content {
             Content::Text(text) => text,
             other => format!("{}: {}", card.metadata.card_type, serde_json::to_value(&other).unwrap()),
@@ -176,7 +193,7 @@ impl Team {
         self.cards(box_id).await.into_iter().map(text).collect()
     }
 
-    async fn finish(&self, claimed: &Claimed, status: End, content: Content) {
+    pub(crate) async fn finish(&self, claimed: &Claimed, status: End, content: Content) {
         let cards = vec![deliverable(content)];
         let ending =
             Ending { fence: claimed.fence, status, step_id: Some(StepId::new()), receipt: None, usage: None, cards };
@@ -185,15 +202,15 @@ impl Team {
         work.commit().await.unwrap();
     }
 
-    async fn sweep(&self) {
+    pub(crate) async fn sweep(&self) {
         sweep::tick(self.kernel(), &sweep::Config { lease: Duration::ZERO, ..Default::default() }).await.unwrap();
     }
 
-    async fn count(&self, sql: &'static str) -> i64 {
+    pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         self.t.count(sql).await
     }
 
-    async fn meddle(&self, sql: &'static str) {
+    pub(crate) async fn meddle(&self, sql: &'static str) {
         sqlx::query(sql).execute(&mut self.t.admin().await).await.unwrap();
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod handoffs;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,7 +83,11 @@ impl House {
 
     fn watch(&self) -> JoinHandle<()> {
         let kernel = self.t.kernel.clone();
-        let config = watch::Config { sweep: sweep::Config { lease: LEASE, ..Default::default() }, weeks_ahead: 1 };
+        let config = watch::Config {
+            sweep: sweep::Config { lease: LEASE, ..Default::default() },
+            weeks_ahead: 1,
+            artifacts: None,
+        };
         tokio::spawn(async move { match watch::run(&kernel, &config).await {} })
     }
 

@@ -38,9 +38,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let manifests = read_all(&arguments.files)?;
     ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
     for manifest in &manifests {
-        if let Manifest::Tool(tool) = manifest {
-            tool::check_schemas(tool).map_err(anyhow::Error::msg)?;
-        }
+        tool::check_manifest(manifest).map_err(anyhow::Error::msg)?;
     }
     let kernel = arguments.service.kernel().await?;
     let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;

@@ -2,10 +2,10 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, bells, card_box, compose, fork, storage, turns},
+    bench::{api, artifact, bells, card_box, compose, fork, storage, turns},
     figure::Bar,
 };
 
@@ -66,6 +66,20 @@ pub(crate) enum Command {
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Api {
         /// The size for CI: fewer and shorter windows.
+        #[arg(long)]
+        short: bool,
+    },
+    /// Large content, streamed through the API: how much memory that takes; and the same content under many paths.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Artifacts {
+        /// Of the large content.
+        #[arg(long, default_value_t = 5_120)]
+        megabytes: u64,
+        /// An object store instead of a folder, reached as the environment says: s3://BUCKET/PREFIX.
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
+        /// The size for CI: 512 MB, 100 paths.
         #[arg(long)]
         short: bool,
     },
@@ -130,6 +144,13 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let long = api::Options { window: Duration::from_secs(3), rounds: 20 };
                 let brief = api::Options { window: Duration::from_millis(1000), rounds: 6 };
                 api::run(if short { brief } else { long }).await
+            }
+            Command::Artifacts { megabytes, store, short } => {
+                let program = std::env::current_exe().context("this program cannot be found")?;
+                let long = artifact::Options { program, megabytes, paths: 1_000, memory: Bar::AtMost(100.0), store };
+                // CI builds without optimisation: the pages of the program alone are a good part of it.
+                let brief = artifact::Options { megabytes: 512, paths: 100, memory: Bar::None, ..long.clone() };
+                artifact::run(if short { &brief } else { &long }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");

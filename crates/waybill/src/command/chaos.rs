@@ -5,6 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use waybill_lab::{
+    bulk,
     figure::{Bar, Figure},
     storm::{
         self,
@@ -64,6 +65,16 @@ pub(crate) enum Command {
     Walls {
         #[command(flatten)]
         options: Options,
+    },
+    /// Processes that store artifacts and send packages, killed at random instants.
+    ///
+    /// Long: 200 kills.
+    Artifacts {
+        #[command(flatten)]
+        options: Options,
+        /// An object store instead of a folder, reached as the environment says: s3://BUCKET/PREFIX.
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
     },
     /// The short storm on databases that are broken on purpose. Each must be noticed.
     Mutants {
@@ -203,6 +214,11 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         Command::Walls { options } => {
             let attempts = if options.short { 5_000 } else { 100_000 };
             walls::run(walls::Options { seed: options.seed(), attempts }).await
+        }
+        Command::Artifacts { options, store } => {
+            let kills = if options.short { 10 } else { 200 };
+            let program = std::env::current_exe().context("this program cannot be found")?;
+            bulk::run(&bulk::Options { program, kills, seed: options.seed(), store }).await
         }
         Command::Mutants { seed } => {
             let mut figures = Vec::new();

@@ -41,7 +41,7 @@ use crate::{
         orchestrator::{STREAM, keep_going},
         worker::Reached,
     },
-    connect::{self, Bus},
+    connect::{self, Bus, Storage},
     figures::interrupted,
 };
 
@@ -63,6 +63,8 @@ pub(crate) struct Arguments {
     database_url: Option<SecretString>,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    storage: Storage,
     /// Where the API listens. On this machine alone it may be used without a key.
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -101,7 +103,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let project_id = seed(&kernel).await?;
     let api_key = keep_key(&kernel, project_id, &arguments.data.join("key")).await?;
     let api_url = format!("http://{}", listener.local_addr()?);
-    write(&arguments.data.join("waybill.toml"), &settings(&database))?;
+    let folder = home.path("artifacts");
+    let place = arguments.storage.artifacts.clone().unwrap_or_else(|| folder.display().to_string());
+    let artifacts = Storage { artifacts: Some(place.clone()) }.open(&kernel)?;
+    write(&arguments.data.join("waybill.toml"), &settings(&database, &place))?;
     write(&arguments.data.join("key"), &format!("{api_key}\n"))?;
 
     let (end, ending) = watch::channel(false);
@@ -112,7 +117,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         }
     };
     let mut parts = JoinSet::new();
-    let api = ApiConfig { access: Access::Loopback, ..ApiConfig::default() };
+    let api = ApiConfig { access: Access::Loopback, artifacts: artifacts.clone(), ..ApiConfig::default() };
     let (serving, until) = (kernel.clone(), ended());
     parts.spawn(async move {
         if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {
@@ -120,7 +125,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         }
     });
     let (keeping, until) = (kernel.clone(), ended());
-    let commands = command::Config { lease: LEASE, look: LOOK, ..command::Config::default() };
+    let commands =
+        command::Config { lease: LEASE, look: LOOK, artifacts: artifacts.clone(), ..command::Config::default() };
     parts.spawn(async move {
         tokio::select! {
             () = keep_going(&keeping, nats.as_ref(), commands, STREAM.to_owned(), None) => {}
@@ -130,6 +136,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     // They reach models and the bus as this process was told to.
     let environment: Vec<(&str, OsString)> = [
         ("WAYBILL_DATABASE_URL", Some(database.service_url.clone().into())),
+        ("WAYBILL_ARTIFACTS", Some(place.into())),
         ("WAYBILL_NATS_URL", arguments.bus.url().map(OsString::from)),
         ("WAYBILL_PROVIDERS", arguments.models.providers.clone().map(OsString::from)),
         ("WAYBILL_SECRETS", arguments.models.secrets.clone().map(OsString::from)),
@@ -144,7 +151,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         parts.spawn(keep_worker(child, environment.clone(), n, ended()));
     }
     if arguments.workers == 0 {
-        let (worker, until) = (Worker::new(kernel.clone(), models, Collector::new(Framework::builtin())), ended());
+        let worker = Worker::new(kernel.clone(), models, Collector::new(Framework::builtin()));
+        let (worker, until) = (worker.with_artifacts(artifacts), ended());
         let config = WorkerConfig {
             lease: LEASE,
             look: LOOK,
@@ -260,10 +268,10 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
 }
 
 /// Where the other commands find it.
-fn settings(database: &Database) -> String {
+fn settings(database: &Database, artifacts: &str) -> String {
     let Database { service_url, owner_url, .. } = database;
     format!(
-        "# Written by `waybill dev`.\ndatabase_url = {service_url:?}\nowner_url = {owner_url:?}\nproject = {PROJECT:?}\n"
+        "# Written by `waybill dev`.\ndatabase_url = {service_url:?}\nowner_url = {owner_url:?}\nartifacts = {artifacts:?}\nproject = {PROJECT:?}\n"
     )
 }
 

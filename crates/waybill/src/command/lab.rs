@@ -5,10 +5,15 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use super::worker::orphaned;
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use waybill_lab::storm::{
-    ledger,
-    process::{self, Post, Role},
+use waybill_lab::{
+    bulk,
+    storm::{
+        ledger,
+        process::{self, Post, Role},
+    },
 };
+
+use crate::connect::{Service, Storage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -21,6 +26,13 @@ pub(crate) enum Command {
     Orchestrator(Arguments),
     Sweep(Arguments),
     Relay(Arguments),
+    /// Stores artifacts and sends packages, until it is killed.
+    Bring {
+        #[command(flatten)]
+        service: Service,
+        #[command(flatten)]
+        storage: Storage,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +56,15 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             tokio::select! {
                 kept = tokio::task::spawn_blocking(move || ledger::keep(&file)) => kept??,
                 () = orphaned() => std::process::exit(0), // the keeper does not listen
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Bring { service, storage } => {
+            let kernel = service.kernel().await?;
+            let artifacts = storage.need(&kernel)?;
+            tokio::select! {
+                brought = bulk::bring(kernel, artifacts) => brought?,
+                () = orphaned() => {}
             }
             return Ok(ExitCode::SUCCESS);
         }

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod apply;
+pub(crate) mod artifact;
 pub(crate) mod bench;
 pub(crate) mod card;
 pub(crate) mod chaos;
@@ -12,6 +13,8 @@ pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod grant;
+pub(crate) mod handoff;
+pub(crate) mod inbox;
 pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod lint;

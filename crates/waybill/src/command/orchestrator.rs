@@ -13,7 +13,7 @@ use waybill_orchestrator::{command, relay, watch};
 
 use crate::{
     command::admin::WEEKS_AHEAD,
-    connect::{self, Bus, Service},
+    connect::{self, Bus, Service, Storage},
     figures::interrupted,
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    storage: Storage,
     /// Only one of its parts. Without it, all; the relay of events needs NATS.
     #[arg(long)]
     only: Option<Part>,
@@ -50,7 +52,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     if arguments.only == Some(Part::Relay) && nats.is_none() {
         bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
     }
-    let config = command::Config { lease: Duration::from_secs_f64(arguments.lease), ..command::Config::default() };
+    let artifacts = arguments.storage.open(&kernel)?;
+    let lease = Duration::from_secs_f64(arguments.lease);
+    let config = command::Config { lease, artifacts, ..command::Config::default() };
     tokio::select! {
         () = keep_going(&kernel, nats.as_ref(), config, arguments.stream, arguments.only) => {}
         heard = interrupted() => heard?,
@@ -68,7 +72,7 @@ pub(crate) async fn keep_going(
 ) {
     let lease = command_config.lease;
     let sweep = sweep::Config { lease, ..sweep::Config::default() };
-    let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD };
+    let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD, artifacts: command_config.artifacts.clone() };
     let relay_config = relay::Config { lease, ..relay::Config::default() };
     let feed = nats.map(|nats| NatsFeed::new(nats, FeedConfig { stream, ..FeedConfig::default() }));
     let runs = |part| only.is_none_or(|only| only == part);

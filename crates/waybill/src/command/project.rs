@@ -11,7 +11,7 @@ use waybill_kernel::{
 };
 
 use crate::{
-    connect::{Owner, Service},
+    connect::{Owner, Service, Storage},
     output,
 };
 
@@ -32,6 +32,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SLUG")]
         yes: String,
         #[command(flatten)]
+        storage: Storage,
+        #[command(flatten)]
         service: Service,
         #[command(flatten)]
         owner: Owner,
@@ -51,11 +53,20 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let projects = match command {
-        Command::Delete { slug, yes, service, owner } => {
+        Command::Delete { slug, yes, storage, service, owner } => {
             ensure!(slug == yes, "--yes {yes}: say the slug of the project once more, {slug}");
-            let project_id = project::find(&service.kernel().await?, &slug).await?;
+            let kernel = service.kernel().await?;
+            let project_id = project::find(&kernel, &slug).await?;
+            let artifacts = storage.open(&kernel)?;
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
             let deleted = project::delete(&mut owner, project_id, |table, n| eprintln!("{table}: {n} rows")).await?;
+            match artifacts {
+                Some(artifacts) => {
+                    let n = artifacts.store().delete_project(project_id).await?;
+                    eprintln!("{n} objects of artifacts");
+                }
+                None => eprintln!("no --artifacts: what it stored there, below {}, is left", project_id.simple()),
+            }
             if json {
                 output::json(&serde_json::json!({ "project_id": project_id, "slug": slug, "deleted": deleted }))?;
             } else {

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use waybill_api::{Access, Config, Limits, Tls};
 
 use crate::{
-    connect::{self, Bus, Service},
+    connect::{self, Bus, Service, Storage},
     figures::interrupted,
 };
 
@@ -18,6 +18,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    storage: Storage,
     /// Where it listens.
     #[arg(long, env = "WAYBILL_LISTEN", default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -68,7 +70,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving");
-    let config = Config { access: Access::Keys, limits, tls, ..Config::default() };
+    let artifacts = arguments.storage.open(&kernel)?;
+    let config = Config { access: Access::Keys, limits, tls, artifacts, ..Config::default() };
     let stop = async {
         if let Err(error) = interrupted().await {
             tracing::error!(%error, "signals cannot be heard");

@@ -15,7 +15,7 @@ use waybill_worker::{
 
 use crate::{
     command::apply,
-    connect::{self, Bus, Service},
+    connect::{self, Bus, Service, Storage},
     figures::interrupted,
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    storage: Storage,
     /// Whose turns it runs: the `worker_target` of profiles.
     #[arg(long, default_value = "llm")]
     target: Target,
@@ -78,7 +80,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         grace: Duration::from_secs_f64(arguments.grace),
         ..Config::new(arguments.target)
     };
-    let worker = Worker::new(kernel, models, Collector::new(Framework::builtin()));
+    let artifacts = arguments.storage.open(&kernel)?;
+    let worker = Worker::new(kernel, models, Collector::new(Framework::builtin())).with_artifacts(artifacts);
     let mut heard = Ok(());
     let end = async {
         tokio::select! {

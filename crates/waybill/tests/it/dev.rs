@@ -303,3 +303,135 @@ fn a_worker_in_python_survives_a_storm() {
     assert_eq!(delivered, TURNS);
     dev.end(&folder);
 }
+
+/// A process that ends with this value.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// HO-1 … HO-9: the loop of design and evaluation, as its README has it; a person decides, by CLI and over HTTP, and everything is
+/// started again in between.
+#[test]
+fn the_loop_of_design_and_evaluation_goes_round() {
+    let folder = Folder::new("loop");
+    let example = repository().join("examples/eval-synthesis");
+    let mut dev = Dev::start(&folder, "./target/release/waybill dev");
+    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
+    let evaluator = |dev: &Dev| {
+        let line =
+            format!("exec python3 {} --url {} >>evaluator.log 2>&1", example.join("evaluator.py").display(), dev.url());
+        Killed(folder.shell(&line).spawn().unwrap())
+    };
+    assert!(waybill(&format!("apply -f {}", example.join("team.yaml").display())).status.success());
+    let mut tool = evaluator(&dev);
+    let run = waybill("run init 生成请假申请场景的评测样本");
+    assert!(run.status.success(), "{run:?}\n{}", dev.said());
+    let asked = |dev: &Dev| {
+        let begun = Instant::now();
+        loop {
+            if let Some(open) = json(&waybill("inbox --json")).as_array().and_then(|open| open.first()) {
+                return open.clone();
+            }
+            let evaluated = fs::read_to_string(folder.0.join("evaluator.log")).unwrap_or_default();
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}\n{evaluated}", dev.said());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let call = |open: &Value| open["tool_call_id"].as_str().unwrap().to_owned();
+
+    // The first time by the CLI; with everything ended and started again while the turn waits.
+    let first = asked(&dev);
+    assert_eq!(first["request"]["kind"], "approval", "{first}");
+    drop(tool);
+    dev.end(&folder);
+    dev = Dev::start(&folder, "./target/release/waybill dev");
+    tool = evaluator(&dev);
+    assert_eq!(call(&asked(&dev)), call(&first), "it still waits");
+    assert!(waybill(&format!("approve {} --note 'go on'", call(&first))).status.success());
+    let again = waybill(&format!("approve {}", call(&first)));
+    assert!(!again.status.success() && text(&again.stderr).contains("nobody waits"), "{again:?}");
+    // The second time over HTTP.
+    let begun = Instant::now();
+    let second = loop {
+        let open = asked(&dev);
+        if call(&open) != call(&first) {
+            break open;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    let key = fs::read_to_string(folder.0.join(".waybill/key")).unwrap();
+    let decide = format!(
+        "python3 - <<'PY'\nimport urllib.request\nrequest = urllib.request.Request('{}/v1/projects/demo/requests/{}', b'{{\"decision\": \"approved\"}}', {{'Authorization': 'Bearer {}', 'Content-Type': 'application/json'}})\nprint(urllib.request.urlopen(request).read().decode())\nPY",
+        dev.url(),
+        call(&second),
+        key.trim()
+    );
+    let decided = folder.run(&decide);
+    assert!(text(&decided.stdout).contains("\"decided\""), "{decided:?}");
+    // The third time it is good enough.
+    let third = loop {
+        let open = asked(&dev);
+        if ![call(&first), call(&second)].contains(&call(&open)) {
+            break open;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    assert!(waybill(&format!("reject {} --note 'good enough'", call(&third))).status.success());
+    let begun = Instant::now();
+    let turns = loop {
+        let turns = json(&waybill("turn list --all --json")).as_array().unwrap().clone();
+        if turns.iter().all(|turn| turn["status"] != "open") {
+            break turns;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{turns:?}");
+    };
+    let n_of = |profile: &str| turns.iter().filter(|turn| turn["profile_name"] == profile).count();
+    assert_eq!((n_of("init"), n_of("execute"), n_of("review")), (1, 3, 3));
+    assert!(turns.iter().all(|turn| turn["status"] == "success"), "{turns:?}");
+    let last = json(&waybill(&format!("turn show {} --json", turns[0]["agent_turn_id"].as_str().unwrap())));
+    assert!(last.to_string().contains("good enough"), "{last}");
+
+    // The tree of the README is what was written.
+    let listed = json(&waybill("artifact list scenarios/ --json"));
+    let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+    for (iteration, failures) in [(1, 18), (2, 7), (3, 2)] {
+        let below = format!("scenarios/leave_application/execution_outputs/iteration_{iteration}/");
+        let n = |of: &str| {
+            paths.iter().filter(|path| path.strip_prefix(&below).is_some_and(|rest| rest.starts_with(of))).count()
+        };
+        let counts = ["samples/", "execution_traces/", "evaluation_results/", "attribution_analysis/", ""].map(n);
+        assert_eq!(counts, [27, 27, 27, failures, 27 * 3 + failures + 3], "{below}");
+    }
+    let rules = json(&waybill("artifact versions scenarios/leave_application/BusinessRules.md --json"));
+    assert_eq!(rules.as_array().unwrap().len(), 2);
+    // HO-2: how long the packages are.
+    let mut sizes = Vec::new();
+    for turn in turns.iter().filter(|turn| turn["profile_name"] != "init") {
+        let context = json(&waybill(&format!("box show {} --json", turn["context_box_id"].as_str().unwrap())));
+        let cards = context["cards"].as_array().unwrap().iter().map(|placed| &placed["reading"]);
+        let is_package = |card: &&Value| card["metadata"]["type"] == "handoff.package";
+        let card = cards.clone().find(is_package).unwrap_or_else(|| panic!("{context}"));
+        let kind = card["content"]["package"]["handoff_type"].as_str().unwrap().to_owned();
+        sizes.push((kind, card["n_tokens"].as_i64().unwrap()));
+    }
+    for (kind, n_tokens) in &sizes {
+        let most = if kind == "init_to_execute" { 300 } else { 5_000 };
+        assert!(*n_tokens <= most, "{kind}: {n_tokens}");
+    }
+    let largest = sizes.iter().max_by_key(|(_, n)| *n).unwrap();
+    assert!(largest.0 == "execute_to_init" && largest.1 > 1_000, "{sizes:?}");
+    println!("{sizes:?}");
+    // What is in the store is what the index says, and can be had back.
+    let fetched = waybill("artifact get scenarios/leave_application out");
+    assert!(fetched.status.success(), "{fetched:?}");
+    let report =
+        fs::read_to_string(folder.0.join("out/execution_outputs/iteration_1/layer1_problems_report.json")).unwrap();
+    assert!(report.contains("L1P_001"));
+    drop(tool);
+    dev.end(&folder);
+}

@@ -16,26 +16,39 @@ fn metadata() -> Value {
 }
 
 /// Which crates of ours a crate may use when it is built, and which in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 11] = [
+const ARROWS: [(&str, &[&str], &[&str]); 12] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
     ("waybill-context", &["waybill-core"], &[]),
     ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
-    ("waybill-orchestrator", &["waybill-core", "waybill-kernel"], &["waybill-bus", "waybill-lab", "waybill-testkit"]),
+    ("waybill-artifact", &["waybill-core", "waybill-kernel"], &[]),
+    (
+        "waybill-orchestrator",
+        &["waybill-artifact", "waybill-context", "waybill-core", "waybill-kernel"],
+        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+    ),
     (
         "waybill-worker",
-        &["waybill-core", "waybill-context", "waybill-kernel"],
+        &["waybill-artifact", "waybill-core", "waybill-context", "waybill-kernel"],
         &["waybill-bus", "waybill-lab", "waybill-testkit"],
     ),
     (
         "waybill-api",
-        &["waybill-core", "waybill-context", "waybill-kernel", "waybill-orchestrator", "waybill-worker"],
+        &[
+            "waybill-artifact",
+            "waybill-core",
+            "waybill-context",
+            "waybill-kernel",
+            "waybill-orchestrator",
+            "waybill-worker",
+        ],
         &["waybill-bus", "waybill-lab", "waybill-testkit"],
     ),
     (
         "waybill-lab",
         &[
             "waybill-api",
+            "waybill-artifact",
             "waybill-core",
             "waybill-bus",
             "waybill-context",
@@ -51,6 +64,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
         "waybill",
         &[
             "waybill-api",
+            "waybill-artifact",
             "waybill-core",
             "waybill-context",
             "waybill-bus",
@@ -64,13 +78,15 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
 ];
 
 /// Who may know an engine. `core` has codecs for its words behind a feature; `lab` has baselines.
-const ENGINES: [(&str, &[&str]); 3] = [
+const ENGINES: [(&str, &[&str]); 4] = [
     ("async-nats", &["waybill-bus"]),
+    ("object_store", &["waybill-artifact"]),
     ("sqlx", &["waybill-core", "waybill-kernel", "waybill-lab", "waybill-testkit"]),
     (
         "tokio",
         &[
             "waybill-api",
+            "waybill-artifact",
             "waybill-bus",
             "waybill-kernel",
             "waybill-orchestrator",

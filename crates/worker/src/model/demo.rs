@@ -9,7 +9,8 @@
 //!       - {say: Let me look., call: {search: {query: "{{query}}"}}}
 //!       - {say: "I found: {{result}}"}
 //! ```
-//! `{{query}}` is what was asked, `{{result}}` the last result of a tool, `{{summary}}` what a person would read of it.
+//! `{{query}}` is what was asked, `{{result}}` the last result of a tool, `{{summary}}` what a person would read of it, `{{json}}` alone the JSON
+//! that it is, and `{{path:report.json}}` the last path that was mentioned and ends so.
 //! Its first answer in a turn is the first line, and so on; the last line is said again and again.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -52,12 +53,16 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
     };
     let (query, result) = (said("user"), said("tool"));
     let summary = summary(&result);
-    let fill =
-        |text: &str| text.replace("{{query}}", &query).replace("{{result}}", &result).replace("{{summary}}", &summary);
+    let all = || request["messages"].as_array().into_iter().flatten().filter_map(|message| message["content"].as_str());
+    let fill = |text: &str| match text.strip_prefix("{{path:").and_then(|text| text.strip_suffix("}}")) {
+        Some(end) => all().rev().find_map(|said| path(said, end)).unwrap_or_default(),
+        None => text.replace("{{query}}", &query).replace("{{result}}", &result).replace("{{summary}}", &summary),
+    };
+    let json = || serde_json::from_str::<Value>(&result).unwrap_or(Value::Null);
     let call = |(n, (tool_name, arguments)): (usize, (String, Value))| Called {
         provider_call_id: format!("call_{n}"),
         tool_name,
-        arguments: filled(arguments, &fill).to_string(),
+        arguments: filled(arguments, &fill, &json).to_string(),
     };
     let text = fill(&line.say);
     let output = u32::try_from(tokens::count(&text).get()).unwrap_or_default();
@@ -76,11 +81,20 @@ fn summary(result: &str) -> String {
     }
 }
 
-fn filled(value: Value, fill: &impl Fn(&str) -> String) -> Value {
+/// The first path of a text that ends so.
+fn path(text: &str, end: &str) -> Option<String> {
+    let parts = text.split(|c: char| c.is_whitespace() || "\"'`,;()[]{}".contains(c));
+    let mut found =
+        parts.map(|part| part.trim_end_matches(':')).filter(|part| part.ends_with(end) && part.contains('/'));
+    found.next().map(str::to_owned)
+}
+
+fn filled(value: Value, fill: &impl Fn(&str) -> String, json: &impl Fn() -> Value) -> Value {
     match value {
+        Value::String(text) if text == "{{json}}" => json(),
         Value::String(text) => Value::String(fill(&text)),
-        Value::Array(values) => values.into_iter().map(|value| filled(value, fill)).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, filled(value, fill))).collect(),
+        Value::Array(values) => values.into_iter().map(|value| filled(value, fill, json)).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, filled(value, fill, json))).collect(),
         other => other,
     }
 }

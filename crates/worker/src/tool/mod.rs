@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use waybill_context::{todo::Change, wire};
+use waybill_context::{handoff, todo::Change, wire};
 use waybill_core::{
     bus::PMO,
     card::{Content, Field, ResultContent},
     id::Target,
     json,
-    resource::{AfterExecution, Effect, InternalTool, Profile, Tool},
+    resource::{AfterExecution, Effect, InternalTool, Manifest, Profile, Tool},
 };
 
 use crate::model::Called;
 
+pub mod artifact;
 mod ours;
 
 /// How long the orchestrator may take to take a command up. A batch's own deadline takes its place once it is open.
@@ -36,6 +38,8 @@ pub enum Sorted {
     Submits(Content),
     /// It changes the session's todo list.
     Todo(Vec<Change>),
+    /// It reads or writes artifacts, at once.
+    Artifact(artifact::Request),
     /// It leaves for whoever answers it.
     Leaves { target: Target, timeout: Duration, once: bool },
 }
@@ -99,9 +103,26 @@ impl Toolbox {
         fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}`: {why}"))?;
         Ok(match internal {
             InternalTool::SubmitResult => Sorted::Submits(submitted(arguments, fields)),
-            InternalTool::UpdateTodo => {
-                let changes = serde_json::from_value(arguments["changes"].clone());
-                Sorted::Todo(changes.map_err(|error| format!("the arguments of `{name}`: {error}"))?)
+            InternalTool::UpdateTodo => Sorted::Todo(read(name, arguments["changes"].clone())?),
+            InternalTool::ListArtifacts => {
+                Sorted::Artifact(artifact::Request::List { prefix: said(&arguments, "prefix") })
+            }
+            InternalTool::PlanReading => {
+                let paths = arguments.get("paths").cloned().unwrap_or_else(|| json!([]));
+                Sorted::Artifact(artifact::Request::Plan { paths: read(name, paths)? })
+            }
+            InternalTool::ReadArtifact => {
+                let reading: artifact::Reading = read(name, arguments)?;
+                Sorted::Artifact(reading.request().map_err(|why| format!("the arguments of `{name}`: {why}"))?)
+            }
+            InternalTool::SearchArtifacts => {
+                let (text, prefix) = (said(&arguments, "text"), said(&arguments, "prefix"));
+                Sorted::Artifact(artifact::Request::Search { text, prefix })
+            }
+            InternalTool::WriteArtifact => {
+                let media_type = arguments["media_type"].as_str().map(str::to_owned);
+                let (path, content) = (read(name, arguments["path"].clone())?, said(&arguments, "content"));
+                Sorted::Artifact(artifact::Request::Write { path, content, media_type })
             }
             // What it did once it does not do again: handlers know their calls.
             _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
@@ -119,6 +140,15 @@ impl Toolbox {
         tool.is_some_and(|tool| tool.after_execution == AfterExecution::Terminate)
             || result.status == "success" && self.must_end_with.iter().any(|name| name == tool_name)
     }
+}
+
+fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| format!("the arguments of `{name}`: {error}"))
+}
+
+/// A text among the arguments; none: empty.
+fn said(arguments: &Value, key: &str) -> String {
+    arguments[key].as_str().unwrap_or_default().to_owned()
 }
 
 /// What was submitted: the fields that were asked for, else the result.
@@ -154,8 +184,16 @@ pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
     }
 }
 
-/// Whether the schemas of a tool can be used at all.
-pub fn check_schemas(tool: &Tool) -> Result<(), String> {
+/// Whether the schemas of a manifest can be used at all.
+pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
+    match manifest {
+        Manifest::Tool(tool) => check_schemas(tool),
+        Manifest::HandoffType(handoff_type) => handoff::check_type(handoff_type),
+        Manifest::Profile(_) | Manifest::Plan(_) | Manifest::Settings(_) => Ok(()),
+    }
+}
+
+fn check_schemas(tool: &Tool) -> Result<(), String> {
     for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
         let Some(schema) = schema else { continue };
         jsonschema::validator_for(&Value::Object(schema.clone()))

@@ -93,6 +93,78 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
                 &["changes"],
             ),
         ),
+        InternalTool::SendHandoff => (
+            "Hands a package to another agent: what it needs to know, and the paths of artifacts, never their content. What is wrong with it is told all at once. Store everything before you send.",
+            object(
+                json!({
+                    "target_strategy": strategy(), "target_ref": target_ref(),
+                    "package": {
+                        "type": "object",
+                        "description": "With `version` \"2.0\", `handoff_type`, `timestamp`, and what its type wants.",
+                        "required": ["version", "handoff_type", "timestamp"],
+                    },
+                    "instruction": text("What it is to do with the package."),
+                    "wait": { "type": "boolean", "description": "Whether to wait for the result." },
+                    "deadline_seconds": deadline(),
+                }),
+                &["target_ref", "package"],
+            ),
+        ),
+        InternalTool::AskPerson => (
+            "Asks a person, and waits. Some take days: ask only what you cannot find out or decide.",
+            object(
+                json!({
+                    "question": text("All that is needed to answer it."),
+                    "kind": { "enum": ["question", "approval"], "description": "`approval`: yes or no." },
+                    "about": { "description": "What it is about." },
+                    "deadline_seconds": { "type": "integer", "minimum": 1, "description": "How long to wait." },
+                    "default": { "description": "What holds if nobody answers: an answer, or true or false." },
+                }),
+                &["question"],
+            ),
+        ),
+        InternalTool::ListArtifacts => (
+            "Lists the artifacts that you may read: what you were handed, and what you wrote.",
+            object(json!({ "prefix": text("Only those whose path begins so.") }), &[]),
+        ),
+        InternalTool::PlanReading => (
+            "What it would cost to read artifacts whole, the most urgent first.",
+            object(
+                json!({ "paths": { "type": "array", "items": { "type": "string" }, "description": "None: all." } }),
+                &[],
+            ),
+        ),
+        InternalTool::ReadArtifact => (
+            "Reads an artifact, or a part of it.",
+            object(
+                json!({
+                    "path": text("Of the artifact."),
+                    "part": {
+                        "enum": ["whole", "head", "tail", "lines", "json_path", "key_turns"],
+                        "description": "`key_turns`: of a conversation, how it began and ended, errors, tool calls, and what is around a text.",
+                    },
+                    "max_tokens": { "type": "integer", "minimum": 1 },
+                    "from_line": { "type": "integer", "minimum": 1 }, "to_line": { "type": "integer", "minimum": 1 },
+                    "json_path": text("Such as `$.layer1_problems[*].title`."),
+                    "around": text("Of `key_turns`: a text that turns say."),
+                }),
+                &["path", "part"],
+            ),
+        ),
+        InternalTool::SearchArtifacts => (
+            "Finds a text in the artifacts that you may read, whatever its case: where, and what is around it.",
+            object(
+                json!({ "text": text("What to look for."), "prefix": text("Only in those whose path begins so.") }),
+                &["text"],
+            ),
+        ),
+        InternalTool::WriteArtifact => (
+            "Stores a text as an artifact, as a new version where there is one. Others read it once you hand it to them.",
+            object(
+                json!({ "path": text("Where."), "content": text("All of it."), "media_type": text("Such as `application/json`.") }),
+                &["path", "content"],
+            ),
+        ),
     };
     wire::Tool { tool_name: tool.as_str().to_owned(), description: description.to_owned(), parameters }
 }

@@ -4,6 +4,7 @@
 
 mod collecting;
 mod compacting;
+mod reading;
 mod replaying;
 mod running;
 mod shop;

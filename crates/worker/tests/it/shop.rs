@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
+use waybill_artifact::Artifacts;
 use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
 use waybill_core::{
@@ -40,6 +41,7 @@ pub(crate) struct Shop {
     providers: Vec<Value>,
     secrets: Vec<(String, String)>,
     lease: Duration,
+    pub(crate) artifacts: Option<Artifacts>,
     sweeper: JoinHandle<()>,
 }
 
@@ -82,7 +84,11 @@ impl Shop {
                 tokio::time::sleep(LEASE / 4).await;
             }
         });
-        Shop { t, server, providers, secrets: Vec::new(), lease: LEASE, sweeper }
+        Shop { t, server, providers, secrets: Vec::new(), lease: LEASE, artifacts: None, sweeper }
+    }
+
+    pub(crate) fn artifacts(&self) -> &Artifacts {
+        self.artifacts.as_ref().unwrap()
     }
 
     /// Says more of every provider.
@@ -102,6 +108,7 @@ impl Shop {
         let providers = self.providers.iter().map(read).collect();
         let models = Models::new(providers, Secrets::new(None, self.secrets.clone()));
         let worker = Worker::new(self.t.kernel.clone(), models, Collector::new(Framework::builtin()));
+        let worker = worker.with_artifacts(self.artifacts.clone());
         let config = Config { lease: self.lease, ..Config::new(target()) };
         let (end, ended) = oneshot::channel::<()>();
         let task = tokio::spawn(async move { worker.serve(&config, async { drop(ended.await) }).await });

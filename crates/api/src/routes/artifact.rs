@@ -1,0 +1,225 @@
+//! Artifacts: bulk content by path, streamed in and out (HO-1). A path may hold slashes, so it stands in the query.
+
+use std::{ops::Range, sync::Arc};
+
+use axum::{
+    body::Body as Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Json, Response},
+};
+use futures::TryStreamExt;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+use waybill_artifact::{Artifacts, Put};
+use waybill_core::{artifact::ArtifactPath, key::Scope};
+use waybill_kernel::{
+    artifact::{self, Artifact, Remove, Which},
+    audit,
+};
+
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Page, Query, and_one, most},
+};
+
+impl Api {
+    pub(crate) fn artifacts(&self) -> Result<&Artifacts, Problem> {
+        let said = "this server has no object store: whoever runs it starts it with --artifacts";
+        self.config.artifacts.as_ref().ok_or_else(|| Problem::busy("unavailable", said, 60))
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PutParams {
+    /// Where it is to stand: `reports/2026/summary.json`.
+    path: ArtifactPath,
+    /// What it is; none: as its name says.
+    #[param(min_length = 3, max_length = 127, pattern = "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")]
+    media_type: Option<String>,
+}
+
+/// Store content at a path, as a new version. It stands there all at once or not at all; the same as before is the same version.
+#[utoipa::path(
+    put, path = "/artifacts", tag = "artifacts", params(PutParams),
+    request_body(content = Option<Vec<u8>>, content_type = "application/octet-stream", description = "All of it; nothing is an empty one."),
+    responses((status = 200, body = Artifact)),
+)]
+pub(crate) async fn put_artifact(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(PutParams { path, media_type }): Query<PutParams>,
+    body: Bytes,
+) -> Result<Json<Artifact>, Problem> {
+    caller.may(&[Scope::Operator, Scope::Worker, Scope::Tool])?;
+    let put = Put { path: &path, media_type: media_type.as_deref(), author_id: Some(&caller.actor) };
+    let content = body.into_data_stream().map_err(std::io::Error::other);
+    Ok(Json(api.artifacts()?.put(caller.project_id, put, content).await?))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// Only what begins so: a folder ends with `/`.
+    #[serde(default)]
+    prefix: String,
+    /// Go on after this: the `next` of the page before.
+    #[serde(default)]
+    after: String,
+    /// How many at most, up to 1,000.
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// What stands below a prefix, by path, each in its newest version.
+#[utoipa::path(
+    get, path = "/artifacts", tag = "artifacts", params(ListParams),
+    responses((status = 200, body = Page<Artifact>)),
+)]
+pub(crate) async fn list_artifacts(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<Page<Artifact>>, Problem> {
+    caller.may_read()?;
+    let n = most(params.most)?;
+    let listed = artifact::list(&mut caller.begin(&api).await?, &params.prefix, &params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |artifact| artifact.path.clone())))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct OfPath {
+    path: ArtifactPath,
+}
+
+/// The versions of a path, the newest first.
+#[utoipa::path(
+    get, path = "/artifacts/versions", tag = "artifacts", params(OfPath),
+    responses((status = 200, body = Vec<Artifact>)),
+)]
+pub(crate) async fn list_versions(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(OfPath { path }): Query<OfPath>,
+) -> Result<Json<Vec<Artifact>>, Problem> {
+    caller.may_read()?;
+    let versions = artifact::versions(&mut caller.begin(&api).await?, &path, 1_000).await?;
+    if versions.is_empty() {
+        return Err(waybill_artifact::Error::NotFound(path).into());
+    }
+    Ok(Json(versions))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ContentParams {
+    path: ArtifactPath,
+    /// None: the newest.
+    version: Option<i32>,
+}
+
+/// The content, verified as it is read. `Range: bytes=0-99` gives a part. What it is says the list, not the header: nothing is shown by a browser.
+#[utoipa::path(
+    get, path = "/artifacts/content", tag = "artifacts", params(ContentParams),
+    responses(
+        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+    ),
+)]
+pub(crate) async fn read_artifact(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(ContentParams { path, version }): Query<ContentParams>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    caller.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Tool])?;
+    let artifacts = api.artifacts()?;
+    let which = version.map_or(Which::Newest, Which::Version);
+    let found = artifact::find(&mut caller.begin(&api).await?, &path, which).await?;
+    let found = found.ok_or(waybill_artifact::Error::NotFound(path))?;
+    let size = found.stored.size;
+    let asked = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
+    let part = asked.map(|asked| range(asked, size)).transpose()?;
+    let content = artifacts.read(caller.asked, &found, part.clone().unwrap_or(0..size));
+    let content = content.inspect_err(|error| tracing::error!(%error, "an artifact cannot be read"));
+    let length = part.as_ref().map_or(size, |part| part.end - part.start);
+    let mut response = (
+        [
+            (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+            (header::ACCEPT_RANGES, "bytes".to_owned()),
+            (header::ETAG, format!("\"{}\"", found.artifact.hash)),
+            (header::CONTENT_LENGTH, length.to_string()),
+        ],
+        Bytes::from_stream(content),
+    )
+        .into_response();
+    if let Some(part) = part {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let said = format!("bytes {}-{}/{size}", part.start, part.end - 1);
+        response.headers_mut().insert(header::CONTENT_RANGE, said.parse().map_err(Problem::internal)?);
+    }
+    Ok(response)
+}
+
+/// One part: `bytes=0-99`, `bytes=100-`, `bytes=-100`.
+fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
+    let part = asked.strip_prefix("bytes=").and_then(|part| part.split_once('-'));
+    let number = |text: &str| text.parse::<u64>().ok();
+    let part = match part {
+        Some(("", last)) => number(last).map(|last| size.saturating_sub(last)..size),
+        Some((first, "")) => number(first).map(|first| first..size),
+        Some((first, last)) => {
+            number(first).zip(number(last)).map(|(first, last)| first..last.saturating_add(1).min(size))
+        }
+        None => None,
+    };
+    part.filter(|part| part.start < part.end).ok_or_else(|| {
+        let said = format!("there is no such part of its {size} bytes: ask for one, such as `bytes=0-99`");
+        Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", said)
+    })
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RemoveParams {
+    path: ArtifactPath,
+    /// All versions but the newest.
+    #[serde(default)]
+    older: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Removed {
+    /// So many versions.
+    n_removed: u64,
+}
+
+/// Take a path out of the index. Whoever was handed a version of it still has it; the rest is deleted in time.
+#[utoipa::path(
+    delete, path = "/artifacts", tag = "artifacts", params(RemoveParams),
+    responses((status = 200, body = Removed)),
+)]
+pub(crate) async fn remove_artifact(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(RemoveParams { path, older }): Query<RemoveParams>,
+) -> Result<Json<Removed>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let mut work = caller.begin(&api).await?;
+    let which = if older { Remove::Older } else { Remove::All };
+    let n_removed = artifact::remove(&mut work, &path, which).await?;
+    if n_removed == 0 && !older {
+        return Err(waybill_artifact::Error::NotFound(path).into());
+    }
+    artifact::collect(&mut work, 1_000).await?;
+    audit::record(&mut work, &caller.actor, "artifact.remove", path.as_str(), &json!({ "n_removed": n_removed }))
+        .await?;
+    work.commit().await?;
+    Ok(Json(Removed { n_removed }))
+}

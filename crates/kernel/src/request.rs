@@ -1,0 +1,174 @@
+//! What people are asked: a call waits for them instead of for its handler, and goes back to it with what was decided (HO-7).
+//!
+//! ```text
+//!   claimed by its handler ──ask──▶ asking ──decide, or at its deadline what was said beforehand──▶ ready for its handler again
+//! ```
+//! Nothing of a person is kept but cards: what was asked, and what was decided, by whom and why.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::{FromRow, types::Json};
+use waybill_core::{
+    bus::Door,
+    card::{CardType, Content, Draft, NewCard, Role},
+    id::{AgentId, CardId, Target, ToolCallId, TurnId},
+    request::{Decided, Decision, Kind, Request},
+};
+
+use crate::{
+    audit,
+    call::ClaimedCall,
+    card::bind_cards,
+    turn::{Error, interval},
+    work::{UnitOfWork, Work},
+};
+
+/// How long a handler may take once it is decided.
+const HANDLING: Duration = Duration::from_secs(3600);
+
+/// Asks people about a call that is ours. It is not ours any more then.
+pub async fn ask(work: &mut impl Work, call: &ClaimedCall, request: &Request) -> Result<CardId, Error> {
+    let card = card(CardType::request(), call.tool_call_id, request)?;
+    let card_id = card.card_id();
+    let cards = [card];
+    let query = sqlx::query_scalar::<_, bool>(
+        "select state.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+    )
+    .bind(work.project_id())
+    .bind(call.tool_call_id)
+    .bind(call.claim_token)
+    .bind(interval(Duration::from_secs(request.deadline_seconds)));
+    bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    Ok(card_id)
+}
+
+/// What became of a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = RequestDecided)]
+pub struct Outcome {
+    /// `decided`, or `gone`: nobody waits for it any more, or somebody else decided.
+    pub outcome: String,
+    pub decision_card_id: CardId,
+    pub agent_turn_id: Option<TurnId>,
+}
+
+/// Decides, once: of two at a time the first.
+pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Error> {
+    let card = card(CardType::decision(), tool_call_id, decided)?;
+    let decision_card_id = card.card_id();
+    let cards = [card];
+    let query = sqlx::query_as::<_, (String, Option<TurnId>, Option<Target>)>(
+        "select outcome, agent_turn_id, target
+           from state.decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+    )
+    .bind(work.project_id())
+    .bind(tool_call_id)
+    .bind(decided.decision.as_str())
+    .bind(interval(HANDLING));
+    let (outcome, agent_turn_id, target) = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    target.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
+    Ok(Outcome { outcome, decision_card_id, agent_turn_id })
+}
+
+/// A person decides: what there is to decide is looked up first, and that it was decided goes on record.
+pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Refused> {
+    let request = find(work, tool_call_id).await?.ok_or(Refused::Gone(tool_call_id))?;
+    if !decided.decision.fits(request.kind) {
+        return Err(work.refuse(Refused::Unfit(request.kind)));
+    }
+    if decided.decision == Decision::Answered && decided.answer.is_null() {
+        return Err(work.refuse(Refused::NoAnswer));
+    }
+    let outcome = decide(work, tool_call_id, decided).await?;
+    if outcome.outcome == "gone" {
+        return Err(work.refuse(Refused::Gone(tool_call_id)));
+    }
+    let detail = serde_json::json!({ "decision": decided.decision, "note": decided.note });
+    let recorded = audit::record(work, &decided.by, "request.decide", &tool_call_id.to_string(), &detail).await;
+    recorded.map_err(Error::from)?;
+    Ok(outcome)
+}
+
+/// Why a person's decision does not hold.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("nobody waits for a decision about call {0}: it was decided, or the turn is over")]
+    Gone(ToolCallId),
+    #[error("{}", match .0 { Kind::Approval => "this is an approval: approve or reject it", Kind::Question => "this is a question: answer it" })]
+    Unfit(Kind),
+    #[error("an answer says something")]
+    NoAnswer,
+    #[error(transparent)]
+    Turn(#[from] Error),
+}
+
+fn card<T: Serialize>(card_type: CardType, tool_call_id: ToolCallId, says: &T) -> Result<NewCard, Error> {
+    let content = serde_json::to_value(says).map_err(|_| Error::Invalid("it cannot be written as JSON"))?;
+    let draft = Draft::new(card_type, Role::User, Content::Json(content));
+    Ok(Draft { tool_call_id: Some(tool_call_id), ..draft }.seal()?)
+}
+
+/// What somebody is asked, and who waits for it.
+#[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = OpenRequest)]
+pub struct Open {
+    pub tool_call_id: ToolCallId,
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    /// The name of the profile of whoever asks.
+    pub profile_name: Option<String>,
+    pub request_card_id: CardId,
+    #[sqlx(json)]
+    #[schema(inline)]
+    pub request: Request,
+    pub deadline_at: DateTime<Utc>,
+    /// By which a list goes on.
+    pub call_seq: i64,
+}
+
+/// What is open, in the order in which it was asked.
+pub async fn list(work: &mut UnitOfWork, after: i64, most: i64) -> Result<Vec<Open>, Error> {
+    let project_id = work.project_id();
+    let open = sqlx::query_as(
+        "select c.tool_call_id, c.agent_turn_id, c.agent_id, a.profile_name, c.request_card_id, r.content as request, c.deadline_at, c.call_seq
+           from (select * from state.waiting_calls c
+                  where c.project_id = $1 and c.status = 'asking' and c.call_seq > $2
+                  order by c.call_seq
+                  limit $3) c
+          cross join lateral cardbox.reading($1, c.request_card_id, statement_timestamp()) r
+           left join resource.project_agents a on a.project_id = $1 and a.agent_id = c.agent_id
+          where r.content is not null
+          order by c.call_seq",
+    )
+    .bind(project_id)
+    .bind(after)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(open)
+}
+
+/// What is asked about a call. None: nothing is, any more.
+pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<Request>, Error> {
+    let project_id = work.project_id();
+    let request: Option<Json<Request>> = sqlx::query_scalar(
+        "select r.content
+           from state.waiting_calls c
+          cross join lateral cardbox.reading($1, c.request_card_id, statement_timestamp()) r
+          where c.project_id = $1 and c.tool_call_id = $2 and c.status = 'asking' and r.content is not null",
+    )
+    .bind(project_id)
+    .bind(tool_call_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(request.map(|Json(request)| request))
+}
+
+/// Nobody decided in time: what was said beforehand holds. False: nobody was asked, or somebody decided.
+pub(crate) async fn expire(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
+    let Some(request) = find(work, tool_call_id).await? else { return Ok(false) };
+    let decided = Decided { answer: request.default, ..Decided::new(Decision::Expired, "deadline") };
+    Ok(decide(work, tool_call_id, &decided).await?.outcome == "decided")
+}

@@ -1,0 +1,80 @@
+//! `ask_person` (HO-7): a question or an approval. The call waits for whoever decides; then it is answered.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use waybill_core::{
+    request::{DEADLINE_SECONDS, Decided, Decision, Kind, LONGEST_SECONDS, Request},
+    resource::InternalTool,
+};
+use waybill_kernel::{request, work::Kernel};
+
+use super::{Answer, Command, Error, Handler, answer, begin};
+
+#[derive(Debug)]
+pub(super) struct AskPerson;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    question: String,
+    kind: Option<Kind>,
+    #[serde(default)]
+    about: Value,
+    deadline_seconds: Option<u64>,
+    #[serde(default)]
+    default: Value,
+}
+
+impl Arguments {
+    fn request(self) -> Result<Request, Error> {
+        let kind = self.kind.unwrap_or(Kind::Question);
+        let deadline_seconds = self.deadline_seconds.unwrap_or(DEADLINE_SECONDS);
+        if !(1..=LONGEST_SECONDS).contains(&deadline_seconds) {
+            return Err(Error::bad_request(format!("`deadline_seconds` is 1 to {LONGEST_SECONDS}")));
+        }
+        if kind == Kind::Approval && !(self.default.is_null() || self.default.is_boolean()) {
+            return Err(Error::bad_request("the `default` of an approval is true or false"));
+        }
+        let Arguments { question, about, default, .. } = self;
+        Ok(Request { kind, question, about, deadline_seconds, default })
+    }
+}
+
+impl Handler for AskPerson {
+    fn tool(&self) -> InternalTool {
+        InternalTool::AskPerson
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let request = command.read::<Arguments>()?.request()?;
+            let mut work = begin(kernel, &command.call).await?;
+            match &command.asked.decided {
+                None => {
+                    let card_id = request::ask(&mut work, &command.call, &request).await?;
+                    work.commit().await?;
+                    Ok(Answer::Asking(card_id))
+                }
+                Some(decided) => {
+                    let nobody = decided.decision == Decision::Expired && decided.answer.is_null();
+                    let status = if nobody { "timeout" } else { "success" };
+                    answer(work, &command.call, status, told(request.kind, decided)).await
+                }
+            }
+        })
+    }
+}
+
+/// As whoever asked is told it.
+fn told(kind: Kind, decided: &Decided) -> Value {
+    let mut told = json!({ "decision": decided.decision.as_str(), "by": decided.by });
+    match kind {
+        Kind::Approval => told["approved"] = decided.allows().into(),
+        Kind::Question => told["answer"] = decided.answer.clone(),
+    }
+    if let Some(note) = &decided.note {
+        told["note"] = note.as_str().into();
+    }
+    told
+}

@@ -1,0 +1,105 @@
+//! `send_handoff` (HO-5, HO-7, HO-9): a delegation whose context is a package that was checked. The card, the pins and the turn are one transaction.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use waybill_artifact::Artifacts;
+use waybill_context::handoff::needs_approval;
+use waybill_core::{
+    request::{Kind, Request},
+    resource::InternalTool,
+};
+use waybill_kernel::{
+    batch::{self, JoinsAs},
+    request,
+    work::Kernel,
+};
+
+use super::{
+    Answer, Command, Error, Handler, begin, delegate,
+    spawn::{self, Fan, Strategy, Task},
+};
+use crate::handoff::{self, Sender};
+
+#[derive(Debug)]
+pub(super) struct SendHandoff {
+    pub(super) artifacts: Option<Artifacts>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    #[serde(default)]
+    target_strategy: Strategy,
+    target_ref: String,
+    package: Map<String, Value>,
+    instruction: Option<String>,
+    #[serde(default)]
+    wait: bool,
+    deadline_seconds: Option<f64>,
+}
+
+impl Handler for SendHandoff {
+    fn tool(&self) -> InternalTool {
+        InternalTool::SendHandoff
+    }
+
+    fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let asked: Arguments = command.read()?;
+            let artifacts = self.artifacts.as_ref().ok_or_else(super::no_store)?;
+            let mut work = begin(kernel, &command.call).await?;
+            let is_open = !batch::of_call(&mut work, command.call.tool_call_id).await?.is_empty();
+            drop(work);
+            let sender = Sender { agent_turn_id: command.call.agent_turn_id, profile: &command.profile };
+            let project_id = command.call.project_id;
+            let mut verdict = handoff::check(kernel, artifacts, project_id, &asked.package, Some(sender)).await?;
+            if is_open {
+                // It was sent; what is left of that is done, whatever has changed since.
+                verdict.problems.clear();
+            }
+            let content = verdict.content(&asked.package)?;
+            let rule = verdict.handoff_type.as_ref().and_then(|found| needs_approval(found, &asked.package));
+            match (rule.filter(|_| !is_open), &command.asked.decided) {
+                (None, _) => {}
+                (Some(rule), None) => {
+                    let request = Request {
+                        kind: Kind::Approval,
+                        question: rule.question.clone(),
+                        about: Value::Object(asked.package),
+                        deadline_seconds: rule.deadline_seconds,
+                        default: rule.default.into(),
+                    };
+                    let mut work = begin(kernel, &command.call).await?;
+                    let card_id = request::ask(&mut work, &command.call, &request).await?;
+                    work.commit().await?;
+                    return Ok(Answer::Asking(card_id));
+                }
+                (Some(_), Some(decided)) if decided.allows() => {}
+                (Some(_), Some(decided)) => {
+                    let note = decided.note.as_deref().unwrap_or("no reason was given");
+                    let message = format!("{} by {}: {note}", decided.decision.as_str(), decided.by);
+                    return Err(Error::refused("not_approved", message));
+                }
+            }
+            let Arguments { target_strategy, target_ref, instruction: said, .. } = asked;
+            let said = said.unwrap_or_else(|| handoff::instruction(&content));
+            let mut task = Task::instructed(target_strategy, target_ref, said, Value::Null);
+            task.arguments.insert("package".to_owned(), json!(content));
+            let handover = handoff::handover();
+            if asked.wait {
+                let fan = Fan {
+                    stage: 0,
+                    joins_as: JoinsAs::One,
+                    fail_fast: false,
+                    deadline: spawn::deadline(asked.deadline_seconds)?,
+                    handover: &handover,
+                    tasks: &[task],
+                };
+                return spawn::fan_out(kernel, command, fan).await;
+            }
+            let also = [("n_tokens", json!(verdict.n_tokens)), ("warnings", json!(verdict.warnings))];
+            delegate::send(kernel, command, task, &handover, also).await
+        })
+    }
+}

@@ -1,0 +1,287 @@
+//! `waybill artifact …`
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Subcommand;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use waybill_artifact::{Artifacts, Put};
+use waybill_core::{artifact::ArtifactPath, id::ProjectId};
+use waybill_kernel::{
+    artifact::{self, Artifact, Remove, Which},
+    audit,
+};
+
+use crate::{
+    connect::{self, Place, Storage},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Store a file, or all files of a folder. The same content again is no new version.
+    Put {
+        /// `-`: what comes in.
+        file: PathBuf,
+        /// Where it is to stand. Without, the name of the file or folder.
+        path: Option<ArtifactPath>,
+        /// What it is; without, as its name says.
+        #[arg(long, value_name = "TYPE")]
+        media_type: Option<String>,
+        #[command(flatten)]
+        storage: Storage,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Write the content of an artifact to a file, verified. Of a folder, everything below it.
+    Get {
+        path: ArtifactPath,
+        /// File, or folder for a folder; `-`: to the output.
+        #[arg(default_value = "-")]
+        to: PathBuf,
+        /// Not the newest version but this one.
+        #[arg(long)]
+        version: Option<i32>,
+        #[command(flatten)]
+        storage: Storage,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List what stands below a prefix, each in its newest version.
+    List {
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Begin after this path.
+        #[arg(long, default_value = "")]
+        after: String,
+        #[arg(long, default_value_t = 1000)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the versions of a path.
+    Versions {
+        path: ArtifactPath,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take a path out of the index. Whoever was handed a version of it still has it.
+    Remove {
+        path: ArtifactPath,
+        /// All versions but the newest.
+        #[arg(long)]
+        older: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Let go of what was removed and no card speaks of any more. The orchestrator deletes the objects within minutes of the grace.
+    Collect {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// What the project has stored, and may.
+    Usage {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Put { file, path, media_type, storage, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let artifacts = storage.need(&kernel)?;
+            let mut stored = Vec::new();
+            for (file, path) in sources(&file, path)? {
+                stored.push(put(&artifacts, project_id, &file, &path, media_type.as_deref()).await?);
+            }
+            show(&stored, as_json)?;
+        }
+        Command::Get { path, to, version, storage, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let artifacts = storage.need(&kernel)?;
+            let mut work = kernel.begin(project_id).await?;
+            let which = version.map_or(Which::Newest, Which::Version);
+            if artifact::find(&mut work, &path, which).await?.is_some() {
+                get(&artifacts, project_id, &path, which, &to).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let below = artifact::list(&mut work, &format!("{path}/"), "", i64::MAX).await?;
+            drop(work);
+            if below.is_empty() {
+                bail!("there is no artifact {path}, nor any below it");
+            }
+            ensure!(to != Path::new("-"), "{path} is a folder of {} artifacts: say where they are to go", below.len());
+            for one in &below {
+                let name = one.path.as_str().strip_prefix(path.as_str()).unwrap_or_default().trim_start_matches('/');
+                get(&artifacts, project_id, &one.path, Which::Newest, &to.join(name)).await?;
+            }
+            show(&below, as_json)?;
+        }
+        Command::List { prefix, after, most, place } => {
+            show(&artifact::list(&mut place.begin().await?, &prefix, &after, most).await?, as_json)?;
+        }
+        Command::Versions { path, place } => {
+            let versions = artifact::versions(&mut place.begin().await?, &path, 1_000).await?;
+            ensure!(!versions.is_empty(), "there is no artifact {path}");
+            show(&versions, as_json)?;
+        }
+        Command::Remove { path, older, place } => {
+            let mut work = place.begin().await?;
+            let which = if older { Remove::Older } else { Remove::All };
+            let n_removed = artifact::remove(&mut work, &path, which).await?;
+            ensure!(n_removed > 0 || older, "there is no artifact {path}");
+            let n_collected = artifact::collect(&mut work, 1_000).await?;
+            let detail = serde_json::json!({ "n_removed": n_removed });
+            audit::record(&mut work, &connect::actor(), "artifact.remove", path.as_str(), &detail).await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&serde_json::json!({ "n_removed": n_removed, "n_collected": n_collected }))?;
+            } else {
+                println!("{n_removed} versions removed; {n_collected} that no card speaks of are let go");
+            }
+        }
+        Command::Collect { place } => {
+            let mut work = place.begin().await?;
+            let n_collected = artifact::collect(&mut work, i32::MAX).await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&serde_json::json!({ "n_collected": n_collected }))?;
+            } else {
+                println!("{n_collected} versions are let go");
+            }
+        }
+        Command::Usage { place } => {
+            let usage = artifact::usage(&mut place.begin().await?).await?;
+            if as_json {
+                output::json(&usage)?;
+            } else {
+                println!("{} of {} bytes", usage.bytes, usage.quota);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(artifacts: &[Artifact], as_json: bool) -> Result<()> {
+    if as_json {
+        return output::json(artifacts);
+    }
+    let tokens = |one: &Artifact| {
+        let about = if one.is_estimate { "~" } else { "" };
+        one.n_tokens.map_or_else(String::new, |n| format!("{about}{n}"))
+    };
+    output::table(
+        ["path", "version", "type", "bytes", "tokens", "hash"],
+        artifacts.iter().map(|one| {
+            let hash = one.hash.to_string()[..12].to_owned();
+            let (version, size) = (one.version.to_string(), one.size.to_string());
+            [one.path.to_string(), version, one.media_type.clone(), size, tokens(one), hash]
+        }),
+    );
+    Ok(())
+}
+
+/// What is to be stored where: one file, or those of a folder. A link is not followed.
+fn sources(file: &Path, path: Option<ArtifactPath>) -> Result<Vec<(PathBuf, ArtifactPath)>> {
+    let name = || file.file_name().and_then(|name| name.to_str()).unwrap_or_default().parse::<ArtifactPath>();
+    if file == Path::new("-") {
+        return Ok(vec![(file.to_owned(), path.context("say where what comes in is to stand")?)]);
+    }
+    let root = path.map_or_else(name, Ok)?;
+    if !file.is_dir() {
+        return Ok(vec![(file.to_owned(), root)]);
+    }
+    let (mut found, mut left) = (Vec::new(), vec![(file.to_owned(), root)]);
+    while let Some((folder, below)) = left.pop() {
+        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().with_context(|| format!("{}: its name is no text", entry.path().display()))?;
+            let (kind, path) = (entry.file_type()?, below.join(name)?);
+            if kind.is_dir() {
+                left.push((entry.path(), path));
+            } else if kind.is_file() {
+                found.push((entry.path(), path));
+            } else {
+                eprintln!("{}: left out, it is neither a file nor a folder", entry.path().display());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+async fn put(
+    artifacts: &Artifacts,
+    project_id: ProjectId,
+    file: &Path,
+    path: &ArtifactPath,
+    media_type: Option<&str>,
+) -> Result<Artifact> {
+    let actor = connect::actor();
+    let put = Put { path, media_type, author_id: Some(&actor) };
+    if file == Path::new("-") {
+        return Ok(artifacts.put(project_id, put, content(tokio::io::stdin())).await?);
+    }
+    let opened = tokio::fs::File::open(file).await.with_context(|| file.display().to_string())?;
+    let bar = bar(opened.metadata().await?.len(), path);
+    let content = content(opened).inspect_ok(|bytes| bar.inc(bytes.len() as u64));
+    let stored = artifacts.put(project_id, put, content).await;
+    bar.finish_and_clear();
+    Ok(stored?)
+}
+
+/// Shown in a terminal, for what takes a while.
+fn bar(size: u64, path: &ArtifactPath) -> indicatif::ProgressBar {
+    if size < 64 << 20 {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style = indicatif::ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}");
+    let bar = indicatif::ProgressBar::new(size).with_message(path.to_string());
+    bar.with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+}
+
+/// What can be read, in portions.
+pub(crate) fn content(
+    reader: impl AsyncRead + Send + Unpin + 'static,
+) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send {
+    stream::try_unfold(reader, |mut reader| async move {
+        let mut portion = bytes::BytesMut::with_capacity(1 << 18);
+        let n = reader.read_buf(&mut portion).await?;
+        Ok((n > 0).then(|| (portion.freeze(), reader)))
+    })
+    .boxed()
+}
+
+async fn get(artifacts: &Artifacts, project_id: ProjectId, path: &ArtifactPath, which: Which, to: &Path) -> Result<()> {
+    let found = artifacts.find(project_id, path, which).await?;
+    let mut content = artifacts.read(project_id, &found, 0..found.stored.size);
+    if to == Path::new("-") {
+        let mut out = tokio::io::stdout();
+        while let Some(bytes) = content.try_next().await? {
+            out.write_all(&bytes).await?;
+        }
+        return Ok(out.flush().await?);
+    }
+    if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        tokio::fs::create_dir_all(folder).await.with_context(|| folder.display().to_string())?;
+    }
+    // Under its name only once it is whole.
+    let begun =
+        to.with_file_name(format!(".{}.part", to.file_name().and_then(|name| name.to_str()).unwrap_or("artifact")));
+    let mut file = tokio::fs::File::create(&begun).await.with_context(|| begun.display().to_string())?;
+    let bar = bar(found.stored.size, path);
+    while let Some(bytes) = content.try_next().await? {
+        file.write_all(&bytes).await?;
+        bar.inc(bytes.len() as u64);
+    }
+    file.flush().await?;
+    bar.finish_and_clear();
+    tokio::fs::rename(&begun, to).await.with_context(|| to.display().to_string())
+}

@@ -1,0 +1,149 @@
+//! `waybill handoff …`
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+use waybill_context::handoff::{built_in, published};
+use waybill_core::id::{AgentId, Name};
+use waybill_kernel::{audit, resource};
+use waybill_orchestrator::{
+    handoff,
+    launch::{Launch, launch},
+};
+
+use crate::{
+    connect::{self, Bus, Place, Storage},
+    output,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the types of packages: those that are built in, and the project's own.
+    Types {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print the JSON Schema of a type of packages.
+    Schema {
+        name: Name,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say everything that is wrong with a package. Exits with 1 if anything is.
+    Check {
+        /// JSON; `-`: what comes in.
+        file: PathBuf,
+        #[command(flatten)]
+        storage: Storage,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Check a package, and hand it to an agent.
+    Send {
+        /// JSON; `-`: what comes in.
+        file: PathBuf,
+        /// The profile of whoever gets it.
+        #[arg(long)]
+        profile: Name,
+        /// What is to be done with it.
+        #[arg(long)]
+        instruction: Option<String>,
+        /// An agent that there is, with what it remembers; without it one is made for the task.
+        #[arg(long)]
+        agent: Option<AgentId>,
+        #[command(flatten)]
+        bus: Bus,
+        #[command(flatten)]
+        storage: Storage,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Types { place } => {
+            let mut work = place.begin().await?;
+            let own = resource::list(&mut work).await?.into_iter().filter(|listed| listed.kind == "handoff_type");
+            let own: Vec<Name> = own.map(|listed| listed.name).collect();
+            let ours = built_in().iter().map(|known| &known.name).filter(|name| !own.contains(name));
+            let mut types = Vec::new();
+            for (name, whose) in ours.map(|name| (name, "built in")).chain(own.iter().map(|name| (name, "project"))) {
+                if let Some(found) = handoff::find_type(&mut work, name).await? {
+                    types.push((found, whose));
+                }
+            }
+            if as_json {
+                let types = types.iter().map(|(found, whose)| json!({ "handoff_type": found, "from": whose }));
+                output::json(&types.collect::<Vec<_>>())?;
+            } else {
+                output::table(
+                    ["name", "from", "tokens", "description"],
+                    types.iter().map(|(found, whose)| {
+                        let (name, most) = (found.name.to_string(), found.max_tokens.to_string());
+                        [name, (*whose).to_owned(), most, found.description.clone()]
+                    }),
+                );
+            }
+        }
+        Command::Schema { name, place } => {
+            let found = handoff::find_type(&mut place.begin().await?, &name).await?;
+            let found = found.with_context(|| format!("there is no type `{name}`: see `waybill handoff types`"))?;
+            println!("{}", serde_json::to_string_pretty(&published(&found))?);
+        }
+        Command::Check { file, storage, place } => {
+            let package = read(&file)?;
+            let (kernel, project_id) = place.open().await?;
+            let verdict = handoff::check(&kernel, &storage.need(&kernel)?, project_id, &package, None).await?;
+            if as_json {
+                output::json(&verdict)?;
+            } else {
+                verdict.problems.iter().for_each(|problem| println!("{problem}"));
+                verdict.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+                let (n, n_tokens) = (verdict.artifacts.len(), verdict.n_tokens);
+                println!("{} problems; {n_tokens} tokens, {n} artifacts", verdict.problems.len());
+            }
+            return Ok(if verdict.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Send { file, profile, instruction, agent, bus, storage, place } => {
+            let package = read(&file)?;
+            let nats = bus.connect().await?;
+            let (kernel, project_id) = place.open().await?;
+            let kernel = connect::on_bus(kernel, nats.as_ref());
+            let verdict = handoff::check(&kernel, &storage.need(&kernel)?, project_id, &package, None).await?;
+            let content = verdict.content(&package)?;
+            let instruction = instruction.unwrap_or_else(|| handoff::instruction(&content));
+            let wanted = Launch { package: Some(content), agent_id: agent, ..Launch::new(profile, instruction) };
+            let mut work = kernel.begin(project_id).await?;
+            let launched = launch(&mut work, &wanted).await?;
+            let detail = json!({ "n_tokens": verdict.n_tokens, "warnings": verdict.warnings });
+            let subject = launched.agent_turn_id.to_string();
+            audit::record(&mut work, &connect::actor(), "handoff.send", &subject, &detail).await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&json!({ "launched": launched, "warnings": verdict.warnings }))?;
+            } else {
+                verdict.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+                println!("sent, {} tokens: turn {}", verdict.n_tokens, launched.agent_turn_id);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &std::path::Path) -> Result<Map<String, Value>> {
+    let bytes = match file.to_str() {
+        Some("-") => {
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)?;
+            bytes
+        }
+        _ => std::fs::read(file).with_context(|| file.display().to_string())?,
+    };
+    match waybill_core::json::parse(&bytes).with_context(|| file.display().to_string())? {
+        Value::Object(package) => Ok(package),
+        _ => bail!("{}: a package is a JSON object", file.display()),
+    }
+}

@@ -1,0 +1,91 @@
+//! `waybill inbox`, `approve`, `reject`, `answer`: what people are asked.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+use waybill_core::{
+    id::ToolCallId,
+    request::{Decided, Decision, Kind},
+};
+use waybill_kernel::request;
+
+use crate::{
+    connect::{self, Bus, Place},
+    output,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[arg(long, default_value_t = 100)]
+    most: i64,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) async fn list(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
+    let open = request::list(&mut arguments.place.begin().await?, 0, arguments.most).await?;
+    if as_json {
+        output::json(&open)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["call", "kind", "asked by", "until", "question"],
+        open.iter().map(|open| {
+            let kind = match open.request.kind {
+                Kind::Approval => "approval",
+                Kind::Question => "question",
+            };
+            let until = open.deadline_at.format("%Y-%m-%d %H:%M").to_string();
+            let by = open.profile_name.clone().unwrap_or_else(|| open.agent_id.to_string());
+            let question = output::short(&open.request.question, 100);
+            [open.tool_call_id.to_string(), kind.to_owned(), by, until, question]
+        }),
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One decision.
+#[derive(Debug, Args)]
+pub(crate) struct Deciding {
+    /// As `waybill inbox` lists it.
+    call: ToolCallId,
+    /// What else there is to say; whoever asked reads it.
+    #[arg(long)]
+    note: Option<String>,
+    #[command(flatten)]
+    bus: Bus,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Answering {
+    #[command(flatten)]
+    deciding: Deciding,
+    /// Text; or JSON, where it is any.
+    answer: String,
+}
+
+pub(crate) async fn answer(arguments: Answering, as_json: bool) -> Result<ExitCode> {
+    let text = arguments.answer;
+    let answer = waybill_core::json::parse(text.as_bytes()).unwrap_or(Value::String(text));
+    decide(arguments.deciding, Decision::Answered, answer, as_json).await
+}
+
+pub(crate) async fn decide(deciding: Deciding, decision: Decision, answer: Value, as_json: bool) -> Result<ExitCode> {
+    let nats = deciding.bus.connect().await?;
+    let (kernel, project_id) = deciding.place.open().await?;
+    let kernel = connect::on_bus(kernel, nats.as_ref());
+    let decided = Decided { answer, note: deciding.note, ..Decided::new(decision, connect::actor()) };
+    let mut work = kernel.begin(project_id).await?;
+    let outcome = request::decide_as(&mut work, deciding.call, &decided).await?;
+    work.commit().await?;
+    if as_json {
+        output::json(&outcome)?;
+    } else {
+        println!("{}", decision.as_str());
+    }
+    Ok(ExitCode::SUCCESS)
+}
