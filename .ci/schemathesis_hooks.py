@@ -47,10 +47,10 @@ def ask(path, body=None):
 def seed(folder):
     llm = {"provider": "demo", "model": "demo"}
     profile = {"name": "live", "worker_target": "live", "system_prompt_template": "Live.", "llm_config": llm,
-               "allowed_internal_tools": ["ask_person"]}
+               "allowed_tools": ["live"], "allowed_internal_tools": ["ask_person"]}
     tool = {"name": "live", "description": "Lives.", "target": "live-tools"}
     plan = {"name": "live", "document": ["one", "two"]}
-    ask("resources", {"manifests": [{"profile": profile}, {"tool": tool}, {"plan": plan}, {"settings": {"labels": {"of": "ci"}}}]})
+    ask("resources", {"manifests": [{"tool": tool}, {"profile": profile}, {"plan": plan}, {"settings": {"labels": {"of": "ci"}}}]})
     stays = ask("agents", {"profile_name": "archivist"})["agent_id"]
     root = ask("turns", {"profile_name": "editor", "instruction": "How is bread made?"})["agent_turn_id"]
     until = time.monotonic() + 60
@@ -61,6 +61,8 @@ def seed(folder):
 
     for path in ("reports/summary.json", "reports/log.txt"):
         put = urllib.request.Request(f"{URL}/artifacts?path={path}", b'{"a": 1}', HEADERS | {"Content-Type": "application/octet-stream"}, method="PUT")
+        urllib.request.urlopen(put, timeout=30).close()
+        put = urllib.request.Request(f"{URL}/knowledge?path={path}", b"Bread is baked.", HEADERS | {"Content-Type": "text/plain"}, method="PUT")
         urllib.request.urlopen(put, timeout=30).close()
     asked = {call_from(live_turn(), "ask_person", "pmo", {"question": "?", "kind": kind}) for kind in ("approval", "question") * 3}
     while len(ask("requests")["items"]) < len(asked):
@@ -126,8 +128,9 @@ def call_from(turn, tool_name, target, arguments):
 
 def live_call():
     """A call that is ours to answer."""
+    worker = new_id()
     call_from(live_turn(), "live", "live-tools", {})
-    return ask("calls/claim", {"worker": new_id(), "target": "live-tools", "wait_seconds": 10})["calls"][0]
+    return ask("calls/claim", {"worker": worker, "target": "live-tools", "wait_seconds": 10})["calls"][0] | {"worker": worker}
 
 
 def mend(body, ends):
@@ -205,7 +208,7 @@ def hook():
                 mend(body, path.endswith("/finish"))
         elif path == "/calls/{call}/report":
             call = live_call()
-            named["call"], body["claim_token"] = call["tool_call_id"], call["claim_token"]
+            named["call"], body["claim_token"], body["worker"] = call["tool_call_id"], call["claim_token"], call["worker"]
         if chance.random() < 0.25:
             roughen(body)
 

@@ -4,6 +4,8 @@ CREATE SCHEMA scheduler;
 CREATE SCHEMA state;
 CREATE DOMAIN cardbox.role AS text
 	CONSTRAINT role_check CHECK ((VALUE = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text])));
+CREATE DOMAIN resource.document_kind AS text
+	CONSTRAINT document_kind_check CHECK ((VALUE = ANY (ARRAY['knowledge'::text, 'experience'::text])));
 CREATE DOMAIN resource.scope AS text
 	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text])));
 CREATE DOMAIN state.batch_status AS text
@@ -154,6 +156,35 @@ CREATE FUNCTION cardbox.holdings(project uuid, card uuid) RETURNS TABLE(box_id u
          offset 0) r
    where e.project_id = project and e.card_id = card
 $$;
+CREATE FUNCTION cardbox.label() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_box record;
+begin
+  -- From the entries to the few that are labelled, never the other way round: that is what `offset 0` is for.
+  for v_box in
+    select a.project_id, a.box_id
+      from added a
+     cross join lateral (
+           select from cardbox.cards c
+            where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external
+           offset 0) c
+     where a.card_id is not null
+     union
+    select a.project_id, a.box_id
+      from added a
+     cross join lateral (
+           select from cardbox.boxes s
+            where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external
+           offset 0) s
+     where a.source_box_id is not null
+  loop
+    update cardbox.boxes b set has_external = true
+     where b.project_id = v_box.project_id and b.box_id = v_box.box_id and not b.has_external;
+  end loop;
+  return null;
+end $$;
 CREATE FUNCTION cardbox.pin() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -305,11 +336,11 @@ begin
   --! artifact.path
   return query select coalesce(v_last.version, 0) + 1, true;
 end $$;
-CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
+CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, is_external boolean, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
     AS $$
   select c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
-         c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at,
+         c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at, c.is_external,
          case when g.at is null then c.content end,
          case when g.at is null then c.tool_calls end,
          case when g.at is null then c.metadata end,
@@ -366,6 +397,137 @@ CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETUR
   union all
   select o.first, box, o.first, o.last from own o where o.first <= o.last
 $$;
+CREATE FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_gone integer;
+begin
+  with gone as (
+    delete from resource.chunks c where c.project_id = p_project and c.document_id = p_document returning c.words
+  ), counted as (
+    -- Without the project's mark.
+    select substr(w.word, 9) as word, count(*)::integer as n
+      from gone g cross join lateral unnest(tsvector_to_array(g.words)) as w (word)
+     group by 1
+     order by 1
+  ), less as (
+    update resource.words w
+       set n_chunks = w.n_chunks - c.n
+      from counted c
+     where w.project_id = p_project and w.word = c.word
+ returning w.word
+  )
+  select count(*) into v_gone from gone;
+  return v_gone;
+end $$;
+CREATE FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_mark text := right(p_project::text, 8);
+  v_put  integer;
+begin
+  with given as materialized (
+    select c.n, c.chunk, array(select jsonb_array_elements_text(c.chunk -> 'words')) as words
+      from jsonb_array_elements(p_chunks) with ordinality as c (chunk, n)
+  ), put as (
+    insert into resource.chunks (project_id, document_id, seq, from_line, to_line, heading, content, n_tokens, words)
+    select p_project, p_document, g.n, (g.chunk ->> 'from_line')::integer, (g.chunk ->> 'to_line')::integer, g.chunk ->> 'heading',
+           g.chunk ->> 'content', (g.chunk ->> 'n_tokens')::integer,
+           array_to_tsvector(array(select v_mark || w.word from unnest(g.words) as w (word)))
+      from given g
+ returning 1
+  ), counted as (
+    select w.word, count(*)::integer as n
+      from given g cross join lateral unnest(g.words) as w (word)
+     group by w.word
+     order by w.word
+  ), more as (
+    insert into resource.words as w (project_id, word, n_chunks)
+    select p_project, c.word, c.n from counted c
+        on conflict (project_id, word) do update set n_chunks = w.n_chunks + excluded.n_chunks
+  )
+  select count(*) into v_put from put;
+  return v_put;
+end $$;
+CREATE FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) RETURNS TABLE(document_id uuid, seq integer, score double precision)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+  v_schema text;
+begin
+  if current_setting('waybill.project', true) is distinct from p_project::text then
+    raise exception 'a search of another project inside a unit of work' using errcode = 'WB013';
+  end if;
+  select n.nspname into v_schema from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'vector';
+  if not found then
+    raise exception 'the extension `vector` is not there' using errcode = 'WB019';
+  end if;
+  return query execute format(
+    'select c.document_id, c.seq, 1 - (c.embedding::%1$I.vector operator(%1$I.<=>) $5::%1$I.vector) as score
+       from resource.documents d
+       join resource.chunks c on c.project_id = $1 and c.document_id = d.document_id
+      where d.project_id = $1 and d.kind = $2 and d.embedded_by = $4 and cardinality(c.embedding) = cardinality($5)
+        and exists (select from unnest($3) as f (folder) where d.path = f.folder or starts_with(d.path, f.folder || ''/''))
+      order by c.embedding::%1$I.vector operator(%1$I.<=>) $5::%1$I.vector, c.document_id, c.seq
+      limit $6', v_schema)
+    using p_project, p_kind, p_folders, p_model, p_embedding, p_most;
+end $_$;
+CREATE FUNCTION resource.search_words(p_project uuid, p_kind text, p_folders text[], p_words text[], p_most integer) RETURNS TABLE(document_id uuid, seq integer, score double precision)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  c_enough  constant integer := 1000;
+  v_mark    text := right(p_project::text, 8);
+  v_total   double precision;
+  v_queries tsquery[];
+  v_counts  integer[];
+  v_weights double precision[];
+  v_query   tsquery;
+  v_sum     bigint := 0;
+begin
+  if current_setting('waybill.project', true) is distinct from p_project::text then
+    raise exception 'a search of another project inside a unit of work' using errcode = 'WB013';
+  end if;
+  select coalesce(sum(d.n_chunks), 0) into v_total from resource.documents d where d.project_id = p_project;
+  select array_agg(('''' || replace(replace(v_mark || w.word, '\', '\\'), '''', '''''') || '''')::tsquery order by w.n_chunks, w.word),
+         array_agg(w.n_chunks order by w.n_chunks, w.word),
+         array_agg(ln(1 + (v_total - w.n_chunks + 0.5) / (w.n_chunks + 0.5)) order by w.n_chunks, w.word)
+    into v_queries, v_counts, v_weights
+    from resource.words w
+   where w.project_id = p_project and w.word = any (p_words) and w.n_chunks > 0;
+  if v_queries is null then
+    return;
+  end if;
+  for i in 1 .. cardinality(v_queries) loop
+    exit when v_query is not null and v_sum + v_counts[i] > c_enough;
+    v_sum := v_sum + v_counts[i];
+    v_query := case when v_query is null then v_queries[i] else v_query || v_queries[i] end;
+  end loop;
+  return query
+  select f.document_id, f.seq, f.score
+    from (select c.document_id, c.seq, c.n_tokens,
+                 (select sum(w.weight) from unnest(v_queries, v_weights) as w (query, weight) where c.words @@ w.query) as score
+            from (select c.document_id, c.seq, c.n_tokens, c.words
+                    -- By the words first: that is what the index is for.
+                    from (select c.document_id, c.seq, c.n_tokens, c.words
+                            from resource.chunks c
+                           where c.words @@ v_query and c.project_id = p_project
+                          offset 0) c
+                   cross join lateral (
+                         select from resource.documents d
+                          where d.document_id = c.document_id and d.project_id = p_project and d.kind = p_kind
+                            and exists (select from unnest(p_folders) as f (folder)
+                                         where d.path = f.folder or starts_with(d.path, f.folder || '/'))
+                         offset 0) d
+                   limit 2 * c_enough) c) f
+   order by f.score desc, f.n_tokens, f.document_id, f.seq
+   limit p_most;
+end $$;
 CREATE FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, tool_call_id uuid, claim_token bigint, once boolean)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1189,8 +1351,9 @@ CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p
     AS $$
 #variable_conflict use_column
 declare
-  v_batch  state.pmo_batches;
-  v_target text;
+  v_batch    state.pmo_batches;
+  v_target   text;
+  v_external boolean;
 begin
   update state.pmo_batches b
      set status = p_status, closed_at = now(), results_box_id = p_results,
@@ -1229,9 +1392,12 @@ begin
     return query select null::text, v_target;
     return;
   end if;
+  v_external := exists (select from state.pmo_batch_tasks k
+                          join cardbox.cards c on c.project_id = p_project and c.card_id = k.deliverable_card_id
+                         where k.project_id = p_project and k.batch_id = p_batch and c.is_external);
   return query
   select r.worker_target, null::text
-    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
 end $$;
 CREATE FUNCTION state.count_down(p_project uuid, p_turns uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql
@@ -1344,6 +1510,7 @@ CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoc
 #variable_conflict use_column
 declare
   v_written integer;
+  v_labelled text;
   v_n      integer := cardinality(c_ids);
   v_turn   record;
   v_length bigint;
@@ -1354,6 +1521,7 @@ declare
   v_told   integer;
   v_left   jsonb;
 begin
+  v_labelled := state.label(state.saw_external(p_project, p_turn));
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
@@ -1849,6 +2017,8 @@ CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
+  v_external uuid[];
   v_count    integer := jsonb_array_length(p_ends);
   v_here     uuid[];
   v_moved    integer;
@@ -1895,7 +2065,18 @@ begin
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
   end if;
   --! finish_many.locked
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
+  v_labelled := state.label(v_external <> '{}');
+  if v_external = '{}' or v_external @> p_turns then
+    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  else
+    -- Each by its own turn's label.
+    for i in 1 .. cardinality(c_ids) loop
+      v_labelled := state.label(exists (select from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[])
+                                         where e.agent_turn_id = any (v_external) and c_ids[i] = any (e.card_ids)));
+      v_written := cardbox.put(p_project, c_ids[i:i], c_tokens[i:i], c_types[i:i], c_roles[i:i], c_authors[i:i], c_hashes[i:i], c_calls[i:i], c_traces[i:i], c_steps[i:i], c_parents[i:i], c_ttls[i:i], c_contents[i:i], c_tool_calls[i:i], c_metadata[i:i]);
+    end loop;
+  end if;
   --! finish_many.cards
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e
@@ -2020,6 +2201,11 @@ begin
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
+CREATE FUNCTION state.label(p_external boolean) RETURNS text
+    LANGUAGE sql
+    AS $$
+  select set_config('waybill.external', case when p_external then 'on' else 'off' end, true)
+$$;
 CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -2656,13 +2842,14 @@ begin
   end loop;
   return v_n;
 end $$;
-CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
+CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
   v_turn     uuid;
   v_agent    uuid;
   v_head     state.agent_state_head;
@@ -2711,6 +2898,7 @@ begin
   if p_token is not null and p_token <> v_token then
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
+  v_labelled := state.label(p_external);
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
@@ -2759,6 +2947,24 @@ begin
   get diagnostics v_n = row_count;
   --! retire.retired
   return v_n;
+end $$;
+CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_turn record;
+begin
+  select t.context_box_id, t.output_box_id, t.session_id into v_turn
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if exists (select from cardbox.boxes b
+              where b.project_id = p_project and b.box_id in (v_turn.context_box_id, v_turn.output_box_id) and b.has_external) then
+    return true;
+  end if;
+  return v_turn.session_id is not null
+     and exists (select from state.blackboards s
+                   join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
+                  where s.project_id = p_project and s.session_id = v_turn.session_id and c.is_external);
 end $$;
 CREATE FUNCTION state.settle(p_project uuid, p_turns uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -2838,6 +3044,7 @@ CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bi
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
   v_step     uuid := p_step ->> 'step_id';
   v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
   v_calls    integer := jsonb_array_length(p_step -> 'calls');
@@ -2909,6 +3116,7 @@ begin
     v_budget := state.spend(p_project, p_turn, p_step -> 'usage');
   end if;
   --! step.spent
+  v_labelled := state.label(state.saw_external(p_project, p_turn));
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
   if v_card_ids <> '{}' then
@@ -3095,6 +3303,7 @@ CREATE TABLE cardbox.artifacts (
     author_id text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     removed_at timestamp with time zone,
+    is_external boolean DEFAULT (COALESCE(current_setting('waybill.external'::text, true), ''::text) = 'on'::text) NOT NULL,
     CONSTRAINT artifacts_path_check CHECK (((octet_length(path) >= 1) AND (octet_length(path) <= 1024))),
     CONSTRAINT artifacts_version_check CHECK ((version >= 1))
 );
@@ -3136,6 +3345,7 @@ CREATE TABLE cardbox.boxes (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     agent_id uuid,
     agent_turn_id uuid,
+    has_external boolean DEFAULT false NOT NULL,
     CONSTRAINT boxes_length_check CHECK ((length >= 0))
 )
 WITH (fillfactor='80');
@@ -3163,6 +3373,7 @@ CREATE TABLE cardbox.cards (
     content json,
     tool_calls json,
     metadata json,
+    is_external boolean DEFAULT (COALESCE(current_setting('waybill.external'::text, true), ''::text) = 'on'::text) NOT NULL,
     CONSTRAINT cards_check CHECK (((content IS NULL) = (erased_at IS NOT NULL))),
     CONSTRAINT cards_check1 CHECK (((deleted_at IS NULL) = (deleted_reason IS NULL))),
     CONSTRAINT cards_check2 CHECK (((erased_at IS NULL) = (erased_reason IS NULL))),
@@ -3304,6 +3515,39 @@ CREATE TABLE resource.api_keys (
     CONSTRAINT api_keys_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.api_keys FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.chunks (
+    project_id uuid NOT NULL,
+    document_id uuid NOT NULL,
+    seq integer NOT NULL,
+    from_line integer NOT NULL,
+    to_line integer NOT NULL,
+    heading text DEFAULT ''::text NOT NULL,
+    content text NOT NULL,
+    n_tokens integer NOT NULL,
+    words tsvector NOT NULL,
+    embedding real[],
+    CONSTRAINT chunks_seq_check CHECK ((seq >= 1))
+);
+ALTER TABLE ONLY resource.chunks FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.documents (
+    project_id uuid NOT NULL,
+    kind resource.document_kind NOT NULL,
+    path text NOT NULL COLLATE pg_catalog."C",
+    document_id uuid NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    hash bytea NOT NULL,
+    title text DEFAULT ''::text NOT NULL,
+    n_chunks integer NOT NULL,
+    n_tokens bigint NOT NULL,
+    is_external boolean DEFAULT (COALESCE(current_setting('waybill.external'::text, true), ''::text) = 'on'::text) NOT NULL,
+    agent_turn_id uuid,
+    card_id uuid,
+    embedded_by text,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT documents_hash_check CHECK ((octet_length(hash) = 32)),
+    CONSTRAINT documents_path_check CHECK (((octet_length(path) >= 1) AND (octet_length(path) <= 1024)))
+);
+ALTER TABLE ONLY resource.documents FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.handoff_types (
     project_id uuid NOT NULL,
     name text NOT NULL,
@@ -3366,6 +3610,14 @@ CREATE TABLE resource.tools (
     CONSTRAINT tools_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.tools FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.words (
+    project_id uuid NOT NULL,
+    word text NOT NULL COLLATE pg_catalog."C",
+    n_chunks integer NOT NULL,
+    CONSTRAINT words_n_chunks_check CHECK ((n_chunks >= 0))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY resource.words FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.agent_inbox (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -3644,6 +3896,7 @@ CREATE TABLE state.waiting_calls (
     shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL,
     request_card_id uuid,
     decision_card_id uuid,
+    admitted_token bigint,
     CONSTRAINT waiting_calls_check CHECK ((((status)::text = 'processing'::text) = (worker_id IS NOT NULL)))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0');
@@ -3683,6 +3936,10 @@ ALTER TABLE ONLY cardbox.uploads
     ADD CONSTRAINT uploads_pkey PRIMARY KEY (project_id, upload_id);
 ALTER TABLE ONLY resource.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (project_id, key_id);
+ALTER TABLE ONLY resource.chunks
+    ADD CONSTRAINT chunks_pkey PRIMARY KEY (project_id, document_id, seq);
+ALTER TABLE ONLY resource.documents
+    ADD CONSTRAINT documents_pkey PRIMARY KEY (project_id, kind, path);
 ALTER TABLE ONLY resource.handoff_types
     ADD CONSTRAINT handoff_types_pkey PRIMARY KEY (project_id, name);
 ALTER TABLE ONLY resource.plans
@@ -3697,6 +3954,8 @@ ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_slug_key UNIQUE (slug);
 ALTER TABLE ONLY resource.tools
     ADD CONSTRAINT tools_pkey PRIMARY KEY (project_id, name);
+ALTER TABLE ONLY resource.words
+    ADD CONSTRAINT words_pkey PRIMARY KEY (project_id, word);
 ALTER TABLE ONLY state.agent_inbox
     ADD CONSTRAINT agent_inbox_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.agent_state_head
@@ -3754,11 +4013,14 @@ CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_bo
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
 CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
+CREATE INDEX cards_external ON cardbox.cards USING btree (project_id, card_id) WHERE is_external;
 CREATE INDEX pins_by_path ON cardbox.pins USING btree (path, project_id);
 CREATE INDEX uploads_ended ON cardbox.uploads USING btree (expires_at);
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
 CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
 CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id) WHERE (revoked_at IS NULL);
+CREATE INDEX chunks_by_word ON resource.chunks USING gin (words) WITH (fastupdate=off);
+CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_id, project_id);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
@@ -3796,8 +4058,11 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.box_entries FOR EACH STATEMEN
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('boxes are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER label AFTER INSERT ON cardbox.box_entries REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cardbox.label();
 CREATE TRIGGER pin AFTER INSERT ON cardbox.cards FOR EACH ROW WHEN (((new.type = ANY (ARRAY['handoff.package'::text, 'tool.result'::text])) AND (POSITION(('"artifacts":{'::text) IN ((new.content)::text)) > 0))) EXECUTE FUNCTION cardbox.pin();
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
+CREATE TRIGGER stay BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN ((old.has_external AND (NOT new.has_external))) EXECUTE FUNCTION cardbox.refuse('what came from outside stays so');
+CREATE TRIGGER stay BEFORE UPDATE ON cardbox.cards FOR EACH ROW WHEN ((new.is_external <> old.is_external)) EXECUTE FUNCTION cardbox.refuse('where a card came from never changes');
 CREATE TRIGGER once BEFORE UPDATE ON resource.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a key that was revoked stays revoked');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.audit FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was done is on record');
@@ -3829,22 +4094,31 @@ CREATE POLICY project ON cardbox.uploads USING ((project_id = (current_setting('
 CREATE POLICY scheduler ON cardbox.uploads FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE cardbox.uploads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.api_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.chunks ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.documents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.handoff_types ENABLE ROW LEVEL SECURITY;
+CREATE POLICY librarian ON resource.chunks FOR SELECT TO waybill_librarian USING (true);
+CREATE POLICY librarian ON resource.documents FOR SELECT TO waybill_librarian USING (true);
+CREATE POLICY librarian ON resource.words FOR SELECT TO waybill_librarian USING (true);
 ALTER TABLE resource.plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.profiles ENABLE ROW LEVEL SECURITY;
 CREATE POLICY project ON resource.api_keys USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.chunks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.documents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.handoff_types USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.plans USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.profiles USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.projects USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.tools USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.words USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON resource.api_keys FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.project_agents FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE resource.tools ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.words ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_state_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_steps ENABLE ROW LEVEL SECURITY;
@@ -3908,6 +4182,7 @@ GRANT ALL ON SCHEMA cardbox TO waybill_eraser;
 GRANT USAGE ON SCHEMA cardbox TO waybill_scheduler;
 GRANT USAGE ON SCHEMA resource TO waybill_service;
 GRANT USAGE ON SCHEMA resource TO waybill_scheduler;
+GRANT ALL ON SCHEMA resource TO waybill_librarian;
 GRANT USAGE ON SCHEMA scheduler TO waybill_service;
 GRANT ALL ON SCHEMA scheduler TO waybill_scheduler;
 GRANT USAGE ON SCHEMA state TO waybill_service;
@@ -3918,6 +4193,7 @@ REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM 
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.label() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
@@ -3930,6 +4206,14 @@ GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp w
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION resource.search_words(p_project uuid, p_kind text, p_folders text[], p_words text[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION resource.search_words(p_project uuid, p_kind text, p_folders text[], p_words text[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
@@ -4026,6 +4310,8 @@ REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p
 GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.label(p_external boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.label(p_external boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) TO waybill_service;
 REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLIC;
@@ -4056,10 +4342,12 @@ REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uu
 GRANT ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
@@ -4092,6 +4380,7 @@ GRANT INSERT(box_id) ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(length),UPDATE(length) ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(agent_id) ON TABLE cardbox.boxes TO waybill_service;
 GRANT INSERT(agent_turn_id) ON TABLE cardbox.boxes TO waybill_service;
+GRANT UPDATE(has_external) ON TABLE cardbox.boxes TO waybill_service;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_service;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_eraser;
 GRANT INSERT(project_id) ON TABLE cardbox.cards TO waybill_service;
@@ -4147,6 +4436,32 @@ GRANT UPDATE(expires_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(expires_at) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT UPDATE(revoked_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(revoked_at) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT,DELETE ON TABLE resource.chunks TO waybill_service;
+GRANT SELECT ON TABLE resource.chunks TO waybill_librarian;
+GRANT INSERT(project_id) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(document_id) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(seq) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(from_line) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(to_line) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(heading) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(content) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(n_tokens) ON TABLE resource.chunks TO waybill_service;
+GRANT INSERT(words) ON TABLE resource.chunks TO waybill_service;
+GRANT UPDATE(embedding) ON TABLE resource.chunks TO waybill_service;
+GRANT SELECT,DELETE ON TABLE resource.documents TO waybill_service;
+GRANT SELECT ON TABLE resource.documents TO waybill_librarian;
+GRANT INSERT(project_id) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(kind) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(path) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(document_id) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(version) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(hash) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(title) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(n_chunks) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(n_tokens) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(agent_turn_id) ON TABLE resource.documents TO waybill_service;
+GRANT INSERT(card_id) ON TABLE resource.documents TO waybill_service;
+GRANT UPDATE(embedded_by) ON TABLE resource.documents TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.handoff_types TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.handoff_types TO waybill_service;
 GRANT UPDATE(handoff_type_card_id) ON TABLE resource.handoff_types TO waybill_service;
@@ -4179,6 +4494,9 @@ GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(tool_card_id) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(target) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(updated_at) ON TABLE resource.tools TO waybill_service;
+GRANT SELECT,INSERT,DELETE ON TABLE resource.words TO waybill_service;
+GRANT SELECT ON TABLE resource.words TO waybill_librarian;
+GRANT UPDATE(n_chunks) ON TABLE resource.words TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_inbox TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.agent_inbox TO waybill_scheduler;

@@ -116,7 +116,7 @@ def main():
             while True:
                 for call in lease.claim("calls/claim", "calls", "evaluator"):
                     result = run(api, call)
-                    report = {"claim_token": call["claim_token"], "card_id": uuid7(), "status": "success", "result": result}
+                    report = lease.me | {"claim_token": call["claim_token"], "card_id": uuid7(), "status": "success", "result": result}
                     api.post(f"calls/{call['tool_call_id']}/report", report)
                     say(f"{result['execution_output_dir']}: {len(result['failure_samples_index'])} of {SAMPLES} failed")
         except (Lost, OSError) as trouble:

@@ -9,6 +9,7 @@ goes on from there. Ids are minted once for each write, which may then be sent a
 """
 
 import argparse
+import fcntl
 import http.client
 import json
 import os
@@ -159,7 +160,7 @@ def cards_of(api, box_id):
         after = page["next"]
 
 
-def run_turn(api, lease, turn, slow):
+def run_turn(api, lease, turn, options):
     """One turn, top to bottom."""
     turn_id, fence = turn["agent_turn_id"], turn["fence"]
     queries = api.post("cards/batch", {"card_ids": turn["query_card_ids"]})["found"]
@@ -176,7 +177,7 @@ def run_turn(api, lease, turn, slow):
         step = api.post(f"turns/{turn_id}/steps", {"fence": fence, "step_id": uuid7(), "cards": [thought]})
         stop = step["stop_reason"] is not None
     if not stop:
-        lease.pause(slow, turn_id)
+        lease.pause(options.slow, turn_id)
 
     # Also a turn that somebody stopped ends with a deliverable.
     stop = stop or turn_id in lease.stop_asked
@@ -186,14 +187,27 @@ def run_turn(api, lease, turn, slow):
     say(f"turn {turn_id}: {status}")
 
 
-def answer_call(api, lease, call, slow):
+def once(ledger, key):
+    """Notes that it was done, unless it is noted: whoever is given the same call again has the same key."""
+    with open(ledger, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if key not in file.read().split():
+            file.write(f"{key}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def answer_call(api, lease, call, options):
     """One call. What cannot be done is an answer, too: the model reads it, and may call again."""
-    lease.pause(slow, call["agent_turn_id"])
+    if options.ledger:
+        once(options.ledger, call["idempotency_key"])
+    lease.pause(options.slow, call["agent_turn_id"])
     try:
         status, result = "success", count(json.loads(call["arguments"])["text"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         status, result = "failed", f"the arguments are {{\"text\": …}}: {error!r}"
-    report = {"claim_token": call["claim_token"], "card_id": uuid7(), "status": status, "result": result}
+    report = lease.me | {"claim_token": call["claim_token"], "card_id": uuid7(), "status": status, "result": result}
     reported = api.post(f"calls/{call['tool_call_id']}/report", report)
     say(f"call {call['tool_call_id']}: {status}, {reported['outcome']}")
 
@@ -204,7 +218,7 @@ def serve(api, lease, options):
     while True:
         for one in lease.claim(path, kind, options.target):
             try:
-                act(api, lease, one, options.slow)
+                act(api, lease, one, options)
             except Lost:
                 raise
             except Exception as error:
@@ -229,6 +243,7 @@ def main():
     parser.add_argument("--target", help="whose turns, or calls: `python`, or with --tool `python-tools`")
     parser.add_argument("--lease", type=float, default=10, help="seconds of silence after which others get what we hold")
     parser.add_argument("--slow", type=float, default=0, help="seconds that the work takes, so that it can be killed in it")
+    parser.add_argument("--ledger", help="a file in which each call that was done is noted once, by its key")
     options = parser.parse_args()
     options.target = options.target or ("python-tools" if options.tool else "python")
     api = Api(options.url, os.environ.get("WAYBILL_API_KEY"), options.project)

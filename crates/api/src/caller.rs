@@ -22,7 +22,7 @@ pub(crate) struct Caller {
     /// The project that was asked for. Another one only where a test says that callers are trusted.
     pub(crate) asked: ProjectId,
     pub(crate) slug: String,
-    scope: Scope,
+    pub(crate) scope: Scope,
     /// For the audit: `key:NAME`.
     pub(crate) actor: String,
 }

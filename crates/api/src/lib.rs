@@ -106,6 +106,7 @@ impl Api {
         (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
         (name = "artifacts", description = "Bulk content by path: streamed, versioned, verified."),
         (name = "handoffs", description = "Packages that name artifacts, and what people are asked."),
+        (name = "knowledge", description = "Documents that a project knows, and what it publishes of what it has done."),
         (name = "resources", description = "Profiles, tools, plans, types of packages, settings, agents, keys."),
         (name = "worker", description = "Run turns and answer calls, under the same fence as Waybill's own processes."),
     )

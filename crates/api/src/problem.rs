@@ -6,11 +6,12 @@ use axum::{
 };
 use serde::Serialize;
 use utoipa::ToSchema;
+use waybill_core::error::causes;
 use waybill_kernel::{
-    artifact, blackboard, card, card_box, handover, key, project, request, resource, turn,
+    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource, turn,
     work::{self, DbError},
 };
-use waybill_orchestrator::command;
+use waybill_orchestrator::{command, knowledge as librarian};
 use waybill_worker::{fork, replay};
 
 /// What was wrong, and what to do.
@@ -146,12 +147,6 @@ impl From<turn::Error> for Problem {
     }
 }
 
-/// The whole chain, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 impl From<card::Error> for Problem {
     fn from(error: card::Error) -> Problem {
         match error {
@@ -264,6 +259,28 @@ impl From<waybill_artifact::Error> for Problem {
                 Problem::busy("unavailable", "the object store cannot be asked just now: ask again", 1)
             }
             Error::Store(error) => Problem::internal(causes(&error)),
+        }
+    }
+}
+
+impl From<knowledge::Error> for Problem {
+    fn from(error: knowledge::Error) -> Problem {
+        match error {
+            knowledge::Error::Db(error) => error.into(),
+            knowledge::Error::NotFound(_) => Problem::not_found(error.to_string()),
+            knowledge::Error::TooLong { .. } | knowledge::Error::NoVectors => Problem::invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<librarian::Error> for Problem {
+    fn from(error: librarian::Error) -> Problem {
+        match error {
+            librarian::Error::Knowledge(error) => error.into(),
+            librarian::Error::Turn(error) => error.into(),
+            librarian::Error::Card(error) => error.into(),
+            librarian::Error::NotDelivered(_) => Problem::not_found(error.to_string()),
+            librarian::Error::Empty(_) => Problem::invalid(error.to_string()),
         }
     }
 }

@@ -13,7 +13,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     artifact::{self, Artifact, Finish, Found, Which},
-    turn,
+    external, turn,
     work::Kernel,
 };
 
@@ -50,11 +50,13 @@ pub struct Put<'a> {
     /// None: as its name says.
     pub media_type: Option<&'a str>,
     pub author_id: Option<&'a str>,
+    /// It came from outside, or is written by a turn that has seen such.
+    pub is_external: bool,
 }
 
 impl<'a> Put<'a> {
     pub fn new(path: &'a ArtifactPath) -> Put<'a> {
-        Put { path, media_type: None, author_id: None }
+        Put { path, media_type: None, author_id: None, is_external: false }
     }
 }
 
@@ -102,7 +104,7 @@ impl Artifacts {
         let finish = Finish { upload_id: key.upload_id, path, media_type, author_id, stored: &stored };
         let mut tries = 0;
         let written = loop {
-            match self.finish(project_id, finish).await {
+            match self.finish(project_id, finish, put.is_external).await {
                 // Whether it was written is not known: asked again, it is written once.
                 Err(error) if error.is_of_the_server() && tries < 20 => {
                     tries += 1;
@@ -123,8 +125,16 @@ impl Artifacts {
         self.put(project_id, put, stream::iter([Ok(content)])).await
     }
 
-    async fn finish(&self, project_id: ProjectId, finish: Finish<'_>) -> Result<artifact::Put, Error> {
+    async fn finish(
+        &self,
+        project_id: ProjectId,
+        finish: Finish<'_>,
+        is_external: bool,
+    ) -> Result<artifact::Put, Error> {
         let mut work = self.begin(project_id).await?;
+        if is_external {
+            external::label(&mut work, true).await?;
+        }
         let put = artifact::finish(&mut work, finish).await?;
         work.commit().await.map_err(turn::Error::from)?;
         Ok(put)

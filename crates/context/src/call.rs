@@ -13,6 +13,7 @@ use waybill_core::{
 use crate::{
     compact::{self, InForce, Plan},
     compose::{self, Composed, Input},
+    knowledge::Provenance,
     layer::{Block, BlockKey, Contexts, Text},
     policy::{Audience, Policy},
     receipt::Receipt,
@@ -61,6 +62,8 @@ pub struct Collected {
     pub card: Card,
     /// Collected anew for every step.
     pub every_step: bool,
+    /// What it was made of.
+    pub sources: Vec<Provenance>,
 }
 
 /// How a call is made.

@@ -194,13 +194,13 @@ pub(crate) fn read(script: &str) -> Scene {
                 let every_step = key.ends_with('*');
                 let key: BlockKey = format!("{}__context", key.trim_end_matches('*')).parse().unwrap();
                 let card = pen.shared(&text.replace(" / ", "\n"));
-                materials.blocks.push(Collected { key, card, every_step });
+                materials.blocks.push(Collected { key, card, every_step, sources: Vec::new() });
             }
         }
     }
     let facts = Facts { agent_id: id::<AgentId>(4, 1), parent_agent_id: None, process, result_fields: &fields };
     let card = pen.shared(&Framework::builtin().render(&facts));
-    materials.blocks.insert(0, Collected { key: BlockKey::Framework, card, every_step: false });
+    materials.blocks.insert(0, Collected { key: BlockKey::Framework, card, every_step: false, sources: Vec::new() });
     materials.allow(&audience);
     materials.read = vec![Span::prefix(history_box_id, i64::try_from(materials.history.len()).unwrap())];
     materials.output.upto = i64::try_from(materials.steps.len()).unwrap();

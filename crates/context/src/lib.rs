@@ -25,6 +25,7 @@ pub mod call;
 pub mod receipt;
 
 pub mod handoff;
+pub mod knowledge;
 
 pub mod diff;
 

@@ -21,6 +21,7 @@ use waybill_core::{
 use crate::{
     call::{Call, Collected, Error as CallError, LeftOut, Manner, Materials},
     compose::Composed,
+    knowledge::Provenance,
     layer::BlockKey,
     policy::{POLICY_VERSION, Policy},
     wire::{Adapter, Params},
@@ -68,6 +69,9 @@ pub struct BlockRef {
     pub key: BlockKey,
     pub card_id: CardId,
     pub every_step: bool,
+    /// What it was made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Provenance>,
 }
 
 /// What one model call saw.
@@ -142,6 +146,7 @@ impl Receipt {
             key: block.key.clone(),
             card_id: block.card.card_id,
             every_step: block.every_step,
+            sources: block.sources.clone(),
         };
         let gone = |placed: &&Placed| matches!(placed.reading, Reading::Gone(_));
         let context_box_id = materials.read.first().map(|span| span.box_id);
@@ -248,6 +253,7 @@ impl Receipt {
             key: block.key.clone(),
             card: card(&block.card_id),
             every_step: block.every_step,
+            sources: block.sources.clone(),
         };
         let materials = Materials {
             system_prompt: self.system_prompt_card_id.as_ref().map(card),

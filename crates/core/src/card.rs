@@ -452,8 +452,9 @@ impl NewCard {
             other => Content::read_stored(&metadata.card_type, &self.content).unwrap_or(other),
         };
         let expires_at = ttl_seconds.map(|seconds| created_at + TimeDelta::seconds(seconds.into()));
-        let (hash, n_tokens) = (self.hash, self.n_tokens);
+        let (hash, n_tokens, origin) = (self.hash, self.n_tokens, Origin::of(&metadata, false));
         Card {
+            origin,
             card_id,
             content,
             tool_calls,
@@ -485,6 +486,30 @@ pub struct Card {
     pub created_at: DateTime<Utc>,
     pub hash: CardHash,
     pub n_tokens: Tokens,
+    pub origin: Origin,
+}
+
+/// Where a card came from, as the kernel says and not its writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    User,
+    Model,
+    Tool,
+    /// From outside, or written by a turn that had seen such.
+    External,
+}
+
+impl Origin {
+    pub fn of(metadata: &Metadata, is_external: bool) -> Origin {
+        match metadata.role {
+            _ if is_external => Origin::External,
+            _ if metadata.card_type == CardType::tool_result() => Origin::Tool,
+            Role::Assistant => Origin::Model,
+            Role::Tool => Origin::Tool,
+            Role::System | Role::User => Origin::User,
+        }
+    }
 }
 
 impl Card {

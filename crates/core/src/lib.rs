@@ -5,6 +5,7 @@
 //! is what is minted, ids ([`id`], UUIDv7) and keys ([`key`]), which take the time and random bits.
 //! With the feature `sqlx` the words carry their database codecs, so there is no second set of row types.
 
+pub mod error;
 pub mod id;
 pub mod json;
 pub mod tokens;
@@ -22,5 +23,6 @@ pub mod handover;
 pub mod key;
 pub mod request;
 pub mod resource;
+pub mod tool;
 
 pub mod bus;

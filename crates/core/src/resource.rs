@@ -17,6 +17,7 @@ use crate::{
     id::{Name, Target},
     template::Template,
     tokens::Tokens,
+    tool::{Approval, HostPattern, HttpTool, McpTool, TOOLS},
     turn::Limits,
 };
 
@@ -25,7 +26,7 @@ use crate::{
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Manifest {
     Profile(Box<Profile>),
-    Tool(Tool),
+    Tool(Box<Tool>),
     Plan(Plan),
     HandoffType(Box<HandoffType>),
     Settings(Settings),
@@ -55,6 +56,12 @@ pub struct Profile {
     /// Folders of artifacts that it may write to.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub writable_artifacts: BTreeSet<ArtifactPath>,
+    /// What the project knows, as far as it may be found by this agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub knowledge: Option<Shelf>,
+    /// What was done before, and published, as far as it may be found by this agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experience: Option<Shelf>,
     /// Tools one of which a turn must end with; none: text is the deliverable.
     #[serde(default)]
     pub must_end_with: BTreeSet<Name>,
@@ -66,9 +73,23 @@ pub struct Profile {
     pub process: Process,
     #[serde(default)]
     pub memory: Memory,
+    /// The profile whose model and prompt write summaries where it compacts. None: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summariser: Option<Name>,
     /// What one turn may spend, itself and through everybody it hands work to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+}
+
+/// Documents that an agent may find: by `search_knowledge`, where it may call that, and as a block of its context.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shelf {
+    /// Whatever lies below these.
+    pub folders: BTreeSet<ArtifactPath>,
+    /// How much of what fits the question is shown without being asked for. None: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_tokens: Option<Tokens>,
 }
 
 /// Whom an agent may delegate to: whoever has one of the tags, or one of the names.
@@ -106,6 +127,7 @@ pub enum InternalTool {
     ReadArtifact,
     SearchArtifacts,
     WriteArtifact,
+    SearchKnowledge,
 }
 
 impl InternalTool {
@@ -126,6 +148,7 @@ impl InternalTool {
             InternalTool::ReadArtifact => "read_artifact",
             InternalTool::SearchArtifacts => "search_artifacts",
             InternalTool::WriteArtifact => "write_artifact",
+            InternalTool::SearchKnowledge => "search_knowledge",
         }
     }
 }
@@ -273,7 +296,19 @@ pub struct Tool {
     /// JSON Schema of what it answers; an answer that is not so is a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Map<String, Value>>,
+    /// Who answers it: whoever claims calls for this. With `http` or `mcp`, Waybill's own services, unless it says otherwise.
+    #[serde(default = "tools")]
     pub target: Target,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpTool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpTool>,
+    /// When somebody must say yes before it is called.
+    #[serde(default, skip_serializing_if = "Approval::is_never")]
+    pub approval: Approval,
+    /// What it answers is the project's own word. Else it came from outside, and is labelled so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trusted: bool,
     #[serde(default)]
     pub effect: Effect,
     #[serde(default = "a_minute")]
@@ -285,6 +320,10 @@ pub struct Tool {
 fn no_parameters() -> Map<String, Value> {
     let Value::Object(schema) = serde_json::json!({ "type": "object", "properties": {} }) else { return Map::new() };
     schema
+}
+
+fn tools() -> Target {
+    TOOLS.parse().expect("a target")
 }
 
 fn a_minute() -> u32 {
@@ -321,6 +360,16 @@ pub struct Plan {
     pub document: Value,
 }
 
+/// Which model makes vectors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embedding {
+    pub provider: Name,
+    pub model: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<SecretRef>,
+}
+
 /// What holds for a whole project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -331,6 +380,14 @@ pub struct Settings {
     pub max_recursion_depth: u32,
     /// Bytes of artifacts that it may store, each content counted once.
     pub artifact_quota_bytes: u64,
+    /// Whom its tools may reach. Empty: nobody.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub egress_hosts: BTreeSet<HostPattern>,
+    /// A result of more than this becomes an artifact, and the window has its beginning and end.
+    pub result_tokens: Tokens,
+    /// Makes vectors of what the project knows, and of what is looked for. None: words alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<Embedding>,
     /// Anything else that the project's own tools want to know.
     pub labels: BTreeMap<Name, String>,
 }
@@ -341,6 +398,9 @@ impl Default for Settings {
             enable_share_context: true,
             max_recursion_depth: 20,
             artifact_quota_bytes: 100 << 30,
+            egress_hosts: BTreeSet::new(),
+            result_tokens: Tokens::new(8_000).unwrap_or_default(),
+            embedding: None,
             labels: BTreeMap::new(),
         }
     }

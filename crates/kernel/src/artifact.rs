@@ -68,6 +68,8 @@ pub struct Artifact {
     /// Who wrote it.
     pub author_id: Option<String>,
     pub created_at: DateTime<Utc>,
+    /// From outside, or written by a turn that had seen such.
+    pub is_external: bool,
 }
 
 /// An artifact, and where its bytes are.
@@ -193,7 +195,7 @@ pub async fn find(work: &mut UnitOfWork, path: &ArtifactPath, which: Which) -> R
     };
     let project_id = work.project_id();
     let found = sqlx::query_as(
-        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, b.upload_id, b.pieces
+        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external, b.upload_id, b.pieces
            from cardbox.artifacts a
            join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
           where a.project_id = $1 and a.path = $2 and ($3::int is null or a.version = $3)
@@ -215,7 +217,7 @@ pub async fn find_all(work: &mut UnitOfWork, paths: &[ArtifactPath]) -> Result<V
     let project_id = work.project_id();
     let paths: Vec<&str> = paths.iter().map(ArtifactPath::as_str).collect();
     let found = sqlx::query_as(
-        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, b.upload_id, b.pieces
+        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external, b.upload_id, b.pieces
            from unnest($2::text[]) as asked (path)
           cross join lateral (
                 select a.*
@@ -233,12 +235,12 @@ pub async fn find_all(work: &mut UnitOfWork, paths: &[ArtifactPath]) -> Result<V
 }
 
 /// What was pinned, each in the version that was.
-pub async fn find_pinned(work: &mut UnitOfWork, pins: &Pins) -> Result<Vec<Artifact>, Error> {
+pub async fn find_pinned(work: &mut UnitOfWork, pins: &Pins) -> Result<Vec<Found>, Error> {
     let project_id = work.project_id();
     let (paths, hashes): (Vec<&str>, Vec<ArtifactHash>) =
         pins.iter().map(|(path, hash)| (path.as_str(), *hash)).unzip();
     let found = sqlx::query_as(
-        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at
+        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external, b.upload_id, b.pieces
            from unnest($2::text[], $3::bytea[]) as asked (path, hash)
           cross join lateral (
                 select a.*
@@ -276,7 +278,7 @@ pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -
              from walk
             where walk.path is not null
          )
-         select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at
+         select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external
            from (select path from walk where path is not null limit $4) walk
           cross join lateral (
                 select a.*
@@ -300,7 +302,7 @@ pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -
 pub async fn versions(work: &mut UnitOfWork, path: &ArtifactPath, most: i64) -> Result<Vec<Artifact>, Error> {
     let project_id = work.project_id();
     let versions = sqlx::query_as(
-        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at
+        "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external
            from cardbox.artifacts a
            join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
           where a.project_id = $1 and a.path = $2 and a.removed_at is null

@@ -260,8 +260,9 @@ returns table (worker_target text, call_target text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  v_batch  state.pmo_batches;
-  v_target text;
+  v_batch    state.pmo_batches;
+  v_target   text;
+  v_external boolean;
 begin
   update state.pmo_batches b
      set status = p_status, closed_at = now(), results_box_id = p_results,
@@ -300,7 +301,10 @@ begin
     return query select null::text, v_target;
     return;
   end if;
+  v_external := exists (select from state.pmo_batch_tasks k
+                          join cardbox.cards c on c.project_id = p_project and c.card_id = k.deliverable_card_id
+                         where k.project_id = p_project and k.batch_id = p_batch and c.is_external);
   return query
   select r.worker_target, null::text
-    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
 end $$;

@@ -1,5 +1,7 @@
 //! Commands: the calls that turns wait for, claimed by whoever answers them (L0-13).
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor, Row, types::Json};
 use waybill_core::{
@@ -65,6 +67,37 @@ pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCal
     Ok(held.fetch_all(kernel.pool()).await?)
 }
 
+/// A call that this process has claimed and not answered.
+pub async fn find(
+    work: &mut UnitOfWork,
+    worker_id: WorkerId,
+    tool_call_id: ToolCallId,
+    claim_token: ClaimToken,
+) -> Result<Option<ClaimedCall>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select project_id, tool_call_id, agent_turn_id, agent_id, step_id, tool_call_card_id, claim_token, deadline_at, n_lost_leases
+           from state.waiting_calls
+          where project_id = $1 and tool_call_id = $2 and claim_token = $3 and worker_id = $4 and status = 'processing'",
+    )
+    .bind(project_id)
+    .bind(tool_call_id)
+    .bind(claim_token)
+    .bind(worker_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// Whether somebody waits for its answer.
+pub async fn is_open(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
+    let project_id = work.project_id();
+    let open = sqlx::query_scalar(
+        "select exists (select from state.waiting_calls where project_id = $1 and tool_call_id = $2)",
+    );
+    Ok(open.bind(project_id).bind(tool_call_id).fetch_one(&mut **work).await?)
+}
+
 /// What a call asks for, and on whose behalf.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -80,6 +113,12 @@ pub struct Asked {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+    /// Whose it is to answer. None: it is over.
+    pub target: Option<Target>,
+    /// Until its deadline, by the database's clock.
+    pub left: Duration,
+    /// The turn has seen content from outside.
+    pub saw_external: bool,
     /// What people decided about it, where they were asked.
     pub decided: Option<Decided>,
 }
@@ -89,7 +128,11 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
     let project_id = work.project_id();
     let row = sqlx::query(
         "select t.channel::text, t.output_box_id, t.session_id, t.recursion_depth, t.trace_id, t.traceparent, t.tracestate, t.profile_box_id,
-                asked.content as call, profile.content as profile, decision.content as decided
+                asked.content as call, profile.content as profile, decision.content as decided,
+                state.saw_external($1, $2) as saw_external,
+                (select c.target::text from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = $4) as target,
+                (select extract(epoch from c.deadline_at - now())::float8 from state.waiting_calls c
+                  where c.project_id = $1 and c.tool_call_id = $4) as seconds_left
            from state.turns t
           cross join lateral cardbox.reading($1, $3, statement_timestamp()) asked
            left join lateral (
@@ -130,8 +173,47 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
         trace_id: row.try_get("trace_id")?,
         traceparent: row.try_get("traceparent")?,
         tracestate: row.try_get("tracestate")?,
+        target: row.try_get("target")?,
+        left: Duration::from_secs_f64(row.try_get::<Option<f64>, _>("seconds_left")?.unwrap_or_default().max(0.0)),
+        saw_external: row.try_get("saw_external")?,
         decided: row.try_get::<Option<Json<Decided>>, _>("decided")?.map(|Json(decided)| decided),
     }))
+}
+
+/// Whoever has claimed the call may make it: said once for each claim.
+pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query(
+        "update state.waiting_calls
+            set admitted_token = claim_token
+          where project_id = $1 and tool_call_id = $2 and claim_token = $3 and status = 'processing'",
+    )
+    .bind(project_id)
+    .bind(call.tool_call_id)
+    .bind(call.claim_token)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// Whether whoever has claimed it was let through already.
+pub async fn is_admitted(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<bool, Error> {
+    let project_id = work.project_id();
+    let admitted = sqlx::query_scalar(
+        "select exists (select from state.waiting_calls
+                         where project_id = $1 and tool_call_id = $2 and claim_token = $3 and admitted_token = $3)",
+    );
+    Ok(admitted.bind(project_id).bind(call.tool_call_id).bind(call.claim_token).fetch_one(&mut **work).await?)
+}
+
+/// Whether somebody has a call in hand that must not be done twice: at its deadline nobody knows whether it was done.
+pub(crate) async fn is_once_in_hand(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
+    let project_id = work.project_id();
+    let in_hand = sqlx::query_scalar(
+        "select exists (select from state.waiting_calls
+                         where project_id = $1 and tool_call_id = $2 and once and status = 'processing')",
+    );
+    Ok(in_hand.bind(project_id).bind(tool_call_id).fetch_one(&mut **work).await?)
 }
 
 /// Makes sure that a claimed call is ours until the unit of work ends.

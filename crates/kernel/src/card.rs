@@ -17,7 +17,7 @@ use sqlx::{
     postgres::{PgDatabaseError, PgRow},
 };
 use waybill_core::{
-    card::{Card, CardHash, CardType, Content, Gone, Metadata, NewCard, Reading, Tombstone},
+    card::{Card, CardHash, CardType, Content, Gone, Metadata, NewCard, Origin, Reading, Tombstone},
     id::{CardId, ProjectId, StepId, ToolCallId, TraceId},
 };
 
@@ -314,7 +314,9 @@ impl FromRow<'_, PgRow> for ReadingRow {
             parent_step_id: row.try_get::<Option<StepId>, _>("parent_step_id")?,
             extra,
         };
+        let origin = Origin::of(&metadata, row.try_get("is_external")?);
         Ok(ReadingRow(Reading::Live(Box::new(Card {
+            origin,
             card_id,
             content,
             tool_calls,

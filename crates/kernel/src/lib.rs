@@ -19,6 +19,7 @@ pub mod blackboard;
 pub mod receipt;
 
 pub mod agent;
+pub mod external;
 pub mod fork;
 pub mod grant;
 pub mod handover;
@@ -37,6 +38,7 @@ pub mod sweep;
 
 pub mod audit;
 pub mod key;
+pub mod knowledge;
 pub mod project;
 pub mod resource;
 

@@ -13,7 +13,7 @@ use sqlx::{
 
 use crate::work::{self, connect_options};
 
-const MIGRATIONS: [(i64, &str, &str); 8] = [
+const MIGRATIONS: [(i64, &str, &str); 9] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
@@ -22,11 +22,13 @@ const MIGRATIONS: [(i64, &str, &str); 8] = [
     (6, "handover", include_str!("../migrations/0006_handover.sql")),
     (7, "keys", include_str!("../migrations/0007_keys.sql")),
     (8, "artifacts", include_str!("../migrations/0008_artifacts.sql")),
+    (9, "sources", include_str!("../migrations/0009_sources.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 22] = [
+pub const FUNCTIONS: [&str; 24] = [
     include_str!("work.sql"),
+    include_str!("external.sql"),
     include_str!("card.sql"),
     include_str!("artifact.sql"),
     include_str!("outbox.sql"),
@@ -45,6 +47,7 @@ pub const FUNCTIONS: [&str; 22] = [
     include_str!("request.sql"),
     include_str!("lease.sql"),
     include_str!("key.sql"),
+    include_str!("knowledge.sql"),
     include_str!("turn/look.sql"),
     include_str!("sweep.sql"),
     include_str!("grants.sql"),

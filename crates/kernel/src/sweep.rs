@@ -17,6 +17,7 @@ use sqlx::{
 };
 use waybill_core::{
     bus::{Bell, Door},
+    error::causes,
     id::{ProjectId, Target, ToolCallId},
     turn::{ClaimToken, Fence, MessageType},
 };
@@ -173,6 +174,7 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                 }
                 // Done or not, nobody may do it again (WK-7).
                 let report = Report {
+                    is_external: false,
                     tool_call_id,
                     claim_token: Some(token),
                     message_type: MessageType::ToolResult,
@@ -204,13 +206,19 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                 work.commit().await?;
                 return Ok(true);
             }
+            let is_unknown = call::is_once_in_hand(&mut work, tool_call_id).await?;
             drop(work);
+            let (status, card) = match is_unknown {
+                true => ("outcome_unknown", call::unknown_card(tool_call_id)?),
+                false => ("timeout", call::timeout_card(tool_call_id)?),
+            };
             let report = Report {
+                is_external: false,
                 tool_call_id,
                 claim_token: None,
                 message_type: MessageType::Timeout,
-                status: "timeout".to_owned(),
-                card: call::timeout_card(tool_call_id)?,
+                status: status.to_owned(),
+                card,
             };
             let reported = turn::report(&mut kernel.alone(project_id).await?, &report).await?;
             Ok(reported.outcome == "applied")
@@ -292,17 +300,11 @@ async fn each<'a, R: Subject + Copy + Send>(
             Err(error) if error.is_of_the_server() => swept.failures += 1,
             Err(error) => {
                 swept.failures += 1;
-                let error = whole(&error);
+                let error = causes(&error);
                 quarantine::note(kernel, row.project_id(), sweep, &row.subject_id(), &error, config.max_failures)
                     .await?;
             }
         }
     }
     Ok(moved)
-}
-
-/// An error with its causes, for whoever looks at the quarantine.
-fn whole(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -13,6 +13,7 @@ pub mod storm;
 
 pub mod bulk;
 pub mod team;
+pub mod tools;
 pub mod walls;
 
 pub mod model;

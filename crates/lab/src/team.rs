@@ -443,6 +443,7 @@ async fn search(kernel: Kernel) {
         let call = &holding.claimed;
         let Ok(card) = Draft::tool_result(call.tool_call_id, "success", json!(["a page"])).seal() else { continue };
         let report = Report {
+            is_external: false,
             tool_call_id: call.tool_call_id,
             claim_token: Some(call.claim_token),
             message_type: MessageType::ToolResult,

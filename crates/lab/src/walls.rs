@@ -35,6 +35,7 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::{
     command,
+    knowledge::{Applied, apply},
     launch::{Launch, launch},
 };
 use waybill_worker::{
@@ -233,6 +234,10 @@ async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_v
 
     let path = own.parse()?;
     artifacts.put_bytes(project_id, Put::new(&path), format!("we say {says}").into_bytes().into()).await?;
+    let mut work = kernel.begin(project_id).await?;
+    let applied = Applied { path: &path, title: says, text: &format!("we know {says} {own}"), is_external: false };
+    apply(&mut work, applied).await?;
+    work.commit().await?;
 
     // A run that has ended: a lead, a fork, a hand; in a session.
     let launched = start(kernel, project_id, "lead", says, Some(session_id)).await?;
@@ -394,7 +399,7 @@ impl Loot {
 }
 
 /// What is asked, with places for what is the victim's.
-const READS: [&str; 29] = [
+const READS: [&str; 31] = [
     "/",
     "/turns/{turn}",
     "/turns/{turn}/tree",
@@ -424,6 +429,8 @@ const READS: [&str; 29] = [
     "/artifacts/content?path={name}",
     "/handoff-types/{name}/schema",
     "/requests",
+    "/knowledge?kind=knowledge",
+    "/knowledge?kind=knowledge&after={name}",
 ];
 
 fn writes() -> Vec<(Method, &'static str, Value)> {
@@ -447,6 +454,9 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
         (Method::POST, "/turns/{turn}/fork", json!({ "cards": [{ "card_id": "{card}", "content": "x" }] })),
         (Method::DELETE, "/keys/{key}", Value::Null),
         (Method::DELETE, "/artifacts?path={name}", Value::Null),
+        (Method::DELETE, "/knowledge?kind=knowledge&path={name}", Value::Null),
+        (Method::POST, "/knowledge/search", json!({ "question": "{name}", "folders": ["{name}"] })),
+        (Method::POST, "/turns/{turn}/publish", json!({ "path": "{name}" })),
         (Method::POST, "/requests/{call}", json!({ "decision": "approved" })),
         (Method::POST, "/handoffs", package("{name}")),
         (Method::POST, "/turns/{fence_turn}/steps", json!({ "fence": fence, "step_id": "{fresh}", "cards": [card] })),
@@ -459,7 +469,7 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
         (
             Method::POST,
             "/calls/{held_call}/report",
-            json!({ "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 }),
+            json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 }),
         ),
         (Method::POST, "/worker/claim", with_target("held")),
         (Method::POST, "/calls/claim", with_target("slow")),

@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod handoff;
+pub mod knowledge;
 pub mod launch;
 pub mod relay;
 pub mod watch;

@@ -13,8 +13,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use command::{
-    admin, agent, apply, artifact, bench, card, chaos, context, dev, doctor, fork, grant, handoff, inbox, keys, lab,
-    lint, look, migrate, orchestrator, project, replay, resource, run, serve, turn, worker,
+    admin, agent, apply, artifact, bench, card, chaos, context, dev, doctor, fork, grant, handoff, inbox, keys,
+    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, tool, turn, worker,
 };
 use config::File;
 use serde_json::Value;
@@ -62,6 +62,12 @@ enum Command {
     /// Bulk content by path: store it, fetch it, list it.
     #[command(subcommand)]
     Artifact(artifact::Command),
+    /// What a project knows, and what it publishes of what it has done: put it there, look for it.
+    #[command(subcommand)]
+    Knowledge(knowledge::Command),
+    /// Manifests out of what others say of their tools: OpenAPI documents, MCP servers.
+    #[command(subcommand)]
+    Tool(tool::Command),
     /// Handoff packages: their types, what is wrong with one, and sending it.
     #[command(subcommand)]
     Handoff(handoff::Command),
@@ -144,6 +150,8 @@ async fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments, json).await,
         Command::Serve(arguments) => serve::run(arguments).await,
         Command::Artifact(command) => artifact::run(command, json).await,
+        Command::Knowledge(command) => knowledge::run(command, json).await,
+        Command::Tool(command) => tool::run(command, json).await,
         Command::Handoff(command) => handoff::run(command, json).await,
         Command::Inbox(arguments) => inbox::list(arguments, json).await,
         Command::Approve(arguments) => inbox::decide(arguments, Decision::Approved, Value::Null, json).await,

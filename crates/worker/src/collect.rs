@@ -9,6 +9,7 @@ use futures::{
 use waybill_context::{
     call::LeftOut,
     framework::{Facts, Framework},
+    knowledge::Provenance,
     layer::{BlockKey, MalformedKey},
     policy::Audience,
     todo::Todo,
@@ -16,6 +17,7 @@ use waybill_context::{
 use waybill_core::{
     card::{Card, Field},
     id::{AgentId, ProjectId, SessionId},
+    resource::Shelf,
 };
 
 /// What a source may know of the turn that it is asked for.
@@ -31,6 +33,25 @@ pub struct Asked<'a> {
     pub result_fields: &'a [Field],
     /// The session's todo list.
     pub todo: Option<&'a Card>,
+    /// What the profile lets it find.
+    pub knowledge: Option<&'a Shelf>,
+    pub experience: Option<&'a Shelf>,
+}
+
+/// What a source says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub text: String,
+    /// It came from outside: whoever is shown it has seen such.
+    pub is_external: bool,
+    /// What it was made of.
+    pub sources: Vec<Provenance>,
+}
+
+impl From<String> for Block {
+    fn from(text: String) -> Block {
+        Block { text, is_external: false, sources: Vec::new() }
+    }
 }
 
 /// Why a source has no answer.
@@ -38,8 +59,8 @@ pub type Failure = Box<dyn error::Error + Send + Sync>;
 
 /// Somebody who knows something: a todo list, a knowledge base, what was learned before.
 pub trait Source: Send + Sync {
-    /// The text of the block; none where there is nothing to say.
-    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>>;
+    /// The block; none where there is nothing to say.
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>>;
 
     /// Whether it must be asked before every step, and not once per turn.
     fn every_step(&self) -> bool {
@@ -65,7 +86,7 @@ pub enum RegisterError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub key: BlockKey,
-    pub text: String,
+    pub block: Block,
     pub every_step: bool,
 }
 
@@ -109,6 +130,11 @@ impl Collector {
         Ok(())
     }
 
+    /// Asks this source, unless somebody else is asked already.
+    pub(crate) fn offer(&mut self, key: BlockKey, source: Arc<dyn Source>) {
+        self.sources.entry(key).or_insert(source);
+    }
+
     /// Asks all at once those whose block is shown. One that fails, or takes too long, is left out.
     pub async fn collect(&self, asked: &Asked<'_>, when: When) -> (Vec<Answer>, Vec<LeftOut>) {
         let wanted = |(key, source): &(&BlockKey, &Arc<dyn Source>)| {
@@ -121,14 +147,14 @@ impl Collector {
                 Err(_) => Err(format!("no answer within {:?}", source.timeout())),
                 Ok(Err(_)) => Err("it panicked".to_owned()),
                 Ok(Ok(Err(failure))) => Err(in_short(&failure)),
-                Ok(Ok(Ok(text))) => Ok(text.filter(|text| !text.trim().is_empty())),
+                Ok(Ok(Ok(block))) => Ok(block.filter(|block| !block.text.trim().is_empty())),
             };
             (key.clone(), source.every_step(), answer)
         };
         let (mut answers, mut left_out) = (Vec::new(), Vec::new());
         for (key, every_step, answer) in join_all(self.sources.iter().filter(wanted).map(ask)).await {
             match answer {
-                Ok(Some(text)) => answers.push(Answer { key, text, every_step }),
+                Ok(Some(block)) => answers.push(Answer { key, block, every_step }),
                 Ok(None) => {}
                 Err(why) => {
                     tracing::warn!(%key, why, agent_id = %asked.agent_id, "a block is left out");
@@ -156,7 +182,7 @@ impl std::fmt::Debug for Collector {
 struct FrameworkText(Framework);
 
 impl Source for FrameworkText {
-    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>> {
         let facts = Facts {
             agent_id: asked.agent_id,
             parent_agent_id: asked.parent_agent_id,
@@ -164,15 +190,15 @@ impl Source for FrameworkText {
             result_fields: asked.result_fields,
         };
         let text = self.0.render(&facts);
-        Box::pin(async { Ok(Some(text)) })
+        Box::pin(async { Ok(Some(text.into())) })
     }
 }
 
 struct TodoList;
 
 impl Source for TodoList {
-    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>> {
         let list = asked.todo.map(Todo::read).transpose();
-        Box::pin(async { Ok(list?.map(|list| list.render())) })
+        Box::pin(async { Ok(list?.map(|list| list.render().into())) })
     }
 }

@@ -13,7 +13,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
-    card, card_box,
+    card, card_box, external,
     fork::{self, Fork},
     receipt, resource,
     turn::{self, DispatchRequest},
@@ -132,6 +132,10 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
     };
     turn::enqueue(work, std::slice::from_ref(&request), &[]).await?;
     fork::fill(work, request.output_box_id, seen.output, &in_output).await?;
+    // What the source saw it sees again: blocks, and what was answered.
+    if external::saw(work, *turn_id).await? {
+        external::mark(work, request.output_box_id).await?;
+    }
     let record = Fork {
         source_turn_id: *turn_id,
         source_step_id: Some(source_step_id),

@@ -13,11 +13,13 @@ use waybill_core::{
     card_box::{Origin, Placed, Span},
     id::{AgentId, BoxId, CardId},
     json,
+    resource::Shelf,
     template::Template,
 };
 use waybill_kernel::{
     card,
     card_box::{self, Beside, Pointers, Window},
+    external,
     fork::Fork,
     receipt,
     turn::{self, Claimed},
@@ -38,6 +40,9 @@ pub struct Setting {
     pub policy: Policy,
     /// So many cards at the beginning of the context box are always shown.
     pub n_pinned: i64,
+    /// What it may find.
+    pub knowledge: Option<Shelf>,
+    pub experience: Option<Shelf>,
     /// Where it does another turn again.
     pub fork: Option<Fork>,
 }
@@ -52,6 +57,8 @@ pub enum Error {
     CardBox(#[from] card_box::Error),
     #[error(transparent)]
     Card(#[from] card::Error),
+    #[error(transparent)]
+    External(#[from] turn::Error),
     #[error("a block cannot be a card")]
     Invalid(#[from] Invalid),
 }
@@ -59,6 +66,9 @@ pub enum Error {
 impl Error {
     /// Says nothing about what was asked: see [`turn::Error::is_of_the_server`].
     pub fn is_of_the_server(&self) -> bool {
+        if let Error::External(error) = self {
+            return error.is_of_the_server();
+        }
         let error = match self {
             Error::Work(work::Error::Db(error))
             | Error::CardBox(card_box::Error::Db(error))
@@ -223,7 +233,8 @@ async fn collected_before(
     let Ok(cards) = live(&card_ids, found) else { return Ok(None) };
     let mut cards = cards.into_iter();
     let [system_prompt, tools] = named.map(|card_id| card_id.and_then(|_| cards.next()));
-    let block = |(block, card): (BlockRef, Card)| Collected { key: block.key, card, every_step: false };
+    let block =
+        |(block, card): (BlockRef, Card)| Collected { key: block.key, card, every_step: false, sources: block.sources };
     let blocks = blocks.into_iter().zip(cards).map(block).collect();
     Ok(Some(Before { system_prompt, tools, blocks, framework_version: Some(receipt.framework_version) }))
 }
@@ -283,18 +294,30 @@ impl Gathered {
             query: &self.materials.query,
             result_fields: &self.result_fields,
             todo: self.todo.as_ref(),
+            knowledge: setting.knowledge.as_ref(),
+            experience: setting.experience.as_ref(),
         };
         let (answers, left_out) = collector.collect(&asked, when).await;
         let (prompt, tools) = self.say_who(claimed, setting)?;
-        let texts: Vec<NewCard> = answers.iter().map(|answer| rendered(&answer.text)).collect::<Result<_, _>>()?;
+        let texts: Vec<NewCard> =
+            answers.iter().map(|answer| rendered(&answer.block.text)).collect::<Result<_, _>>()?;
         let n_blocks = texts.len();
         let cards: Vec<NewCard> = texts.into_iter().chain(prompt.iter().chain(&tools).cloned()).collect();
-        let mut cards = store(kernel, claimed, cards, self.materials.read_at).await?;
+        // What the session remembers now may be replaced before this turn writes.
+        let remembered = [self.materials.session_summary.as_ref(), self.todo.as_ref()];
+        let is_external = answers.iter().any(|answer| answer.block.is_external)
+            || remembered.into_iter().flatten().any(|card| card.origin == waybill_core::card::Origin::External);
+        let mut cards = store(kernel, claimed, cards, self.materials.read_at, is_external).await?;
         let mut others = cards.split_off(n_blocks).into_iter();
         let materials = &mut self.materials;
         materials.system_prompt = prompt.and_then(|_| others.next()).or(materials.system_prompt.take());
         materials.tools = tools.and_then(|_| others.next()).or(materials.tools.take());
-        let block = |(answer, card): (Answer, Card)| Collected { key: answer.key, card, every_step: answer.every_step };
+        let block = |(answer, card): (Answer, Card)| Collected {
+            key: answer.key,
+            card,
+            every_step: answer.every_step,
+            sources: answer.block.sources,
+        };
         let blocks: Vec<Collected> = answers.into_iter().zip(cards).map(block).collect();
         materials.blocks.retain(|block| when == When::EveryStep && !block.every_step);
         let answered = |key: &BlockKey| {
@@ -319,12 +342,16 @@ async fn store(
     claimed: &Claimed,
     cards: Vec<NewCard>,
     read_at: DateTime<Utc>,
+    is_external: bool,
 ) -> Result<Vec<Card>, Error> {
     if cards.is_empty() {
         return Ok(Vec::new());
     }
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
     let card_ids = card::intern(&mut work, &cards).await?;
+    if is_external {
+        external::mark(&mut work, claimed.output_box_id).await?;
+    }
     work.commit().await?;
     let stored = |(card, card_id): (NewCard, CardId)| Card { card_id, ..card.into_card(read_at) };
     Ok(cards.into_iter().zip(card_ids).map(stored).collect())

@@ -3,7 +3,7 @@
 //! * [`turn::run`] is one turn, top to bottom; what is composed is decided in `waybill-context`, what is true in `waybill-kernel`.
 //! * No transaction is open while somebody else thinks: a source, a summariser, a model.
 //! * Every write is fenced by the turn it is made for; everything that came back from a model is written in one transaction.
-//! * Only `model` speaks HTTP, and only it and `secret` see a key.
+//! * Only `model` and `tool` reach outside, and only they and `secret` see a key.
 //!
 //! Not here: SQL, the order of layers, what the orchestrator does with a command.
 
@@ -17,6 +17,8 @@ pub mod gather;
 pub mod compact;
 mod summarise;
 
+pub mod installation;
+pub mod knowledge;
 pub mod model;
 pub mod secret;
 pub mod tool;

@@ -30,6 +30,12 @@ pub struct NoSecret {
     variable: String,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the project has no secret `{0}` of its own: whoever runs Waybill writes it into the project's folder of secrets, or names it under `egress: {{shared_secrets}}`"
+)]
+pub struct NotOwn(Name);
+
 impl Secrets {
     /// `variables` are the process's own, of which those that begin with `WAYBILL_SECRET_` count.
     pub fn new(folder: Option<PathBuf>, variables: impl IntoIterator<Item = (String, String)>) -> Secrets {
@@ -51,6 +57,21 @@ impl Secrets {
             self.given().insert(found.expose_secret().to_owned());
         }
         Ok(found)
+    }
+
+    /// For what a project's own manifests send, to hosts that it names itself: its own, and those that all may send. Of the others nobody's
+    /// manifest may say where they go.
+    pub fn find_own(
+        &self,
+        project_id: ProjectId,
+        name: &Name,
+        shared: &BTreeSet<Name>,
+    ) -> Result<SecretString, NotOwn> {
+        let file = self.folder.as_ref().map(|folder| folder.join(project_id.to_string()).join(name.as_str()));
+        if shared.contains(name) || file.is_some_and(|file| file.is_file()) {
+            return self.find(project_id, name).map_err(|_| NotOwn(name.clone()));
+        }
+        Err(NotOwn(name.clone()))
     }
 
     /// The text without anything that was given out as a secret.
@@ -95,6 +116,14 @@ mod tests {
         assert_eq!(found(ours, "openai").unwrap(), "sk-of-ours");
         assert_eq!(found(theirs, "openai").unwrap(), "sk-everybody");
         assert_eq!(found(theirs, "my-key").unwrap(), "sk-variable");
+        let own = |project_id, key: &str, shared: &[&str]| {
+            let shared = shared.iter().map(|key| name(key)).collect();
+            secrets.find_own(project_id, &name(key), &shared).map(|secret| secret.expose_secret().to_owned()).ok()
+        };
+        assert_eq!(own(ours, "openai", &[]).unwrap(), "sk-of-ours");
+        assert_eq!(own(theirs, "openai", &[]), None, "what all share is not theirs to send anywhere");
+        assert_eq!(own(theirs, "my-key", &[]), None);
+        assert_eq!(own(theirs, "my-key", &["my-key"]).unwrap(), "sk-variable");
         let missing = found(theirs, "other").unwrap_err().to_string();
         assert!(missing.contains("WAYBILL_SECRET_OTHER"), "{missing}");
         assert_eq!(secrets.blot("bad key sk-of-ours: no".into()), "bad key [secret]: no");

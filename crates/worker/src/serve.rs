@@ -10,9 +10,11 @@ use std::{
 
 use tokio::task::JoinSet;
 use waybill_artifact::Artifacts;
-use waybill_core::id::Target;
+use waybill_context::layer::BlockKey;
+use waybill_core::{error::innermost, id::Target};
 use waybill_kernel::{
     intake::{self, Holding, Intake},
+    knowledge::Kind,
     lease,
     turn::{self, Attempts, Claimed},
     work::Kernel,
@@ -20,6 +22,7 @@ use waybill_kernel::{
 
 use crate::{
     collect::Collector,
+    knowledge::Shelved,
     model::Models,
     turn::{Error, Outcome, run},
     write,
@@ -61,6 +64,10 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(kernel: Kernel, models: Models, collector: Collector) -> Worker {
+        let mut collector = collector;
+        for (key, kind) in [(BlockKey::Knowledge, Kind::Knowledge), (BlockKey::Experience, Kind::Experience)] {
+            collector.offer(key, Arc::new(Shelved::new(kernel.clone(), models.clone(), kind)));
+        }
         let (collector, leaving) = (Arc::new(collector), Arc::default());
         Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None }
     }
@@ -145,8 +152,7 @@ impl Worker {
             // Somebody else has it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
             Err(error) => {
-                let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-                let cause = causes.last().map(ToString::to_string);
+                let cause = innermost(&error);
                 tracing::error!(%turn_id, %error, cause, "an attempt failed");
                 self.give_back(&holding, &error).await;
             }

@@ -16,10 +16,12 @@ const INSTRUCTION: &str = "You keep the memory of an agent. Put what follows int
 what was asked, what was decided and why, what was found (names, numbers and paths exactly), what was tried and failed, and what is \
 still to be done. Leave nothing out that later work may need. Write the summary and nothing else.";
 
-/// Whoever answers for the agent summarises for it too.
+/// Whoever answers for the agent summarises for it too, unless its profile names another that does.
 pub(crate) struct Summarise<'a> {
     pub(crate) models: &'a Models,
     pub(crate) llms: &'a [LlmConfig],
+    /// What the one that was named is told. None: what everybody is.
+    pub(crate) prompt: Option<&'a str>,
     pub(crate) project_id: ProjectId,
 }
 
@@ -48,11 +50,12 @@ impl Summarise<'_> {
         let (adapter, params) = self.models.manner(llm)?;
         let mut request = serde_json::to_value(params).unwrap_or_default();
         let user = json!([{ "role": "user", "content": transcript }]);
-        let both = json!([{ "role": "system", "content": INSTRUCTION }, user[0]]);
+        let prompt = self.prompt.unwrap_or(INSTRUCTION);
+        let both = json!([{ "role": "system", "content": prompt }, user[0]]);
         match adapter {
             Adapter::OpenaiChat => request["messages"] = both,
             Adapter::OpenaiResponses => (request["input"], request["store"]) = (both, false.into()),
-            Adapter::AnthropicMessages => (request["system"], request["messages"]) = (INSTRUCTION.into(), user),
+            Adapter::AnthropicMessages => (request["system"], request["messages"]) = (prompt.into(), user),
         }
         let bytes = request.to_string().into_bytes();
         let key = format!("waybill-summary-{}", blake3::hash(&bytes).to_hex());

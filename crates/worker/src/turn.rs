@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use waybill_context::{
     call::{self, Manner},
-    layer::Layer,
+    layer::{BlockKey, Layer},
     policy::{Audience, Policy},
     todo::{Change, Todo},
     wire::{self, Adapter},
@@ -23,7 +23,7 @@ use waybill_context::{
 use waybill_core::{
     bus::Chunk,
     card::{CallContent, Card, CardType, Content, Draft, Invalid, NewCard, ResultContent, Role},
-    id::{StepId, ToolCallId},
+    id::{Name, StepId, ToolCallId},
     json,
     resource::{InternalTool, LlmConfig, Memory, Profile, Settings},
     tokens::Tokens,
@@ -31,8 +31,10 @@ use waybill_core::{
 };
 use waybill_kernel::{
     blackboard::{self, Patch},
-    fork,
+    external, fork,
     intake::{Holding, Order},
+    knowledge::Kind,
+    resource,
     turn::{self, Call, Claimed, Ending, Loss, Step, ending_card},
     work::{self, Kernel},
 };
@@ -40,6 +42,7 @@ use waybill_kernel::{
 use crate::{
     compact,
     gather::{self, Gathered, Setting, gather},
+    knowledge,
     model::{self, Answered, Asking, Called},
     serve::Worker,
     summarise::Summarise,
@@ -152,6 +155,8 @@ struct Turn<'w> {
     worker: &'w Worker,
     claimed: &'w Claimed,
     llms: Vec<LlmConfig>,
+    /// Where another profile writes its summaries: its models, and what it is told.
+    summariser: Option<(Vec<LlmConfig>, String)>,
     memory: Memory,
     setting: Setting,
     /// Of its profile.
@@ -180,17 +185,27 @@ impl<'w> Turn<'w> {
         let toolbox = Toolbox::new(&profile, &found.tools);
         let folders = Folders { readable: profile.readable_artifacts, writable: profile.writable_artifacts };
         let author = profile.name.to_string();
-        let Profile { system_prompt_template, llm_config, process, memory, .. } = profile;
+        let Profile { system_prompt_template, llm_config, process, memory, knowledge, experience, summariser, .. } =
+            profile;
+        let summariser = match &summariser {
+            Some(name) => match summariser_of(worker, claimed, name).await? {
+                Ok(summariser) => Some(summariser),
+                Err(why) => return Ok(Err(why)),
+            },
+            None => None,
+        };
+        let demands = [(BlockKey::Knowledge, &knowledge), (BlockKey::Experience, &experience)];
+        let demands = demands.into_iter().filter(|(_, shelf)| shelf.is_some()).map(|(key, _)| key).collect();
         let policy = Policy { order: memory.order, budget: memory.budget, per_message: per_message() };
-        let mut llms = vec![llm_config];
-        let fallbacks = std::mem::take(&mut llms[0].fallbacks);
-        llms.extend(fallbacks);
+        let llms = with_fallbacks(llm_config);
         let setting = Setting {
             system_prompt_template: Some(system_prompt_template),
             toolbox,
-            audience: Audience { enable_share_context, ..Audience::of(process) },
+            audience: Audience { enable_share_context, demands, ..Audience::of(process) },
             policy,
             n_pinned: memory.n_pinned.into(),
+            knowledge,
+            experience,
             fork: found.fork,
         };
         let recorded = match &setting.fork {
@@ -201,6 +216,7 @@ impl<'w> Turn<'w> {
             worker,
             claimed,
             llms,
+            summariser,
             memory,
             setting,
             author,
@@ -281,7 +297,11 @@ impl<'w> Turn<'w> {
     async fn think(&mut self) -> Result<Result<Thought, Trouble>, Error> {
         let models = self.worker.models();
         if let (Some(compaction), Some(gathered)) = (self.memory.compaction, self.gathered.as_mut()) {
-            let summariser = Summarise { models, llms: &self.llms, project_id: self.claimed.fence.project_id() };
+            let (llms, prompt) = match &self.summariser {
+                Some((llms, prompt)) => (llms, Some(prompt.as_str())),
+                None => (&self.llms, None),
+            };
+            let summariser = Summarise { models, llms, prompt, project_id: self.claimed.fence.project_id() };
             let compacted = compact::compact(
                 self.worker.kernel(),
                 self.claimed,
@@ -442,16 +462,23 @@ impl<'w> Turn<'w> {
                     }
                     Err(why) => results.push(answer("failed", why.into())),
                 },
-                Sorted::Leaves { .. } | Sorted::Artifact(_) if self.recorded.is_some() => {
+                Sorted::Leaves { .. } | Sorted::Artifact(_) | Sorted::Knowledge { .. } if self.recorded.is_some() => {
                     let content = Content::ToolResult(self.remember(&called, &cards));
                     results.push(Draft { content, ..answer("", Value::Null) });
                 }
                 Sorted::Artifact(request) => {
-                    let Done { status, text, extra } = desk.answer(&request).await;
+                    let Done { status, text, extra, is_external } = desk.answer(&request).await;
+                    if is_external {
+                        self.mark_external().await?;
+                    }
                     let content =
                         Content::ToolResult(ResultContent { status: status.to_owned(), result: text.into(), extra });
                     results.push(Draft { content, ..answer("", Value::Null) });
                 }
+                Sorted::Knowledge { kind, question, most } => match self.look_up(kind, &question, most).await? {
+                    Ok(text) => results.push(answer("success", text.into())),
+                    Err(why) => results.push(answer("failed", why.into())),
+                },
                 Sorted::Leaves { target, timeout, once } => {
                     leaving.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
                 }
@@ -477,6 +504,42 @@ impl<'w> Turn<'w> {
         self.step(cards, leaving, asked, todo).await
     }
 
+    /// What the project knows of a question, or has done before.
+    async fn look_up(&self, kind: Kind, question: &str, most: usize) -> Result<Result<String, String>, Error> {
+        let shelf = match kind {
+            Kind::Knowledge => &self.setting.knowledge,
+            Kind::Experience => &self.setting.experience,
+        };
+        let Some(shelf) = shelf else {
+            return Ok(Err(format!("your profile names no `{}` that you may look into", kind.as_str())));
+        };
+        let (models, project_id) = (self.worker.models(), self.fence().project_id());
+        let answer = knowledge::search(self.kernel(), models, project_id, kind, shelf, question, most).await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Err(json::text(&error.to_string()).into_owned())),
+        };
+        if answer.found.iter().any(|found| found.is_external) {
+            self.mark_external().await?;
+        }
+        let head = format!("[{} passages, found by {}]", answer.found.len(), answer.how);
+        Ok(Ok(json::text(&format!("{head}\n{}", knowledge::render(&answer.found))).into_owned()))
+    }
+
+    /// It has seen something from outside: what it writes from now on is labelled so.
+    async fn mark_external(&self) -> Result<(), Error> {
+        let (kernel, claimed) = (self.kernel(), self.claimed);
+        until_known(|| {
+            Box::pin(async {
+                let mut work = kernel.begin(claimed.fence.project_id()).await?;
+                external::mark(&mut work, claimed.output_box_id).await?;
+                Ok::<_, turn::Error>(work.commit().await?)
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
     /// What it may read of what it sees: packages, and results that speak of artifacts.
     fn desk(&self) -> Desk<'_> {
         let materials = &self.gathered().materials;
@@ -484,7 +547,8 @@ impl<'w> Turn<'w> {
         let steps = materials.steps.iter().filter_map(|placed| placed.reading.live());
         let cards = placed.chain(&materials.query).chain(steps);
         let project_id = self.fence().project_id();
-        Desk::new(self.kernel(), self.worker.artifacts(), project_id, &self.author, &self.folders, cards)
+        let turn_id = self.fence().agent_turn_id();
+        Desk::new(self.kernel(), self.worker.artifacts(), project_id, turn_id, &self.author, &self.folders, cards)
     }
 
     /// What was answered when the recorded turn made this call: the second time it is made, what was answered the second time.
@@ -672,6 +736,37 @@ impl<'w> Turn<'w> {
     fn remark(&self, step_id: StepId, text: &str) -> Result<NewCard, Invalid> {
         self.seal(step_id, Draft::new(CardType::reminder(), Role::User, Content::Text(text.to_owned())))
     }
+}
+
+/// A model, and those that stand in for it.
+fn with_fallbacks(mut llm: LlmConfig) -> Vec<LlmConfig> {
+    let fallbacks = std::mem::take(&mut llm.fallbacks);
+    std::iter::once(llm).chain(fallbacks).collect()
+}
+
+/// The profile that writes the summaries: its models, and what it is told.
+async fn summariser_of(
+    worker: &Worker,
+    claimed: &Claimed,
+    name: &Name,
+) -> Result<Result<(Vec<LlmConfig>, String), String>, Error> {
+    let found = until_known(|| {
+        Box::pin(async {
+            let mut work = worker.kernel().begin(claimed.fence.project_id()).await?;
+            match resource::profile(&mut work, name).await {
+                Err(resource::Error::Db(error)) => Err(turn::Error::from(error)),
+                found => Ok(found),
+            }
+        })
+    })
+    .await?;
+    Ok(match found {
+        Ok(found) => {
+            let prompt = found.profile.system_prompt_template.render(|_| None);
+            Ok((with_fallbacks(found.profile.llm_config), prompt))
+        }
+        Err(error) => Err(format!("the summariser: {error}")),
+    })
 }
 
 async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources, turn::Error> {

@@ -41,6 +41,8 @@ pub(crate) struct PutParams {
     /// What it is; none: as its name says.
     #[param(min_length = 3, max_length = 127, pattern = "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")]
     media_type: Option<String>,
+    /// It came from outside, or was made of such: whoever reads it has seen that. None: what workers and tools store did, what people store did not.
+    external: Option<bool>,
 }
 
 /// Store content at a path, as a new version. It stands there all at once or not at all; the same as before is the same version.
@@ -52,11 +54,12 @@ pub(crate) struct PutParams {
 pub(crate) async fn put_artifact(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Query(PutParams { path, media_type }): Query<PutParams>,
+    Query(PutParams { path, media_type, external }): Query<PutParams>,
     body: Bytes,
 ) -> Result<Json<Artifact>, Problem> {
     caller.may(&[Scope::Operator, Scope::Worker, Scope::Tool])?;
-    let put = Put { path: &path, media_type: media_type.as_deref(), author_id: Some(&caller.actor) };
+    let is_external = external.unwrap_or(matches!(caller.scope, Scope::Worker | Scope::Tool));
+    let put = Put { media_type: media_type.as_deref(), author_id: Some(&caller.actor), is_external, path: &path };
     let content = body.into_data_stream().map_err(std::io::Error::other);
     Ok(Json(api.artifacts()?.put(caller.project_id, put, content).await?))
 }

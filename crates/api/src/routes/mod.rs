@@ -10,6 +10,7 @@ mod artifact;
 mod card;
 mod context;
 mod handoff;
+mod knowledge;
 mod resource;
 mod turn;
 mod watch;
@@ -43,6 +44,9 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(handoff::show_schema))
         .routes(routes!(handoff::list_requests))
         .routes(routes!(handoff::decide_request))
+        .routes(routes!(knowledge::apply_document, knowledge::list_documents, knowledge::remove_document))
+        .routes(routes!(knowledge::search_knowledge))
+        .routes(routes!(knowledge::publish_turn))
         .routes(routes!(resource::show_project))
         .routes(routes!(resource::apply_resources, resource::list_resources))
         .routes(routes!(resource::show_profile))

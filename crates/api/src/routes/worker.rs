@@ -16,15 +16,21 @@ use waybill_core::{
     bus::Door,
     card::{CardType, Content, Draft, Metadata, NewCard, Role},
     id::{
-        AgentId, BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, ToolCallId, TurnId, WorkerId,
+        AgentId, BatchId, BoxId, CardId, Channel, Name, ProjectId, SessionId, StepId, Target, ToolCallId, TurnId,
+        WorkerId,
     },
     key::Scope,
     turn::{ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
 };
 use waybill_kernel::{
     call::{self, ClaimedCall},
-    lease,
+    external, lease,
     turn::{self, Attempts, Call, Claimed, Claiming, Ended, Ending, Loss, Report, Reported, Step, Stepped},
+};
+
+use waybill_worker::tool::{
+    admit::{self, Verdict},
+    conclude::{Said, conclude},
 };
 
 use super::turn::OneTurn;
@@ -255,7 +261,8 @@ pub(crate) async fn keep_lease(
     lease::renew::<uuid::Uuid>(&api.kernel, worker_id, lease_of(beat.lease_seconds)?).await?;
     let turns = turn::held(&api.kernel, worker_id).await?.into_iter().map(ClaimedTurn::from).collect();
     let calls = call::held(&api.kernel, worker_id).await?;
-    Ok(Json(Held { turns, calls: read_calls(&api, &caller, calls).await? }))
+    let calls = admitted(&api, &caller, calls, true).await?;
+    Ok(Json(Held { turns, calls }))
 }
 
 /// Which process ends.
@@ -366,6 +373,9 @@ pub(crate) struct NewStep {
     /// Wait for the calls, these and earlier ones.
     #[serde(default)]
     suspend: bool,
+    /// The worker has seen content from outside that is no card of the turn's boxes: what the turn writes is labelled.
+    #[serde(default)]
+    saw_external: bool,
     #[serde(default)]
     usage: Option<UsageSaid>,
 }
@@ -446,6 +456,9 @@ pub(crate) async fn write_step(
     }
     let usage = step.usage.map(UsageSaid::check).transpose()?;
     let fence = step.fence.of(&caller, turn);
+    if step.saw_external {
+        mark(&api, &caller, turn).await?;
+    }
     let step = Step { step_id, cards, calls, suspend: step.suspend, receipt: None, usage };
     let mut work = caller.begin(&api).await?;
     let stepped = turn::step(&mut work, &fence, &step).await?;
@@ -465,8 +478,21 @@ pub(crate) struct Finish {
     /// The last of them is the `task.deliverable`.
     #[schema(min_items = 1, max_items = 1000)]
     cards: Vec<CardDraft>,
+    /// As with a step.
+    #[serde(default)]
+    saw_external: bool,
     #[serde(default)]
     usage: Option<UsageSaid>,
+}
+
+/// In a unit of work of its own: a box is not locked before its turn.
+async fn mark(api: &Api, caller: &Caller, turn_id: TurnId) -> Result<(), Problem> {
+    let mut work = caller.begin(api).await?;
+    if let Some(turn) = turn::show(&mut work, &[turn_id]).await?.pop() {
+        external::mark(&mut work, turn.output_box_id).await?;
+        work.commit().await?;
+    }
+    Ok(())
 }
 
 /// Deliver, and end the turn. 409 `stale`: another has the turn, or it is over.
@@ -483,6 +509,9 @@ pub(crate) async fn finish_turn(
 ) -> Result<Json<Ended>, Problem> {
     caller.may(&[Scope::Worker])?;
     not_too_many("cards", &finish.cards)?;
+    if finish.saw_external {
+        mark(&api, &caller, turn).await?;
+    }
     let cards = finish.cards.into_iter().map(|card| card.seal(finish.step_id)).collect::<Result<_, _>>()?;
     let ending = Ending {
         fence: finish.fence.of(&caller, turn),
@@ -550,9 +579,11 @@ pub(crate) struct OneCall {
     agent_id: AgentId,
     /// Sent with the answer.
     claim_token: ClaimToken,
-    tool_name: Option<String>,
-    /// The model's own text. None: the card can no longer be read; answer with a failure.
-    arguments: Option<String>,
+    tool_name: Name,
+    /// As the tool's schema has them; the model's own text.
+    arguments: String,
+    /// The same whoever is given the call, and however often: do it once for each.
+    idempotency_key: ToolCallId,
     deadline_at: chrono::DateTime<chrono::Utc>,
     /// How often it was taken from somebody before.
     n_lost_leases: i32,
@@ -564,25 +595,50 @@ pub(crate) struct ClaimedCalls {
     calls: Vec<OneCall>,
 }
 
-async fn read_calls(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>) -> Result<Vec<OneCall>, Problem> {
-    let mut calls = Vec::with_capacity(claimed.len());
-    if claimed.is_empty() {
-        return Ok(calls);
-    }
-    let mut work = caller.begin(api).await?;
-    for claimed in claimed {
-        let asked = call::asked(&mut work, &claimed).await?;
-        let (tool_name, arguments) = asked.map(|asked| (asked.tool_name, asked.arguments)).unzip();
-        calls.push(OneCall {
+impl OneCall {
+    fn new(claimed: &ClaimedCall, tool_name: Name, arguments: String) -> OneCall {
+        OneCall {
             tool_call_id: claimed.tool_call_id,
             agent_turn_id: claimed.agent_turn_id,
             agent_id: claimed.agent_id,
             claim_token: claimed.claim_token,
             tool_name,
             arguments,
+            idempotency_key: claimed.tool_call_id,
             deadline_at: claimed.deadline_at,
             n_lost_leases: claimed.n_lost_leases,
-        });
+        }
+    }
+}
+
+/// Those of them that may be made. What may not is answered here, and about some people are asked first. `known`: they may have been let
+/// through before.
+async fn admitted(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>, known: bool) -> Result<Vec<OneCall>, Problem> {
+    let mut calls = Vec::with_capacity(claimed.len());
+    for claimed in claimed {
+        let mut work = caller.begin(api).await?;
+        if known && call::is_admitted(&mut work, &claimed).await? {
+            // It is under way, whatever the turn has seen since.
+            let Some(asked) = call::asked(&mut work, &claimed).await? else { continue };
+            let Ok(tool_name) = asked.tool_name.parse() else { continue };
+            calls.push(OneCall::new(&claimed, tool_name, asked.arguments));
+            continue;
+        }
+        let verdict = match admit::admit(&mut work, &claimed).await {
+            // Somebody else has it by now.
+            Err(turn::Error::Stale(_)) => continue,
+            verdict => verdict?,
+        };
+        work.commit().await?;
+        let admitted = match verdict {
+            Verdict::Go(admitted) => admitted,
+            Verdict::Asking => continue,
+            Verdict::Refused(said) => {
+                conclude(&api.kernel, None, &claimed, CardId::new(), said).await?;
+                continue;
+            }
+        };
+        calls.push(OneCall::new(&claimed, admitted.tool.name, admitted.said));
     }
     Ok(calls)
 }
@@ -605,8 +661,9 @@ pub(crate) async fn claim_calls(
         let mut work = caller.begin(&api).await?;
         let claimed = call::claim_in(&mut work, &mut claiming).await?;
         work.commit().await?;
-        if !claimed.is_empty() || !waiting.again(&api).await {
-            return Ok(Json(ClaimedCalls { calls: read_calls(&api, &caller, claimed).await? }));
+        let calls = admitted(&api, &caller, claimed, false).await?;
+        if !calls.is_empty() || !waiting.again(&api).await {
+            return Ok(Json(ClaimedCalls { calls }));
         }
     }
 }
@@ -615,13 +672,30 @@ pub(crate) async fn claim_calls(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewReport {
+    /// Who claimed it.
+    #[schema(min_length = 1, max_length = 200)]
+    worker: String,
     claim_token: ClaimToken,
     /// Of the `tool.result`: a UUIDv7 of the worker's, so that it can be sent again.
     card_id: CardId,
     /// `success`, `failed`, …
     #[schema(min_length = 1, max_length = 64)]
     status: String,
+    /// More than the project's `result_tokens` become an artifact, with its beginning and its end in the result.
     result: Value,
+    /// What follows, other than the tool says.
+    #[serde(default)]
+    after_execution: Option<After>,
+}
+
+/// What follows a call.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum After {
+    /// The turn goes on.
+    Suspend,
+    /// The turn ends with the result.
+    Terminate,
 }
 
 #[derive(Debug, Deserialize)]
@@ -645,8 +719,24 @@ pub(crate) async fn report_call(
     if !(1..=64).contains(&said.status.chars().count()) {
         return Err(Problem::invalid("`status` has 1 to 64 characters"));
     }
+    let worker_id = worker_id(caller.project_id, &said.worker)?;
+    let mut work = caller.begin(&api).await?;
+    let held = call::find(&mut work, worker_id, call, said.claim_token).await?;
+    let is_open = held.is_some() || call::is_open(&mut work, call).await?;
+    drop(work);
+    if let Some(held) = held {
+        let after = said.after_execution.map(|after| ("after_execution".to_owned(), serde_json::json!(after)));
+        let answer = Said { status: said.status, result: said.result, extra: after.into_iter().collect() };
+        let reported = conclude(&api.kernel, api.config.artifacts.as_ref(), &held, said.card_id, answer).await?;
+        return Ok(Json(reported));
+    }
+    if is_open {
+        return Err(turn::Error::Stale(call.to_string()).into());
+    }
+    // It is over: whether by this answer, or before it came.
     let draft = Draft { card_id: said.card_id, ..Draft::tool_result(call, &said.status, said.result) };
     let report = Report {
+        is_external: true,
         tool_call_id: call,
         claim_token: Some(said.claim_token),
         message_type: MessageType::ToolResult,

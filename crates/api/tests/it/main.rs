@@ -59,6 +59,16 @@ impl House {
         house
     }
 
+    /// A tool that is answered by whoever claims its calls, and that `hand` may call.
+    async fn allow(&self, tool: &str, target: &str) {
+        let tool = json!({ "tool": { "name": tool, "description": "d", "target": target } });
+        let mut hand = profile("hand", "python");
+        hand["profile"]["allowed_tools"] = json!([tool["tool"]["name"]]);
+        let mut work = self.kernel.begin(self.t.project_id).await.unwrap();
+        resource::apply(&mut work, &[tool, hand].map(|one| serde_json::from_value(one).unwrap())).await.unwrap();
+        work.commit().await.unwrap();
+    }
+
     async fn key(&self, name: &str, scope: Scope) -> String {
         let key = ApiKey::mint("test");
         let mut work = self.kernel.begin(self.t.project_id).await.unwrap();

@@ -127,6 +127,7 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     let house = House::open().await;
     let (worker, tool) = (house.key("w", Scope::Worker).await, house.key("t", Scope::Tool).await);
     let ask = async |path: &str, key: &str, body: Value| house.ask(Method::POST, path, Some(key), Some(body)).await;
+    house.allow("add", "sums").await;
     let claim = json!({ "worker": "w1", "target": "python", "wait_seconds": 5, "lease_seconds": 60 });
     // Nothing is there yet: it waits, and is woken.
     let (claimed, started) = tokio::join!(ask("/worker/claim", &worker, claim.clone()), async {
@@ -167,7 +168,12 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     let calls = ask("/calls/claim", &tool, json!({ "worker": "t1", "target": "sums", "lease_seconds": 60 })).await.1;
     let call = &calls["calls"][0];
     assert_eq!((&call["tool_name"], &call["arguments"]), (&json!("add"), &json!("{\"a\": 1}")));
-    let report = json!({ "claim_token": call["claim_token"], "card_id": id(), "status": "success", "result": 2 });
+    let report = json!({
+        "worker": "t1", "claim_token": call["claim_token"], "card_id": id(), "status": "success", "result": 2,
+    });
+    let mut forged = report.clone();
+    forged["worker"] = json!("t2");
+    assert_eq!(ask(&format!("/calls/{call_id}/report"), &tool, forged).await.1["code"], "stale", "it is not t2's");
     let reported = ask(&format!("/calls/{call_id}/report"), &tool, report.clone()).await.1;
     assert_eq!((&reported["outcome"], &reported["resumed"]), (&json!("applied"), &json!(true)));
     assert_eq!(ask(&format!("/calls/{call_id}/report"), &tool, report).await.1["outcome"], "duplicate");
@@ -198,6 +204,62 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     assert_eq!((&shown["deliverable"], &shown["turn"]["input_tokens"]), (&json!("2"), &json!(5)));
     let edges = house.get(&format!("/turns/{turn_id}/edges")).await;
     assert!(edges.as_array().unwrap().iter().any(|edge| edge["primitive"] == "report"), "{edges}");
+}
+
+/// SE-5 over HTTP: what was let through before the turn saw the outside is under way; what comes after waits for a person.
+#[tokio::test]
+async fn a_call_is_let_through_once() {
+    let house = House::open().await;
+    let tool = |name: &str, approval: &str| json!({ "tool": { "name": name, "description": "d", "target": name, "approval": approval, "effect": "once" } });
+    let mut hand = crate::profile("hand", "python");
+    hand["profile"]["allowed_tools"] = json!(["web", "pay"]);
+    let manifests = [tool("web", "never"), tool("pay", "external"), hand];
+    house.post("/resources", json!({ "manifests": manifests })).await;
+    house.post("/turns", json!({ "profile_name": "hand", "instruction": "x" })).await;
+    let claim = json!({ "worker": "w", "target": "python", "wait_seconds": 5, "lease_seconds": 60 });
+    let calling = async |turn: &Value, tools: &[&str]| {
+        let (mut cards, mut calls) = (Vec::new(), Vec::new());
+        for tool in tools {
+            let (call_id, card_id) = (ToolCallId::new(), id());
+            let content = json!({ "tool_name": tool, "arguments": "{}" });
+            cards.push(json!({ "card_id": card_id, "type": "tool.call", "role": "assistant", "tool_call_id": call_id, "content": content }));
+            calls.push(
+                json!({ "tool_call_id": call_id, "tool_call_card_id": card_id, "target": tool, "timeout_seconds": 60 }),
+            );
+        }
+        let step = json!({ "fence": turn["fence"], "step_id": StepId::new(), "suspend": true, "cards": cards, "calls": calls });
+        house.post(&format!("/turns/{}/steps", turn["agent_turn_id"].as_str().unwrap()), step).await;
+    };
+    let claimed = async |worker: &str, target: &str| {
+        let claim = json!({ "worker": worker, "target": target, "lease_seconds": 60 });
+        house.post("/calls/claim", claim).await["calls"].clone()
+    };
+    let report = async |worker: &str, call: &Value| {
+        let body = json!({
+            "worker": worker, "claim_token": call["claim_token"], "card_id": id(), "status": "success", "result": "done",
+        });
+        house.post(&format!("/calls/{}/report", call["tool_call_id"].as_str().unwrap()), body).await["outcome"].clone()
+    };
+    let turn = house.post("/worker/claim", claim.clone()).await["turns"][0].clone();
+    calling(&turn, &["web", "pay"]).await;
+    let pay = claimed("p", "pay").await[0].clone();
+    assert_eq!(pay["tool_name"], "pay", "nothing from outside was seen yet");
+    let web = claimed("s", "web").await[0].clone();
+    assert_eq!(report("s", &web).await, "applied");
+    let held = house.post("/worker/heartbeat", json!({ "worker": "p", "lease_seconds": 60 })).await;
+    assert_eq!(held["calls"][0]["tool_call_id"], pay["tool_call_id"], "it is still theirs");
+    assert_eq!(house.get("/requests").await["items"], json!([]));
+    assert_eq!(report("p", &pay).await, "applied");
+
+    let turn = house.post("/worker/claim", claim).await["turns"][0].clone();
+    calling(&turn, &["pay"]).await;
+    assert_eq!(claimed("p", "pay").await, json!([]), "now somebody must say yes");
+    let asked = house.get("/requests").await["items"][0].clone();
+    assert_eq!(asked["request"]["about"]["tool_name"], "pay");
+    house
+        .post(&format!("/requests/{}", asked["tool_call_id"].as_str().unwrap()), json!({ "decision": "approved" }))
+        .await;
+    assert_eq!(claimed("p", "pay").await[0]["tool_call_id"], asked["tool_call_id"]);
 }
 
 /// WK-6, L0-6 over HTTP.

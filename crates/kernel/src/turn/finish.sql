@@ -106,6 +106,7 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
   v_written integer;
+  v_labelled text;
   v_n      integer := cardinality(c_ids);
   v_turn   record;
   v_length bigint;
@@ -116,6 +117,7 @@ declare
   v_told   integer;
   v_left   jsonb;
 begin
+  v_labelled := state.label(state.saw_external(p_project, p_turn));
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! finish.cards
   update state.turns t
@@ -263,6 +265,8 @@ language plpgsql as $$
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
+  v_external uuid[];
   v_count    integer := jsonb_array_length(p_ends);
   v_here     uuid[];
   v_moved    integer;
@@ -309,7 +313,18 @@ begin
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
   end if;
   --! finish_many.locked
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
+  v_labelled := state.label(v_external <> '{}');
+  if v_external = '{}' or v_external @> p_turns then
+    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  else
+    -- Each by its own turn's label.
+    for i in 1 .. cardinality(c_ids) loop
+      v_labelled := state.label(exists (select from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[])
+                                         where e.agent_turn_id = any (v_external) and c_ids[i] = any (e.card_ids)));
+      v_written := cardbox.put(p_project, c_ids[i:i], c_tokens[i:i], c_types[i:i], c_roles[i:i], c_authors[i:i], c_hashes[i:i], c_calls[i:i], c_traces[i:i], c_steps[i:i], c_parents[i:i], c_ttls[i:i], c_contents[i:i], c_tool_calls[i:i], c_metadata[i:i]);
+    end loop;
+  end if;
   --! finish_many.cards
   with ends as materialized (
     select e.* from jsonb_to_recordset(p_ends) as e

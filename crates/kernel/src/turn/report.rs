@@ -19,6 +19,8 @@ pub struct Report {
     pub message_type: MessageType,
     /// `success`, `failed`, `timeout` …: for the edge.
     pub status: String,
+    /// What it says came from outside.
+    pub is_external: bool,
     pub card: NewCard,
 }
 
@@ -44,13 +46,14 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     }
     let query = sqlx::query_as::<_, (String, TurnId, Option<Target>)>(
         "select outcome, agent_turn_id, worker_target
-           from state.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+           from state.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
     )
     .bind(work.project_id())
     .bind(report.tool_call_id)
     .bind(report.claim_token)
     .bind(report.message_type)
-    .bind(&report.status);
+    .bind(&report.status)
+    .bind(report.is_external);
     let (outcome, agent_turn_id, worker_target) = bind_cards!(query, cards).fetch_one(work.connection()).await?;
     let resumed = worker_target.is_some();
     worker_target.into_iter().for_each(|target| work.ring(Door::Agent(target)));

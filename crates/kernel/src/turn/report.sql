@@ -1,8 +1,9 @@
 -- Transaction 4: the answer to a call: a result, or the timeout that stands in for it.
---   p_token  of the claim that was answered; null where nobody had to claim it (a timeout, a join)
+--   p_token     of the claim that was answered; null where nobody had to claim it (a timeout, a join)
+--   p_external  what it says came from outside
 -- outcome  applied · duplicate (the same answer came before) · dropped (late: the call is over)
 -- An unknown call is WB404. Whoever answers for a claim that was taken from it is WB001.
-create or replace function state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text,
+create or replace function state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
 returns table (outcome text, agent_turn_id uuid, worker_target text)
@@ -11,6 +12,7 @@ language plpgsql as $$
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
   v_turn     uuid;
   v_agent    uuid;
   v_head     state.agent_state_head;
@@ -60,6 +62,7 @@ begin
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
 
+  v_labelled := state.label(p_external);
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;

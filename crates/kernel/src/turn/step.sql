@@ -10,6 +10,7 @@ language plpgsql as $$
 declare
   v_entered text;
   v_written integer;
+  v_labelled text;
   v_step     uuid := p_step ->> 'step_id';
   v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
   v_calls    integer := jsonb_array_length(p_step -> 'calls');
@@ -81,7 +82,7 @@ begin
     v_budget := state.spend(p_project, p_turn, p_step -> 'usage');
   end if;
   --! step.spent
-
+  v_labelled := state.label(state.saw_external(p_project, p_turn));
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! step.cards
   if v_card_ids <> '{}' then

@@ -136,7 +136,7 @@ async fn a_card_names_only_what_is_there() {
     let pins = artifact::pinned(&mut work, &[good.card_id()]).await.unwrap();
     let found = artifact::find(&mut work, &path("a.txt"), Which::Pinned(pins[&path("a.txt")])).await.unwrap().unwrap();
     assert_eq!((found.artifact.version, found.stored.hash), (1, one), "the version that was handed over");
-    assert_eq!(artifact::find_pinned(&mut work, &pins).await.unwrap()[0].version, 1);
+    assert_eq!(artifact::find_pinned(&mut work, &pins).await.unwrap()[0].artifact.version, 1);
 }
 
 /// HO-1: garbage is what was removed and no card speaks of: then the object goes, and the room it took is free.

@@ -100,7 +100,18 @@ async fn a_card_on_the_wire_has_the_fields_of_the_specification() {
     keys.sort_unstable();
     assert_eq!(
         keys,
-        ["card_id", "content", "created_at", "expires_at", "hash", "metadata", "n_tokens", "state", "ttl_seconds"]
+        [
+            "card_id",
+            "content",
+            "created_at",
+            "expires_at",
+            "hash",
+            "metadata",
+            "n_tokens",
+            "origin",
+            "state",
+            "ttl_seconds"
+        ]
     );
     assert_eq!(wire["metadata"], json!({"type": "task.instruction", "role": "user"}));
 }

@@ -19,6 +19,7 @@ mod programs;
 mod races;
 mod resources;
 mod schema;
+mod sources;
 mod start;
 mod sweeps;
 mod turn_cost;

@@ -81,6 +81,7 @@ pub(crate) fn calling(n: usize, target_name: &str, timeout: Duration, suspend: b
 
 pub(crate) fn answer(tool_call_id: ToolCallId) -> Report {
     Report {
+        is_external: false,
         tool_call_id,
         claim_token: None,
         message_type: MessageType::ToolResult,

@@ -277,6 +277,7 @@ async fn the_service_owns_nothing_and_can_become_nobody() {
     let attempts = [
         "set role waybill_eraser",
         "set role waybill_scheduler",
+        "set role waybill_librarian",
         "set row_security = off; select count(*) from cardbox.cards",
         "alter table cardbox.cards disable row level security",
         "alter table cardbox.cards disable trigger user",
@@ -379,6 +380,7 @@ async fn every_table_is_walled_off() {
     waybill_kernel::fork::record(&mut work, TurnId::new(), &fork).await.unwrap();
     crate::artifacts::put(&mut work, "a", b"one").await;
     crate::artifacts::put(&mut work, "b", b"one").await;
+    crate::sources::put(&mut work, "c", &["words"]).await;
     let hash = waybill_core::artifact::ArtifactHash::of(b"one");
     card::insert(&mut work, &[crate::artifacts::package(&[("a", hash)])]).await.unwrap();
     work.commit().await.unwrap();
@@ -397,7 +399,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 37, "{tables:?}");
+    assert_eq!(tables.len(), 40, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

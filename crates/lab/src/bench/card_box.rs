@@ -288,7 +288,7 @@ impl Bench {
                 "select e.seq, c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
                         c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at,
                         c.content, c.tool_calls, c.metadata,
-                        null::timestamptz as gone_at, null::text as gone_why, null::text as gone_reason
+                        false as is_external, null::timestamptz as gone_at, null::text as gone_why, null::text as gone_reason
                    from cardbox.box_entries e
                    join cardbox.cards c on c.project_id = e.project_id and c.card_id = e.card_id
                   where e.project_id = $1 and e.box_id = $2

@@ -96,6 +96,7 @@ fn materials(n: usize) -> Result<Materials> {
         key: BlockKey::Framework,
         card: card(said(CardType::rendered_prompt(), Role::System))?,
         every_step: false,
+        sources: Vec::new(),
     };
     let length = i64::try_from(history.len())?;
     Ok(Materials {

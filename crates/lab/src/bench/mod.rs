@@ -22,6 +22,7 @@ pub mod bells;
 pub mod card_box;
 pub mod compose;
 pub mod fork;
+pub mod knowledge;
 pub mod storage;
 pub mod turns;
 

@@ -284,6 +284,7 @@ impl Desk {
         let card = Draft::tool_result(tool_call_id, "success", serde_json::json!("seen")).seal()?;
         let card_id = card.card_id();
         let report = Report {
+            is_external: false,
             tool_call_id,
             claim_token: Some(claimed.claim_token),
             message_type: MessageType::ToolResult,

@@ -7,9 +7,9 @@ use waybill_core::{
     request::{DEADLINE_SECONDS, Decided, Decision, Kind, LONGEST_SECONDS, Request},
     resource::InternalTool,
 };
-use waybill_kernel::{request, work::Kernel};
+use waybill_kernel::work::Kernel;
 
-use super::{Answer, Command, Error, Handler, answer, begin};
+use super::{Answer, Command, Error, Handler, answer, ask, begin};
 
 #[derive(Debug)]
 pub(super) struct AskPerson;
@@ -49,13 +49,9 @@ impl Handler for AskPerson {
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
             let request = command.read::<Arguments>()?.request()?;
-            let mut work = begin(kernel, &command.call).await?;
+            let work = begin(kernel, &command.call).await?;
             match &command.asked.decided {
-                None => {
-                    let card_id = request::ask(&mut work, &command.call, &request).await?;
-                    work.commit().await?;
-                    Ok(Answer::Asking(card_id))
-                }
+                None => ask(work, &command.call, &request).await,
                 Some(decided) => {
                     let nobody = decided.decision == Decision::Expired && decided.answer.is_null();
                     let status = if nobody { "timeout" } else { "success" };

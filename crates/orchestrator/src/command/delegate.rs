@@ -38,18 +38,8 @@ impl Handler for DelegateAsync {
             let asked: Arguments = command.read()?;
             let Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
             let task = Task::instructed(target_strategy, target_ref, instruction, context_box_id);
-            if !asked.wait {
-                return send(kernel, command, task, &Handover::instruction(), []).await;
-            }
-            let fan = Fan {
-                stage: 0,
-                joins_as: JoinsAs::One,
-                fail_fast: false,
-                deadline: spawn::deadline(asked.deadline_seconds)?,
-                handover: &Handover::instruction(),
-                tasks: &[task],
-            };
-            spawn::fan_out(kernel, command, fan).await
+            let waits = asked.wait.then_some(Wait { seconds: asked.deadline_seconds });
+            hand_over(kernel, command, task, &Handover::instruction(), waits, []).await
         })
     }
 }
@@ -78,8 +68,29 @@ impl Handler for LaunchPrincipal {
     }
 }
 
+/// How long whoever hands over waits for what comes of it; none: as long as that is usual.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    pub(super) seconds: Option<f64>,
+}
+
+/// One task for one agent: answered when it is dispatched, with what else there is to say, or by its end.
+pub(super) async fn hand_over(
+    kernel: &Kernel,
+    command: &Command,
+    task: Task,
+    handover: &Handover,
+    waits: Option<Wait>,
+    also: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Result<Answer, Error> {
+    let Some(wait) = waits else { return send(kernel, command, task, handover, also).await };
+    let deadline = spawn::deadline(wait.seconds)?;
+    let fan = Fan { stage: 0, joins_as: JoinsAs::One, fail_fast: false, deadline, handover, tasks: &[task] };
+    spawn::fan_out(kernel, command, fan).await
+}
+
 /// Dispatches and answers in one transaction: delivered again, the call is answered already and nothing is written.
-pub(super) async fn send(
+async fn send(
     kernel: &Kernel,
     command: &Command,
     task: Task,

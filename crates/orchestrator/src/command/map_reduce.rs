@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use waybill_core::{
-    card::Content,
+    card::{Content, Origin},
     card_box::{Placed, Span},
     handover::{ContextPacking, Handover, InheritContext, PackArgument},
     id::{BoxId, StepId},
@@ -17,7 +17,7 @@ use waybill_core::{
 use waybill_kernel::{
     batch::{self, Batch, JoinsAs},
     blackboard::{self, Patch},
-    call, card_box, handover,
+    call, card_box, external, handover,
     work::{Kernel, UnitOfWork},
 };
 
@@ -71,16 +71,17 @@ impl Handler for MapReduce {
             let deadline = spawn::deadline(asked.deadline_seconds)?;
             let mut work = begin(kernel, &command.call).await?;
             let batches = batch::of_call(&mut work, command.call.tool_call_id).await?;
+            let output_box_id = command.asked.output_box_id;
             let (stage, tasks) = match batches.last() {
                 None => (PLAN, vec![asked.task(&asked.planner_profile, Value::Null, None)]),
                 // Somebody left it in the middle: the same tasks, of which some are dispatched.
                 Some(last) if last.status == "open" => {
-                    (last.stage, asked.tasks(&mut work, last.stage, &batches).await?)
+                    (last.stage, asked.tasks(&mut work, output_box_id, last.stage, &batches).await?)
                 }
                 Some(last) if last.status == "failed" || last.status == "timeout" => {
                     return failed(work, command, last).await;
                 }
-                Some(last) => (last.stage + 1, asked.tasks(&mut work, last.stage + 1, &batches).await?),
+                Some(last) => (last.stage + 1, asked.tasks(&mut work, output_box_id, last.stage + 1, &batches).await?),
             };
             if stage == REDUCE {
                 remember(&mut work, command, &batches).await?;
@@ -109,12 +110,25 @@ impl Arguments {
     }
 
     /// What a stage is to do, as the stage before it says.
-    async fn tasks(&self, work: &mut UnitOfWork, stage: i16, batches: &[Batch]) -> Result<Vec<Task>, Error> {
+    async fn tasks(
+        &self,
+        work: &mut UnitOfWork,
+        output_box_id: BoxId,
+        stage: i16,
+        batches: &[Batch],
+    ) -> Result<Vec<Task>, Error> {
         let before = |stage: i16| batches.iter().find(|batch| batch.stage == stage).and_then(|b| b.results_box_id);
         match stage {
             PLAN => Ok(vec![self.task(&self.planner_profile, Value::Null, None)]),
             MAP => {
-                let parts = plan(&read(work, before(PLAN)).await?)?;
+                let planned = read(work, before(PLAN)).await?;
+                // What the planner said goes to the workers in the caller's name: the caller answers for where it came from.
+                let is_external =
+                    |placed: &Placed| placed.reading.live().is_some_and(|card| card.origin == Origin::External);
+                if planned.iter().any(is_external) {
+                    external::mark(work, output_box_id).await?;
+                }
+                let parts = plan(&planned)?;
                 Ok(parts.into_iter().map(|part| self.task(&self.worker_profile, part, None)).collect())
             }
             _ => Ok(vec![self.task(&self.reducer_profile, Value::Null, before(MAP))]),

@@ -21,15 +21,17 @@ use waybill_core::{
     card::Draft,
     id::{AgentId, BatchId, CardId},
     json,
+    request::Request,
     resource::{InternalTool, Profile},
     turn::MessageType,
 };
 use waybill_kernel::{
     artifact, blackboard, call,
     call::{Asked, ClaimedCall},
+    external,
     handover::{self, Target},
     intake::{self, Holding, Intake},
-    resource,
+    request, resource,
     turn::{self, Report},
     work::{self, Kernel, UnitOfWork},
 };
@@ -286,8 +288,11 @@ pub async fn deliver(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &Clai
     }
 }
 
+/// What is written in it is the word of the turn that calls: labelled, where that has seen content from outside.
 pub(crate) async fn begin(kernel: &Kernel, call: &ClaimedCall) -> Result<UnitOfWork, Error> {
-    Ok(kernel.begin(call.project_id).await.map_err(turn::Error::from)?)
+    let mut work = kernel.begin(call.project_id).await.map_err(turn::Error::from)?;
+    external::label_as(&mut work, call.agent_turn_id).await?;
+    Ok(work)
 }
 
 /// What is asked, by whom, and who is to handle it. What the caller's profile does not allow is refused here, whatever its model was shown.
@@ -329,6 +334,13 @@ async fn reject(
     answer(begin(kernel, call).await?, call, status, result).await
 }
 
+/// Has people asked about a command, and commits.
+async fn ask(mut work: UnitOfWork, call: &ClaimedCall, request: &Request) -> Result<Answer, Error> {
+    let card_id = request::ask(&mut work, call, request).await?;
+    work.commit().await?;
+    Ok(Answer::Asking(card_id))
+}
+
 /// Answers, and commits what was done. If the call was answered before, or is not ours any more, nothing of it is written.
 pub(crate) async fn answer(
     mut work: UnitOfWork,
@@ -339,6 +351,7 @@ pub(crate) async fn answer(
     let card = Draft::tool_result(call.tool_call_id, status, result).seal().map_err(turn::Error::from)?;
     let card_id = card.card_id();
     let report = Report {
+        is_external: false,
         tool_call_id: call.tool_call_id,
         claim_token: Some(call.claim_token),
         message_type: MessageType::ToolResult,

@@ -9,15 +9,12 @@ use waybill_core::{
     request::{Kind, Request},
     resource::InternalTool,
 };
-use waybill_kernel::{
-    batch::{self, JoinsAs},
-    request,
-    work::Kernel,
-};
+use waybill_kernel::{batch, work::Kernel};
 
 use super::{
-    Answer, Command, Error, Handler, begin, delegate,
-    spawn::{self, Fan, Strategy, Task},
+    Answer, Command, Error, Handler, ask, begin,
+    delegate::{self, Wait},
+    spawn::{Strategy, Task},
 };
 use crate::handoff::{self, Sender};
 
@@ -70,10 +67,7 @@ impl Handler for SendHandoff {
                         deadline_seconds: rule.deadline_seconds,
                         default: rule.default.into(),
                     };
-                    let mut work = begin(kernel, &command.call).await?;
-                    let card_id = request::ask(&mut work, &command.call, &request).await?;
-                    work.commit().await?;
-                    return Ok(Answer::Asking(card_id));
+                    return ask(begin(kernel, &command.call).await?, &command.call, &request).await;
                 }
                 (Some(_), Some(decided)) if decided.allows() => {}
                 (Some(_), Some(decided)) => {
@@ -86,20 +80,9 @@ impl Handler for SendHandoff {
             let said = said.unwrap_or_else(|| handoff::instruction(&content));
             let mut task = Task::instructed(target_strategy, target_ref, said, Value::Null);
             task.arguments.insert("package".to_owned(), json!(content));
-            let handover = handoff::handover();
-            if asked.wait {
-                let fan = Fan {
-                    stage: 0,
-                    joins_as: JoinsAs::One,
-                    fail_fast: false,
-                    deadline: spawn::deadline(asked.deadline_seconds)?,
-                    handover: &handover,
-                    tasks: &[task],
-                };
-                return spawn::fan_out(kernel, command, fan).await;
-            }
+            let waits = asked.wait.then_some(Wait { seconds: asked.deadline_seconds });
             let also = [("n_tokens", json!(verdict.n_tokens)), ("warnings", json!(verdict.warnings))];
-            delegate::send(kernel, command, task, &handover, also).await
+            delegate::hand_over(kernel, command, task, &handoff::handover(), waits, also).await
         })
     }
 }

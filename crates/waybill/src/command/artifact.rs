@@ -32,6 +32,9 @@ pub(crate) enum Command {
         /// What it is; without, as its name says.
         #[arg(long, value_name = "TYPE")]
         media_type: Option<String>,
+        /// It came from outside: a turn that reads it may need an approval for some tools.
+        #[arg(long)]
+        external: bool,
         #[command(flatten)]
         storage: Storage,
         #[command(flatten)]
@@ -92,12 +95,12 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::Put { file, path, media_type, storage, place } => {
+        Command::Put { file, path, media_type, external, storage, place } => {
             let (kernel, project_id) = place.open().await?;
             let artifacts = storage.need(&kernel)?;
             let mut stored = Vec::new();
             for (file, path) in sources(&file, path)? {
-                stored.push(put(&artifacts, project_id, &file, &path, media_type.as_deref()).await?);
+                stored.push(put(&artifacts, project_id, &file, &path, media_type.as_deref(), external).await?);
             }
             show(&stored, as_json)?;
         }
@@ -223,9 +226,10 @@ async fn put(
     file: &Path,
     path: &ArtifactPath,
     media_type: Option<&str>,
+    is_external: bool,
 ) -> Result<Artifact> {
     let actor = connect::actor();
-    let put = Put { path, media_type, author_id: Some(&actor) };
+    let put = Put { path, media_type, author_id: Some(&actor), is_external };
     if file == Path::new("-") {
         return Ok(artifacts.put(project_id, put, content(tokio::io::stdin())).await?);
     }

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, artifact, bells, card_box, compose, fork, storage, turns},
+    bench::{api, artifact, bells, card_box, compose, fork, knowledge, storage, turns},
     figure::Bar,
 };
 
@@ -83,6 +83,17 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// What is known, found: by exact terms in Chinese and English, by meaning, and how long it takes as there is more of it.
+    ///
+    /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
+    Knowledge {
+        /// By meaning too: the server must have the extension `vector`, which `.ci/vectors` builds.
+        #[arg(long)]
+        vectors: bool,
+        /// The size for CI: 15,000 chunks in the end, fewer questions.
+        #[arg(long)]
+        short: bool,
+    },
     /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -112,6 +123,10 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             Command::Compose { messages, short } => {
                 ensure!(messages >= 100, "--messages {messages}: at least 100, or there is nothing to measure");
                 compose::run(compose::Options { messages, samples: if short { 20 } else { 100 } }).await
+            }
+            Command::Knowledge { vectors, short } => {
+                let (many, questions) = if short { (15_000, 100) } else { (100_000, 400) };
+                knowledge::run(knowledge::Options { few: 5_000, many, questions, vectors }).await
             }
             Command::Fork { children, short } => {
                 ensure!((1_000..=20_000).contains(&children), "--children {children}: 1,000 to 20,000");

@@ -14,7 +14,9 @@ use waybill_lab::{
         runaway,
         schedule::Plan,
     },
-    team, walls,
+    team,
+    tools::{hostile, killed},
+    walls,
 };
 
 use crate::figures;
@@ -75,6 +77,13 @@ pub(crate) enum Command {
         /// An object store instead of a folder, reached as the environment says: s3://BUCKET/PREFIX.
         #[arg(long, value_name = "URL")]
         store: Option<String>,
+    },
+    /// Tools of every kind, while workers and a tool service are killed; then flows among tools that do not mean well.
+    ///
+    /// Long: 300 turns and 150 kills; 2,000 flows.
+    Tools {
+        #[command(flatten)]
+        options: Options,
     },
     /// The short storm on databases that are broken on purpose. Each must be noticed.
     Mutants {
@@ -219,6 +228,13 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             let kills = if options.short { 10 } else { 200 };
             let program = std::env::current_exe().context("this program cannot be found")?;
             bulk::run(&bulk::Options { program, kills, seed: options.seed(), store }).await
+        }
+        Command::Tools { options } => {
+            let (turns, kills, flows) = if options.short { (24, 12, 200) } else { (300, 150, 2_000) };
+            let (program, seed) = (std::env::current_exe().context("this program cannot be found")?, options.seed());
+            let mut figures = killed::run(&killed::Options { program, turns, kills, seed }).await?;
+            figures.extend(hostile::run(&hostile::Options { flows, seed }).await?);
+            Ok(figures)
         }
         Command::Mutants { seed } => {
             let mut figures = Vec::new();

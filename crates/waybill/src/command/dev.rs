@@ -33,6 +33,7 @@ use waybill_orchestrator::command;
 use waybill_worker::{
     collect::Collector,
     serve::{Config as WorkerConfig, Worker},
+    tool::service,
 };
 
 use crate::{
@@ -89,7 +90,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             arguments.listen
         )
     })?;
-    let models = arguments.models.read()?;
+    let installation = arguments.models.read()?;
     let home = Home::at(&arguments.data)?;
     fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
 
@@ -151,7 +152,12 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         parts.spawn(keep_worker(child, environment.clone(), n, ended()));
     }
     if arguments.workers == 0 {
-        let worker = Worker::new(kernel.clone(), models, Collector::new(Framework::builtin()));
+        let tools = installation.tools(kernel.clone(), artifacts.clone());
+        let calls =
+            service::Config { lease: LEASE, look: LOOK, grace: Duration::from_secs(2), ..service::Config::default() };
+        let until = ended();
+        parts.spawn(async move { tools.serve(&calls, until).await });
+        let worker = Worker::new(kernel.clone(), installation.models(), Collector::new(Framework::builtin()));
         let (worker, until) = (worker.with_artifacts(artifacts), ended());
         let config = WorkerConfig {
             lease: LEASE,

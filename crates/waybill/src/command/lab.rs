@@ -11,6 +11,7 @@ use waybill_lab::{
         ledger,
         process::{self, Post, Role},
     },
+    tools::{self, Ledger},
 };
 
 use crate::connect::{Service, Storage};
@@ -26,6 +27,11 @@ pub(crate) enum Command {
     Orchestrator(Arguments),
     Sweep(Arguments),
     Relay(Arguments),
+    /// An MCP server on standard input and output, which does things once for each key.
+    Mcp {
+        #[arg(long)]
+        ledger: PathBuf,
+    },
     /// Stores artifacts and sends packages, until it is killed.
     Bring {
         #[command(flatten)]
@@ -57,6 +63,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 kept = tokio::task::spawn_blocking(move || ledger::keep(&file)) => kept??,
                 () = orphaned() => std::process::exit(0), // the keeper does not listen
             }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Mcp { ledger } => {
+            tools::stdio(&Ledger::at(ledger), tools::killed::PACE).await?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Bring { service, storage } => {

@@ -2,15 +2,16 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use waybill_context::framework::Framework;
 use waybill_core::id::Target;
 use waybill_worker::{
     collect::Collector,
-    model::{Models, Provider, provider::Document},
+    installation::{Document, Installation},
     secret::Secrets,
     serve::{Config, Worker},
+    tool::service,
 };
 
 use crate::{
@@ -32,6 +33,12 @@ pub(crate) struct Arguments {
     target: Target,
     #[command(flatten)]
     models: Reached,
+    /// Calls of tools at a time, of those that are reached over HTTP or MCP. 0: none; another process answers them.
+    #[arg(long, default_value_t = 32)]
+    tools: usize,
+    /// Whose calls it answers: the `target` of tools, where they name another than `tools`.
+    #[arg(long, default_value = "tools")]
+    tools_target: Target,
     /// Turns at a time.
     #[arg(long, default_value_t = 64)]
     most: usize,
@@ -58,8 +65,8 @@ pub(crate) struct Arguments {
 /// How models are reached.
 #[derive(Debug, Args)]
 pub(crate) struct Reached {
-    /// YAML that says how providers are reached: `provider: {name, adapter, base_url, …}`. `openai_chat`, `openai_responses`,
-    /// `anthropic_messages` and `demo` need none.
+    /// YAML that says how the world outside is reached: `provider: {name, adapter, base_url, …}`, `mcp_server: {name, command or url, …}`,
+    /// `egress: {hosts, private_hosts}`. The providers `openai_chat`, `openai_responses`, `anthropic_messages` and `demo` need none.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     pub(crate) providers: Option<PathBuf>,
     /// A folder with a file for each secret, or with a folder for each project. Without it, `WAYBILL_SECRET_NAME` is looked for.
@@ -69,7 +76,7 @@ pub(crate) struct Reached {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     ensure!(arguments.most > 0 && arguments.in_flight_cap > 0, "--most and --in-flight-cap are at least 1");
-    let models = arguments.models.read()?;
+    let installation = arguments.models.read()?;
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     let config = Config {
@@ -81,15 +88,31 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         ..Config::new(arguments.target)
     };
     let artifacts = arguments.storage.open(&kernel)?;
-    let worker = Worker::new(kernel, models, Collector::new(Framework::builtin())).with_artifacts(artifacts);
+    let tools = installation.tools(kernel.clone(), artifacts.clone());
+    let calls = service::Config {
+        target: arguments.tools_target,
+        lease: config.lease,
+        most: arguments.tools.max(1),
+        look: config.look,
+        grace: config.grace,
+    };
+    let worker = Worker::new(kernel, installation.models(), Collector::new(Framework::builtin()));
+    let worker = worker.with_artifacts(artifacts);
+    let (end_calls, ending) = tokio::sync::oneshot::channel::<()>();
+    let answering = async {
+        if arguments.tools > 0 {
+            tools.serve(&calls, async { drop(ending.await) }).await;
+        }
+    };
     let mut heard = Ok(());
     let end = async {
         tokio::select! {
             interrupted = interrupted() => heard = interrupted,
             () = orphaned(), if arguments.with_parent => {}
         }
+        drop(end_calls);
     };
-    worker.serve(&config, end).await;
+    tokio::join!(worker.serve(&config, end), answering);
     heard?;
     Ok(ExitCode::SUCCESS)
 }
@@ -103,24 +126,21 @@ pub(crate) async fn orphaned() {
 }
 
 impl Reached {
-    pub(crate) fn read(&self) -> Result<Models> {
-        let providers = read_providers(self.providers.as_ref())?;
+    pub(crate) fn read(&self) -> Result<Installation> {
         if let Some(folder) = &self.secrets {
             ensure!(folder.is_dir(), "--secrets {}: there is no such folder", folder.display());
         }
-        Ok(Models::new(providers, Secrets::new(self.secrets.clone(), std::env::vars())))
+        let documents = match &self.providers {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+                apply::parse::<Document>(&file.display().to_string(), &text)?
+            }
+            None => Vec::new(),
+        };
+        let secrets = Secrets::new(self.secrets.clone(), std::env::vars());
+        Installation::read(documents, secrets).map_err(|why| match &self.providers {
+            Some(file) => anyhow::anyhow!("{}: {why}", file.display()),
+            None => anyhow::anyhow!(why),
+        })
     }
-}
-
-fn read_providers(file: Option<&PathBuf>) -> Result<Vec<Provider>> {
-    let Some(file) = file else { return Ok(Vec::new()) };
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let documents: Vec<Document> = apply::parse(&file.display().to_string(), &text)?;
-    let providers: Vec<Provider> = documents.into_iter().map(|Document::Provider(provider)| *provider).collect();
-    if let Some(twice) =
-        providers.iter().enumerate().find(|(n, one)| providers[..*n].iter().any(|other| other.name == one.name))
-    {
-        bail!("{}: provider `{}` is there twice", file.display(), twice.1.name);
-    }
-    Ok(providers)
 }

@@ -208,6 +208,8 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     let claimed = turn::claim(t.kernel.pool(), &mut Claiming::new(worker, target)).await.unwrap().remove(0);
     let policy = Policy { order: Order::Layered, budget: Tokens::new(2_000).unwrap(), per_message: Tokens::ZERO };
     let setting = Setting {
+        knowledge: None,
+        experience: None,
         system_prompt_template: None,
         toolbox: Toolbox::default(),
         audience: Audience::of(Process::React),

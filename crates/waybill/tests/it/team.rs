@@ -79,6 +79,7 @@ async fn cards(kernel: &Kernel, project_id: ProjectId, box_id: BoxId) -> Vec<Car
 
 async fn look_up(kernel: Kernel, call: ClaimedCall) {
     let report = Report {
+        is_external: false,
         tool_call_id: call.tool_call_id,
         claim_token: Some(call.claim_token),
         message_type: MessageType::ToolResult,

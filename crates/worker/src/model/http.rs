@@ -12,22 +12,25 @@ use reqwest::{
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use waybill_context::wire::{Adapter, Params};
 use waybill_core::{
+    error::innermost,
     id::{Name, ProjectId},
-    resource::LlmConfig,
+    resource::{Embedding, LlmConfig, SecretRef},
+    tool::Header,
     turn::Usage,
 };
 use waybill_kernel::intake::jittered;
 
 use super::{
     Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
-    provider::Header, provider::Provider, responses::Responses, sse::Lines,
+    provider::Provider, responses::Responses, sse::Lines,
 };
 use crate::secret::Secrets;
 
@@ -49,6 +52,18 @@ pub struct Asking<'a> {
     pub n_before: usize,
 }
 
+/// What a provider answers where vectors are asked for.
+#[derive(Deserialize)]
+struct Vectors {
+    data: Vec<Vector>,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
 /// Everybody who can be asked. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Models(Arc<Inner>);
@@ -56,7 +71,7 @@ pub struct Models(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     http: Client,
-    secrets: Secrets,
+    secrets: Arc<Secrets>,
     providers: BTreeMap<Name, (Provider, Gate)>,
 }
 
@@ -91,7 +106,8 @@ impl Gate {
 
 impl Models {
     /// Those of the file, and those that need none. A name in the file stands for what the file says.
-    pub fn new(providers: Vec<Provider>, secrets: Secrets) -> Models {
+    pub fn new(providers: Vec<Provider>, secrets: impl Into<Arc<Secrets>>) -> Models {
+        let secrets = secrets.into();
         // Whoever was first has installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder()
@@ -203,19 +219,77 @@ impl Models {
         }
     }
 
-    fn headers(&self, provider: &Provider, asking: &Asking<'_>) -> Result<HeaderMap, Error> {
-        let find = |name: &Name| {
-            self.0.secrets.find(asking.project_id, name).map_err(|error| Error::Secret(error.to_string()))
+    /// Vectors of texts, in their order, in the format that OpenAI has and others speak.
+    pub async fn embed(
+        &self,
+        project_id: ProjectId,
+        embedding: &Embedding,
+        texts: Vec<String>,
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let found = self.0.providers.get(&embedding.provider);
+        let (provider, gate) = found.ok_or_else(|| Error::NoProvider(embedding.provider.clone()))?;
+        if provider.adapter == Adapter::AnthropicMessages {
+            return Err(Error::Refused(format!("`{}` makes no vectors", provider.name)));
+        }
+        let body = json!({ "model": embedding.model, "input": texts, "encoding_format": "float" }).to_string();
+        let key = format!("waybill-vectors-{}", blake3::hash(body.as_bytes()).to_hex());
+        let headers = self.headers_for(provider, project_id, embedding.api_key.as_ref(), &key)?;
+        let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker ends"))?;
+        let mut n_asked = 0;
+        let said = loop {
+            n_asked += 1;
+            gate.pass().await;
+            let attempt = async {
+                let url = format!("{}/embeddings", provider.base_url.trim_end_matches('/'));
+                let request = self.0.http.post(url).headers(headers.clone()).header(CONTENT_TYPE, "application/json");
+                let response = request.body(body.clone()).send().await.map_err(|error| self.lost(provider, error))?;
+                if response.status() != StatusCode::OK {
+                    return Err(self.refusal(provider, response).await);
+                }
+                let bytes = response.bytes().await.map_err(|error| self.lost(provider, error))?;
+                serde_json::from_slice::<Vectors>(&bytes).map_err(|error| Error::Garbled(error.to_string()))
+            };
+            match timeout(provider.silence(), attempt).await.unwrap_or_else(|_| Err(took_too_long(provider.silence())))
+            {
+                Ok(said) => break said,
+                Err(error) if error.may_pass() && n_asked < provider.max_attempts => {
+                    sleep(error.retry_after().unwrap_or(FIRST_PAUSE).min(LONGEST_PAUSE)).await;
+                }
+                Err(error) => return Err(error),
+            }
         };
+        let mut vectors = said.data;
+        vectors.sort_by_key(|vector| vector.index);
+        if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.embedding.is_empty()) {
+            return Err(Error::Garbled(format!("{} texts, and {} vectors", texts.len(), vectors.len())));
+        }
+        Ok(vectors.into_iter().map(|vector| vector.embedding).collect())
+    }
+
+    fn headers(&self, provider: &Provider, asking: &Asking<'_>) -> Result<HeaderMap, Error> {
+        self.headers_for(provider, asking.project_id, asking.llm.api_key.as_ref(), asking.key)
+    }
+
+    fn headers_for(
+        &self,
+        provider: &Provider,
+        project_id: ProjectId,
+        api_key: Option<&SecretRef>,
+        key: &str,
+    ) -> Result<HeaderMap, Error> {
+        let find =
+            |name: &Name| self.0.secrets.find(project_id, name).map_err(|error| Error::Secret(error.to_string()));
         let mut headers: HashMap<String, SecretString> = HashMap::new();
         for (name, value) in &provider.headers {
             let value = match value {
                 Header::Text(text) => SecretString::from(text.clone()),
-                Header::Secret(reference) => find(&reference.secret)?,
+                Header::Secret(header) => {
+                    SecretString::from(format!("{}{}", header.prefix, find(&header.secret)?.expose_secret()))
+                }
             };
             headers.insert(name.to_lowercase(), value);
         }
-        if let Some(reference) = asking.llm.api_key.as_ref().or(provider.api_key.as_ref()) {
+        if let Some(reference) = api_key.or(provider.api_key.as_ref()) {
             let key = find(&reference.secret)?;
             match provider.adapter {
                 Adapter::AnthropicMessages => headers.insert("x-api-key".to_owned(), key),
@@ -228,7 +302,7 @@ impl Models {
         if provider.adapter == Adapter::AnthropicMessages {
             headers.entry("anthropic-version".to_owned()).or_insert_with(|| SecretString::from("2023-06-01"));
         }
-        headers.entry("idempotency-key".to_owned()).or_insert_with(|| SecretString::from(asking.key));
+        headers.entry("idempotency-key".to_owned()).or_insert_with(|| SecretString::from(key));
         let header = |(name, value): (String, SecretString)| {
             let wrong = || Error::Refused(format!("provider `{}`: header `{name}` cannot be sent", provider.name));
             let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
@@ -277,9 +351,7 @@ impl Models {
     }
 
     fn lost(&self, provider: &Provider, error: reqwest::Error) -> Error {
-        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        let cause = causes.last().map(ToString::to_string);
-        let why = cause.unwrap_or_else(|| error.without_url().to_string());
+        let why = innermost(&error).unwrap_or_else(|| error.without_url().to_string());
         Error::unavailable(self.blot(format!("`{}` cannot be reached: {why}", provider.name)))
     }
 

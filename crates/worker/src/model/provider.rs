@@ -5,14 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use waybill_context::wire::Adapter;
-use waybill_core::{id::Name, resource::SecretRef};
-
-/// One document of the file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Document {
-    Provider(Box<Provider>),
-}
+use waybill_core::{id::Name, resource::SecretRef, tool::Header};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,14 +54,6 @@ fn five_minutes() -> u64 {
 
 fn many() -> usize {
     64
-}
-
-/// A header's value: as it is, or a secret by name.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Header {
-    Text(String),
-    Secret(SecretRef),
 }
 
 /// In dollars for a million tokens, which is microdollars for one.

@@ -15,13 +15,14 @@ use waybill_context::handoff::{
 use waybill_core::{
     artifact::{ArtifactPath, Pins},
     card::{Card, Content},
-    id::{Name, ProjectId},
+    error::causes,
+    id::{Name, ProjectId, TurnId},
     json,
     tokens::{self, Tokens},
 };
 use waybill_kernel::{
     artifact::{self, Artifact, Found, Which},
-    resource,
+    external, resource,
     work::Kernel,
 };
 
@@ -80,6 +81,22 @@ pub struct Done {
     pub text: String,
     /// For the record: what was read, what was written.
     pub extra: Map<String, Value>,
+    /// Something from outside was read.
+    pub is_external: bool,
+}
+
+/// What one request came to.
+struct Told {
+    head: String,
+    text: String,
+    extra: Map<String, Value>,
+    is_external: bool,
+}
+
+impl Told {
+    fn plain(head: String, text: String) -> Told {
+        Told { head, text, extra: Map::new(), is_external: false }
+    }
 }
 
 /// Folders that a profile names.
@@ -95,6 +112,7 @@ pub struct Desk<'a> {
     pub kernel: &'a Kernel,
     pub artifacts: Option<&'a Artifacts>,
     pub project_id: ProjectId,
+    pub agent_turn_id: TurnId,
     pub author_id: &'a str,
     pub folders: &'a Folders,
     /// What cards speak of.
@@ -110,6 +128,7 @@ impl<'a> Desk<'a> {
         kernel: &'a Kernel,
         artifacts: Option<&'a Artifacts>,
         project_id: ProjectId,
+        agent_turn_id: TurnId,
         author_id: &'a str,
         folders: &'a Folders,
         cards: impl Iterator<Item = &'c Card>,
@@ -118,6 +137,7 @@ impl<'a> Desk<'a> {
             kernel,
             artifacts,
             project_id,
+            agent_turn_id,
             author_id,
             folders,
             pins: Pins::new(),
@@ -141,9 +161,16 @@ impl<'a> Desk<'a> {
             Some(artifacts) => self.done(artifacts, request).await,
             None => Err("this worker has no object store; whoever runs it starts it with --artifacts".to_owned()),
         };
-        let (head, text, mut extra) = match outcome {
-            Ok(done) => done,
-            Err(why) => return Done { status: "failed", text: json::text(&why).into_owned(), extra: Map::new() },
+        let Told { head, text, mut extra, is_external } = match outcome {
+            Ok(told) => told,
+            Err(why) => {
+                return Done {
+                    status: "failed",
+                    text: json::text(&why).into_owned(),
+                    extra: Map::new(),
+                    is_external: false,
+                };
+            }
         };
         if let Some(pins) = extra.get("artifacts").cloned() {
             self.pins.extend(serde_json::from_value::<Pins>(pins).unwrap_or_default());
@@ -159,19 +186,14 @@ impl<'a> Desk<'a> {
         read["n_tokens"] = n_tokens.into();
         read["total"] = self.used.into();
         extra.insert("read".to_owned(), read);
-        Done { status: "success", text: format!("[{head}; {n_tokens} tokens; {left}]\n{text}"), extra }
+        Done { status: "success", text: format!("[{head}; {n_tokens} tokens; {left}]\n{text}"), extra, is_external }
     }
 
-    async fn done(
-        &self,
-        artifacts: &Artifacts,
-        request: &Request,
-    ) -> Result<(String, String, Map<String, Value>), String> {
-        let plain = |(head, text)| (head, text, Map::new());
+    async fn done(&self, artifacts: &Artifacts, request: &Request) -> Result<Told, String> {
         match request {
-            Request::List { prefix } => self.list(prefix).await.map(plain),
-            Request::Plan { paths } => self.plan(paths).await.map(plain),
-            Request::Search { text, prefix } => self.search(artifacts, text, prefix).await.map(plain),
+            Request::List { prefix } => self.list(prefix).await,
+            Request::Plan { paths } => self.plan(paths).await,
+            Request::Search { text, prefix } => self.search(artifacts, text, prefix).await,
             Request::Read { path, part, most } => self.read(artifacts, path, part, *most).await,
             Request::Write { path, content, media_type } => {
                 self.write(artifacts, path, content, media_type.as_deref()).await
@@ -180,27 +202,31 @@ impl<'a> Desk<'a> {
     }
 
     /// All that may be read, in the version that is meant.
-    async fn readable(&self) -> Result<Vec<Artifact>, String> {
+    async fn readable(&self) -> Result<Vec<Found>, String> {
         let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
         let pinned = artifact::find_pinned(&mut work, &self.pins).await.map_err(unreachable)?;
-        let mut all: BTreeMap<ArtifactPath, Artifact> = BTreeMap::new();
+        let mut all: BTreeMap<ArtifactPath, Found> = BTreeMap::new();
         for folder in &self.folders.readable {
             let prefix = format!("{folder}/");
             let below = artifact::list(&mut work, &prefix, "", MOST_LISTED as i64 + 1).await.map_err(unreachable)?;
-            all.extend(below.into_iter().map(|artifact| (artifact.path.clone(), artifact)));
+            let below: Vec<ArtifactPath> = below.into_iter().map(|artifact| artifact.path).collect();
+            let newest = artifact::find_all(&mut work, &below).await.map_err(unreachable)?;
+            all.extend(newest.into_iter().map(|found| (found.artifact.path.clone(), found)));
         }
-        all.extend(pinned.into_iter().map(|artifact| (artifact.path.clone(), artifact)));
+        all.extend(pinned.into_iter().map(|found| (found.artifact.path.clone(), found)));
         Ok(all.into_values().collect())
     }
 
-    async fn list(&self, prefix: &str) -> Result<(String, String), String> {
+    async fn list(&self, prefix: &str) -> Result<Told, String> {
         let readable = self.readable().await?;
-        let below: Vec<&Artifact> = readable.iter().filter(|one| one.path.as_str().starts_with(prefix)).collect();
+        let all = readable.iter().map(|found| &found.artifact);
+        let below: Vec<&Artifact> = all.filter(|one| one.path.as_str().starts_with(prefix)).collect();
         let lines: Vec<String> = below.iter().take(MOST_LISTED).map(|one| describe(one)).collect();
-        Ok((format!("{} artifacts, {} of them listed", below.len(), lines.len()), lines.join("\n")))
+        let head = format!("{} artifacts, {} of them listed", below.len(), lines.len());
+        Ok(Told::plain(head, lines.join("\n")))
     }
 
-    async fn plan(&self, paths: &[ArtifactPath]) -> Result<(String, String), String> {
+    async fn plan(&self, paths: &[ArtifactPath]) -> Result<Told, String> {
         let mut priorities: BTreeMap<ArtifactPath, Priority> = BTreeMap::new();
         let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
         for package in &self.packages {
@@ -213,7 +239,7 @@ impl<'a> Desk<'a> {
             }
         }
         drop(work);
-        let readable = self.readable().await?;
+        let readable: Vec<Artifact> = self.readable().await?.into_iter().map(|found| found.artifact).collect();
         if let Some(unknown) = paths.iter().find(|path| readable.iter().all(|one| one.path != **path)) {
             return Err(unknown_path(unknown));
         }
@@ -231,23 +257,26 @@ impl<'a> Desk<'a> {
             format!("{priority} {} {} tokens, {} so far{fits}", item.path, item.n_tokens, item.total)
         });
         let lines: Vec<String> = lines.collect();
-        Ok((format!("{} artifacts, the first {n_fitting} fit what is left", items.len()), lines.join("\n")))
+        let head = format!("{} artifacts, the first {n_fitting} fit what is left", items.len());
+        Ok(Told::plain(head, lines.join("\n")))
     }
 
-    async fn search(&self, artifacts: &Artifacts, text: &str, prefix: &str) -> Result<(String, String), String> {
+    async fn search(&self, artifacts: &Artifacts, text: &str, prefix: &str) -> Result<Told, String> {
         if text.trim().is_empty() {
             return Err("`text` says what to look for".to_owned());
         }
-        let (mut found, mut n_searched, mut skipped) = (Vec::new(), 0, 0);
-        for one in self.readable().await?.iter().filter(|one| one.path.as_str().starts_with(prefix)) {
+        let (mut found, mut n_searched, mut skipped, mut is_external) = (Vec::new(), 0, 0, false);
+        let readable = self.readable().await?;
+        for stored in readable.iter().filter(|stored| stored.artifact.path.as_str().starts_with(prefix)) {
+            let one = &stored.artifact;
             if one.n_tokens.is_none() || one.size.unsigned_abs() > IN_MEMORY || n_searched >= MOST_LISTED {
                 skipped += 1;
                 continue;
             }
             n_searched += 1;
-            let stored = self.find(artifacts, &one.path).await?;
-            let content = self.text(artifacts, &stored, 0..stored.stored.size).await?;
+            let content = self.text(artifacts, stored, 0..stored.stored.size).await?;
             for (line, around) in load::search(&content, text, MOST_FOUND - found.len()) {
+                is_external |= one.is_external;
                 found.push(format!("{}:{line}: {around}", one.path));
             }
             if found.len() >= MOST_FOUND {
@@ -258,7 +287,7 @@ impl<'a> Desk<'a> {
         if skipped > 0 {
             head += &format!(", {skipped} too large or no text");
         }
-        Ok((head, found.join("\n")))
+        Ok(Told { is_external, ..Told::plain(head, found.join("\n")) })
     }
 
     async fn read(
@@ -267,7 +296,7 @@ impl<'a> Desk<'a> {
         path: &ArtifactPath,
         part: &Part,
         most: Tokens,
-    ) -> Result<(String, String, Map<String, Value>), String> {
+    ) -> Result<Told, String> {
         let found = self.find(artifacts, path).await?;
         let Some(n_tokens) = found.artifact.n_tokens else {
             return Err(format!("{path} is no text but {}", found.artifact.media_type));
@@ -296,11 +325,11 @@ impl<'a> Desk<'a> {
         if loaded.n_tokens > most && !whole_turns {
             return Err(format!("{path}: that part has {} tokens: ask for less, or say `max_tokens`", loaded.n_tokens));
         }
-        let Artifact { version, hash, .. } = found.artifact;
+        let Artifact { version, hash, is_external, .. } = found.artifact;
         let what = if size > IN_MEMORY { format!("a part of {size} bytes") } else { loaded.what };
         let read = json!({ "path": path, "version": version, "hash": hash, "part": what });
         let extra = Map::from_iter([("read".to_owned(), read)]);
-        Ok((format!("{path} v{version}, {what}"), loaded.text, extra))
+        Ok(Told { head: format!("{path} v{version}, {what}"), text: loaded.text, extra, is_external })
     }
 
     async fn write(
@@ -309,17 +338,20 @@ impl<'a> Desk<'a> {
         path: &ArtifactPath,
         content: &str,
         media_type: Option<&str>,
-    ) -> Result<(String, String, Map<String, Value>), String> {
+    ) -> Result<Told, String> {
         if !self.folders.writable.iter().any(|folder| path.is_within(folder)) {
             let folders: Vec<&str> = self.folders.writable.iter().map(ArtifactPath::as_str).collect();
             return Err(format!("you may not write {path}: you may write below {folders:?}"));
         }
-        let put = Put { path, media_type, author_id: Some(self.author_id) };
+        let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
+        let is_external = external::saw(&mut work, self.agent_turn_id).await.map_err(unreachable)?;
+        drop(work);
+        let put = Put { path, media_type, author_id: Some(self.author_id), is_external };
         let bytes = Bytes::from(content.to_owned().into_bytes());
-        let written = artifacts.put_bytes(self.project_id, put, bytes).await.map_err(|error| whole(&error))?;
+        let written = artifacts.put_bytes(self.project_id, put, bytes).await.map_err(|error| causes(&error))?;
         let Artifact { version, hash, size, .. } = written;
         let extra = Map::from_iter([("artifacts".to_owned(), json!({ path.as_str(): hash }))]);
-        Ok((format!("{path} v{version} is stored, {size} bytes"), String::new(), extra))
+        Ok(Told { extra, ..Told::plain(format!("{path} v{version} is stored, {size} bytes"), String::new()) })
     }
 
     /// In the version that is meant: the one it was handed, else the newest where its profile names the folder.
@@ -331,13 +363,13 @@ impl<'a> Desk<'a> {
         };
         match artifacts.find(self.project_id, path, which).await {
             Err(Error::NotFound(path)) => Err(unknown_path(&path)),
-            found => found.map_err(|error| whole(&error)),
+            found => found.map_err(|error| causes(&error)),
         }
     }
 
     /// Bytes as text. A part may begin or end in the middle of a character: that one is left out.
     async fn text(&self, artifacts: &Artifacts, found: &Found, range: std::ops::Range<u64>) -> Result<String, String> {
-        let bytes = artifacts.read_whole(self.project_id, found, range).await.map_err(|error| whole(&error))?;
+        let bytes = artifacts.read_whole(self.project_id, found, range).await.map_err(|error| causes(&error))?;
         let begin = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
         Ok(String::from_utf8_lossy(&bytes[begin..]).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned())
     }
@@ -353,7 +385,7 @@ impl<'a> Desk<'a> {
     ) -> Result<String, String> {
         let mut content = artifacts.read(self.project_id, found, 0..MOST_SCANNED);
         let (mut line, mut kept) = (1_u64, Vec::new());
-        while let Some(bytes) = content.try_next().await.map_err(|error| whole(&error))? {
+        while let Some(bytes) = content.try_next().await.map_err(|error| causes(&error))? {
             for part in bytes.split_inclusive(|byte| *byte == b'\n') {
                 if line >= from && line <= to {
                     kept.extend_from_slice(part);
@@ -390,10 +422,5 @@ fn unknown_path(path: &ArtifactPath) -> String {
 }
 
 fn unreachable(error: impl std::error::Error) -> String {
-    format!("the artifacts cannot be looked up just now: {}", whole(&error))
-}
-
-fn whole(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    format!("the artifacts cannot be looked up just now: {}", causes(&error))
 }

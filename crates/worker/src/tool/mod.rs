@@ -11,12 +11,21 @@ use waybill_core::{
     id::Target,
     json,
     resource::{AfterExecution, Effect, InternalTool, Manifest, Profile, Tool},
+    tool::TOOLS,
 };
 
-use crate::model::Called;
+use crate::{knowledge::USUAL, model::Called};
+use waybill_kernel::knowledge::Kind;
 
+pub mod admit;
 pub mod artifact;
+pub mod conclude;
+pub mod egress;
+mod http;
+pub mod mcp;
+pub mod openapi;
 mod ours;
+pub mod service;
 
 /// How long the orchestrator may take to take a command up. A batch's own deadline takes its place once it is open.
 const COMMAND: Duration = Duration::from_secs(3600);
@@ -40,6 +49,8 @@ pub enum Sorted {
     Todo(Vec<Change>),
     /// It reads or writes artifacts, at once.
     Artifact(artifact::Request),
+    /// It looks for something in what the project knows, or has done before.
+    Knowledge { kind: Kind, question: String, most: usize },
     /// It leaves for whoever answers it.
     Leaves { target: Target, timeout: Duration, once: bool },
 }
@@ -124,6 +135,11 @@ impl Toolbox {
                 let (path, content) = (read(name, arguments["path"].clone())?, said(&arguments, "content"));
                 Sorted::Artifact(artifact::Request::Write { path, content, media_type })
             }
+            InternalTool::SearchKnowledge => Sorted::Knowledge {
+                kind: arguments.get("kind").cloned().map_or(Ok(Kind::Knowledge), |kind| read(name, kind))?,
+                question: said(&arguments, "question"),
+                most: arguments["most"].as_u64().map_or(USUAL, |most| usize::try_from(most).unwrap_or(USUAL)),
+            },
             // What it did once it does not do again: handlers know their calls.
             _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
         })
@@ -194,6 +210,47 @@ pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
 }
 
 fn check_schemas(tool: &Tool) -> Result<(), String> {
+    let name = &tool.name;
+    match (&tool.http, &tool.mcp) {
+        (Some(_), Some(_)) => return Err(format!("tool `{name}`: it is reached by `http` or by `mcp`, not by both")),
+        (None, None) if tool.target.as_str() == TOOLS => {
+            return Err(format!(
+                "tool `{name}`: who answers it? `http` or `mcp` says how it is reached; else `target` says who claims its calls"
+            ));
+        }
+        (None, Some(mcp)) if mcp.server.is_some() == mcp.url.is_some() => {
+            return Err(format!("tool `{name}`: `mcp` names a `server` or a `url`"));
+        }
+        (None, Some(mcp)) if mcp.server.is_some() && !mcp.headers.is_empty() => {
+            return Err(format!(
+                "tool `{name}`: `headers` go with a `url`; those of a `server` are said by whoever runs it"
+            ));
+        }
+        (None, Some(mcp)) if mcp.url.as_ref().is_some_and(|url| !url.names().is_empty()) => {
+            return Err(format!("tool `{name}`: the address of an MCP server has no arguments"));
+        }
+        (Some(http), None) => {
+            let known = tool.parameters.get("properties").and_then(Value::as_object);
+            let required: Vec<&str> = tool
+                .parameters
+                .get("required")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            if let Some(missing) = http.url.names().into_iter().find(|name| !required.contains(name)) {
+                return Err(format!(
+                    "tool `{name}`: `{missing}` stands in the address, and so `parameters` must require it"
+                ));
+            }
+            let unknown = http.query.iter().find(|name| known.is_none_or(|known| !known.contains_key(*name)));
+            if let Some(unknown) = unknown {
+                return Err(format!("tool `{name}`: `query` names `{unknown}`, which is no parameter"));
+            }
+        }
+        _ => {}
+    }
     for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
         let Some(schema) = schema else { continue };
         jsonschema::validator_for(&Value::Object(schema.clone()))

@@ -165,6 +165,17 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
                 &["path", "content"],
             ),
         ),
+        InternalTool::SearchKnowledge => (
+            "Finds passages in what the project knows, or in what was done before and published: by the words of a question, and by its meaning where that is set up.",
+            object(
+                json!({
+                    "question": { "type": "string", "minLength": 1, "maxLength": 4000, "description": "What you want to know, with the words that it would be told in." },
+                    "kind": { "enum": ["knowledge", "experience"], "description": "`knowledge`: documents. `experience`: what was delivered before." },
+                    "most": { "type": "integer", "minimum": 1, "maximum": 20, "description": "How many passages." },
+                }),
+                &["question"],
+            ),
+        ),
     };
     wire::Tool { tool_name: tool.as_str().to_owned(), description: description.to_owned(), parameters }
 }

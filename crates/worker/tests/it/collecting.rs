@@ -22,7 +22,7 @@ use waybill_core::{
     template::Template,
 };
 use waybill_kernel::blackboard::{self, Patch};
-use waybill_worker::collect::{Asked, Collector, Failure, RegisterError, Source, When};
+use waybill_worker::collect::{Asked, Block, Collector, Failure, RegisterError, Source, When};
 
 use crate::{Desk, sealed};
 
@@ -37,11 +37,11 @@ enum Fake {
 }
 
 impl Source for Fake {
-    fn collect<'a>(&'a self, _: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+    fn collect<'a>(&'a self, _: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>> {
         Box::pin(async move {
             match self {
-                Fake::Says(text) => Ok(Some((*text).to_owned())),
-                Fake::Counts(n) => Ok(Some(format!("asked {}", n.fetch_add(1, Ordering::Relaxed) + 1))),
+                Fake::Says(text) => Ok(Some((*text).to_owned().into())),
+                Fake::Counts(n) => Ok(Some(format!("asked {}", n.fetch_add(1, Ordering::Relaxed) + 1).into())),
                 Fake::Fails => Err("no index".into()),
                 Fake::Panics => panic!("a source with a bug"),
                 Fake::Sleeps => {
@@ -71,6 +71,8 @@ fn collector(sources: &[(&str, Fake)]) -> Collector {
 
 fn asked(audience: &Audience) -> Asked<'_> {
     Asked {
+        knowledge: None,
+        experience: None,
         project_id: ProjectId::new(),
         agent_id: AgentId::new(),
         session_id: None,

@@ -8,6 +8,7 @@ mod reading;
 mod replaying;
 mod running;
 mod shop;
+mod tools;
 mod troubles;
 
 use std::time::Duration;
@@ -84,6 +85,8 @@ impl Desk {
         let worker = lease::start(&t.kernel, &target(), LONG).await.unwrap();
         let policy = Policy { order: Order::Layered, budget: tokens(4_000), per_message: tokens(4) };
         let setting = Setting {
+            knowledge: None,
+            experience: None,
             system_prompt_template: None,
             toolbox: Toolbox::default(),
             audience: Audience::of(Process::React),

@@ -231,6 +231,7 @@ impl Shop {
                     content.extra = extra.as_object().unwrap().clone();
                 }
                 let report = Report {
+                    is_external: false,
                     tool_call_id: claimed.tool_call_id,
                     claim_token: Some(claimed.claim_token),
                     message_type: MessageType::ToolResult,

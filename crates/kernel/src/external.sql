@@ -1,0 +1,24 @@
+-- Whether a turn has seen what came from outside: in its context, in what it was answered and wrote, or in what its session remembers.
+create or replace function state.saw_external(p_project uuid, p_turn uuid) returns boolean
+language plpgsql stable as $$
+declare
+  v_turn record;
+begin
+  select t.context_box_id, t.output_box_id, t.session_id into v_turn
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if exists (select from cardbox.boxes b
+              where b.project_id = p_project and b.box_id in (v_turn.context_box_id, v_turn.output_box_id) and b.has_external) then
+    return true;
+  end if;
+  return v_turn.session_id is not null
+     and exists (select from state.blackboards s
+                   join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
+                  where s.project_id = p_project and s.session_id = v_turn.session_id and c.is_external);
+end $$;
+
+-- What is written from here on in this transaction came from outside, or did not.
+create or replace function state.label(p_external boolean) returns text
+language sql as $$
+  select set_config('waybill.external', case when p_external then 'on' else 'off' end, true)
+$$;

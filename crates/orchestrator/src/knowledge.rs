@@ -1,0 +1,94 @@
+//! What a project is to know: documents that people apply, and deliverables that they publish (CX-4).
+
+use waybill_context::knowledge as text;
+use waybill_core::{
+    artifact::{ArtifactHash, ArtifactPath},
+    card::{Content, Origin, Reading},
+    id::TurnId,
+};
+use waybill_kernel::{
+    card, external,
+    knowledge::{self, Chunk, Document, Kind, NewDocument},
+    turn,
+    work::UnitOfWork,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0} says nothing that could be found")]
+    Empty(ArtifactPath),
+    #[error("there is no turn {0}, or it has delivered nothing that can still be read")]
+    NotDelivered(TurnId),
+    #[error(transparent)]
+    Knowledge(#[from] knowledge::Error),
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+}
+
+/// A document, as somebody wrote it.
+#[derive(Clone, Copy, Debug)]
+pub struct Applied<'a> {
+    pub path: &'a ArtifactPath,
+    pub title: &'a str,
+    pub text: &'a str,
+    /// It came from outside: whoever is shown it has seen such.
+    pub is_external: bool,
+}
+
+/// Applies a document. The same again changes nothing.
+pub async fn apply(work: &mut UnitOfWork, applied: Applied<'_>) -> Result<(Document, bool), Error> {
+    external::label(work, applied.is_external).await?;
+    put(work, Kind::Knowledge, applied.path, applied.title, applied.text, None).await
+}
+
+/// Publishes what a turn delivered: whoever's profile names its folder may find it.
+pub async fn publish(
+    work: &mut UnitOfWork,
+    turn_id: TurnId,
+    path: &ArtifactPath,
+    title: &str,
+) -> Result<(Document, bool), Error> {
+    let turn = turn::show(work, &[turn_id]).await?.pop();
+    let card_id = turn.filter(|turn| turn.status == "success").and_then(|turn| turn.deliverable_card_id);
+    let card_id = card_id.ok_or(Error::NotDelivered(turn_id))?;
+    let found = card::fetch(work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
+    let card = found.ok_or(Error::NotDelivered(turn_id))?;
+    let said = match &card.content {
+        Content::Text(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or_default(),
+    };
+    external::label(work, card.origin == Origin::External).await?;
+    put(work, Kind::Experience, path, title, &said, Some((turn_id, card_id))).await
+}
+
+async fn put(
+    work: &mut UnitOfWork,
+    kind: Kind,
+    path: &ArtifactPath,
+    title: &str,
+    said: &str,
+    source: Option<(TurnId, waybill_core::id::CardId)>,
+) -> Result<(Document, bool), Error> {
+    let line = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let chunks: Vec<Chunk> = text::cut(title, said)
+        .into_iter()
+        .map(|piece| Chunk {
+            from_line: line(piece.lines.0),
+            to_line: line(piece.lines.1),
+            heading: piece.heading,
+            content: piece.content,
+            n_tokens: piece.n_tokens,
+            words: piece.words,
+        })
+        .collect();
+    if chunks.is_empty() {
+        return Err(Error::Empty(path.clone()));
+    }
+    let hash = ArtifactHash::of(said.as_bytes());
+    let document = NewDocument { kind, path, title, hash, chunks: &chunks, source };
+    let changed = knowledge::put(work, &document).await?;
+    let found = knowledge::find(work, kind, path).await?;
+    Ok((found.ok_or_else(|| knowledge::Error::NotFound(path.clone()))?, changed))
+}

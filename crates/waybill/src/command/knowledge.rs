@@ -1,0 +1,261 @@
+//! `waybill knowledge`: what a project knows, and what it publishes of what it has done.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Subcommand, ValueEnum};
+use serde_json::json;
+use waybill_core::{artifact::ArtifactPath, id::TurnId, resource::Shelf};
+use waybill_kernel::{audit, knowledge, resource};
+use waybill_orchestrator::knowledge::{Applied, apply, publish};
+use waybill_worker::knowledge as librarian;
+
+use crate::{
+    command::worker::Reached,
+    connect::{self, Place},
+    output,
+};
+
+/// Documents, or what was done before.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Kind {
+    #[default]
+    Knowledge,
+    Experience,
+}
+
+impl From<Kind> for knowledge::Kind {
+    fn from(kind: Kind) -> knowledge::Kind {
+        match kind {
+            Kind::Knowledge => knowledge::Kind::Knowledge,
+            Kind::Experience => knowledge::Kind::Experience,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Apply documents: Markdown or plain text, or folders of them. The same again changes nothing.
+    Put {
+        /// Files, or folders that are walked (`*.md`, `*.txt`).
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Where they are to stand: each below it, by its own name.
+        #[arg(long, value_name = "FOLDER")]
+        below: Option<ArtifactPath>,
+        /// They came from outside: a turn that is shown them may need an approval for some tools.
+        #[arg(long)]
+        external: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Documents, by path.
+    List {
+        /// Documents, or what was done before.
+        #[arg(long, value_enum, default_value_t)]
+        kind: Kind,
+        #[arg(long, default_value_t = 1000)]
+        most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take a document out of what can be found.
+    Remove {
+        path: ArtifactPath,
+        /// Documents, or what was done before.
+        #[arg(long, value_enum, default_value_t)]
+        kind: Kind,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Find passages, as an agent would.
+    Search {
+        question: String,
+        /// Only below these.
+        #[arg(long = "below", required = true, value_name = "FOLDER")]
+        below: Vec<ArtifactPath>,
+        /// Documents, or what was done before.
+        #[arg(long, value_enum, default_value_t)]
+        kind: Kind,
+        #[arg(long, default_value_t = 5)]
+        most: usize,
+        #[command(flatten)]
+        reached: Reached,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Publish what a turn delivered, as experience.
+    Publish {
+        turn: TurnId,
+        /// What it is to be known by.
+        path: ArtifactPath,
+        /// What it is called.
+        #[arg(long, default_value = "")]
+        title: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make vectors of what has none yet, with the model that the project's settings name under `embedding`.
+    Embed {
+        #[command(flatten)]
+        reached: Reached,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Put { files, below, external, place } => put(&files, below.as_ref(), external, &place, as_json).await,
+        Command::List { kind, most, place } => {
+            let listed = knowledge::list(&mut place.begin().await?, kind.into(), "", most).await?;
+            if as_json {
+                output::json(&listed)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            output::table(
+                ["path", "version", "chunks", "tokens", "vectors", "title"],
+                listed.iter().map(|one| {
+                    let vectors = one.embedded_by.clone().unwrap_or_else(|| "none".to_owned());
+                    [
+                        one.path.to_string(),
+                        one.version.to_string(),
+                        one.n_chunks.to_string(),
+                        one.n_tokens.to_string(),
+                        vectors,
+                        output::short(&one.title, 60),
+                    ]
+                }),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Remove { path, kind, place } => {
+            let mut work = place.begin().await?;
+            let kind = knowledge::Kind::from(kind);
+            knowledge::remove(&mut work, kind, &path).await?;
+            let said = json!({ "kind": kind });
+            audit::record(&mut work, &connect::actor(), "knowledge.remove", path.as_str(), &said).await?;
+            work.commit().await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Search { question, below, kind, most, reached, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let shelf = Shelf { folders: below.into_iter().collect(), block_tokens: None };
+            let models = reached.read()?.models();
+            let answer = librarian::search(&kernel, &models, project_id, kind.into(), &shelf, &question, most).await?;
+            if as_json {
+                output::json(&json!({ "found": answer.found, "how": answer.how }))?;
+            } else {
+                println!(
+                    "{} passages, found by {}\n\n{}",
+                    answer.found.len(),
+                    answer.how,
+                    librarian::render(&answer.found)
+                );
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Publish { turn, path, title, place } => {
+            let mut work = place.begin().await?;
+            let (document, changed) = publish(&mut work, turn, &path, &title).await?;
+            let said = json!({ "agent_turn_id": turn, "version": document.version, "changed": changed });
+            audit::record(&mut work, &connect::actor(), "knowledge.publish", path.as_str(), &said).await?;
+            work.commit().await?;
+            tell(&[(document, changed)], as_json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Embed { reached, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let mut work = kernel.begin(project_id).await?;
+            if resource::settings(&mut work).await?.embedding.is_none() {
+                bail!("the project names no model for vectors: apply `settings: {{embedding: {{provider, model}}}}`");
+            }
+            if !knowledge::has_vectors(&mut work).await? {
+                eprintln!("note: {}", knowledge::Error::NoVectors);
+            }
+            drop(work);
+            let models = reached.read()?.models();
+            let (mut n_documents, mut n_chunks) = (0, 0);
+            while let Some(n) = librarian::embed_next(&kernel, &models, project_id).await? {
+                (n_documents, n_chunks) = (n_documents + 1, n_chunks + n);
+                eprintln!("{n_documents} documents, {n_chunks} chunks");
+            }
+            if as_json {
+                output::json(&json!({ "n_documents": n_documents, "n_chunks": n_chunks }))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn put(
+    files: &[PathBuf],
+    below: Option<&ArtifactPath>,
+    is_external: bool,
+    place: &Place,
+    as_json: bool,
+) -> Result<ExitCode> {
+    let mut found = Vec::new();
+    for file in files {
+        walk(file, &mut found)?;
+    }
+    let (kernel, project_id) = place.open().await?;
+    let mut done = Vec::new();
+    for (name, file) in &found {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let name = below.map_or_else(|| name.clone(), |below| format!("{below}/{name}"));
+        let path: ArtifactPath = name.parse().with_context(|| file.display().to_string())?;
+        let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default().trim();
+        let mut work = kernel.begin(project_id).await?;
+        let applied = apply(&mut work, Applied { path: &path, title, text: &text, is_external }).await;
+        let (document, changed) = applied.with_context(|| file.display().to_string())?;
+        let said = json!({ "version": document.version, "changed": changed });
+        audit::record(&mut work, &connect::actor(), "knowledge.apply", path.as_str(), &said).await?;
+        work.commit().await?;
+        done.push((document, changed));
+        if done.len() % 100 == 0 {
+            eprintln!("{} of {}", done.len(), found.len());
+        }
+    }
+    tell(&done, as_json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file by its name; of a folder, those inside by their paths from it.
+fn walk(file: &std::path::Path, found: &mut Vec<(String, PathBuf)>) -> Result<()> {
+    let is_text = |path: &std::path::Path| path.extension().is_some_and(|ending| ending == "md" || ending == "txt");
+    if !file.is_dir() {
+        let name = file.file_name().and_then(|name| name.to_str()).context("a file without a name")?;
+        found.push((name.to_owned(), file.to_owned()));
+        return Ok(());
+    }
+    let mut open = vec![file.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if is_text(&path) {
+                let name = path.strip_prefix(file).unwrap_or(&path).to_str().context("a name that is no text")?;
+                found.push((name.to_owned(), path.clone()));
+            }
+        }
+    }
+    found.sort();
+    Ok(())
+}
+
+fn tell(done: &[(knowledge::Document, bool)], as_json: bool) -> Result<()> {
+    if as_json {
+        let said: Vec<_> = done.iter().map(|(one, changed)| json!({ "document": one, "changed": changed })).collect();
+        return output::json(&said);
+    }
+    output::table(
+        ["path", "version", "chunks", "change"],
+        done.iter().map(|(one, changed)| {
+            let change = if *changed { "changed" } else { "unchanged" };
+            [one.path.to_string(), one.version.to_string(), one.n_chunks.to_string(), change.to_owned()]
+        }),
+    );
+    Ok(())
+}

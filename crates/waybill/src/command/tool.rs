@@ -1,0 +1,84 @@
+//! `waybill tool`: manifests out of what others say of their tools.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+use serde_json::{Value, json};
+use waybill_core::id::Name;
+use waybill_worker::tool::openapi;
+
+use crate::{command::worker::Reached, connect::Place};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print the operations of an OpenAPI document as tools. Read them, and `waybill apply` what you want.
+    FromOpenapi {
+        /// JSON or YAML.
+        file: PathBuf,
+        /// Only these, by `operationId`.
+        #[arg(long = "operation", value_name = "ID")]
+        operations: Vec<String>,
+        /// Instead of the server that the document names.
+        #[arg(long, value_name = "URL")]
+        server: Option<String>,
+    },
+    /// Print the tools of an MCP server, each pinned by the hash of what the server says of it now.
+    FromMcp {
+        /// As the file of providers names it: `mcp_server: {name: …}`.
+        server: Name,
+        /// Only these.
+        #[arg(long = "tool", value_name = "NAME")]
+        tools: Vec<String>,
+        #[command(flatten)]
+        reached: Reached,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
+    let manifests = match command {
+        Command::FromOpenapi { file, operations, server } => {
+            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let document: Value = match serde_json::from_str(&text) {
+                Ok(document) => document,
+                Err(_) => serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?,
+            };
+            let tools = openapi::tools(&document, &operations, server.as_deref());
+            tools.map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))?
+        }
+        Command::FromMcp { server, tools, reached, place } => {
+            let (kernel, project_id) = place.open().await?;
+            let offered = reached.read()?.tools(kernel, None).offered(project_id, &server).await;
+            let offered = offered.map_err(anyhow::Error::msg)?;
+            let wanted = offered.iter().filter(|offered| tools.is_empty() || tools.contains(&offered.tool));
+            let manifests: Vec<Value> = wanted
+                .map(|offered| {
+                    let mut tool = json!({
+                        "name": openapi::name(&offered.tool),
+                        "description": offered.description,
+                        "parameters": offered.input_schema,
+                        "mcp": { "server": server, "tool": offered.tool, "schema_hash": offered.schema_hash },
+                    });
+                    if let Some(schema) = &offered.output_schema {
+                        tool["result"] = schema.clone();
+                    }
+                    json!({ "tool": tool })
+                })
+                .collect();
+            let names: Vec<&str> = offered.iter().map(|offered| offered.tool.as_str()).collect();
+            ensure!(!manifests.is_empty(), "`{server}` has none of {tools:?}: it has {names:?}");
+            manifests
+        }
+    };
+    if as_json {
+        crate::output::json(&manifests)?;
+    } else {
+        // JSON is YAML: what is printed can be applied.
+        for manifest in &manifests {
+            println!("---\n{}", serde_json::to_string_pretty(manifest)?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,65 @@
+//! What whoever runs Waybill says of the world outside: providers of models, MCP servers, whom tools may reach. No tenant says any of it.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use waybill_artifact::Artifacts;
+use waybill_kernel::work::Kernel;
+
+use crate::{
+    model::{Models, Provider},
+    secret::Secrets,
+    tool::{egress::Egress, mcp::McpServer, service::Tools},
+};
+
+/// One document of the file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Document {
+    Provider(Box<Provider>),
+    McpServer(Box<McpServer>),
+    Egress(Egress),
+}
+
+/// All that was said.
+#[derive(Clone, Debug, Default)]
+pub struct Installation {
+    pub providers: Vec<Provider>,
+    pub mcp_servers: Vec<McpServer>,
+    pub egress: Egress,
+    pub secrets: Arc<Secrets>,
+}
+
+impl Installation {
+    /// What a file says. A name stands for one thing.
+    pub fn read(documents: Vec<Document>, secrets: Secrets) -> Result<Installation, String> {
+        let mut all = Installation { secrets: Arc::new(secrets), ..Installation::default() };
+        let mut has_egress = false;
+        for document in documents {
+            match document {
+                Document::Provider(new) if all.providers.iter().any(|known| known.name == new.name) => {
+                    return Err(format!("provider `{}` is there twice", new.name));
+                }
+                Document::Provider(new) => all.providers.push(*new),
+                Document::McpServer(new) if all.mcp_servers.iter().any(|known| known.name == new.name) => {
+                    return Err(format!("mcp_server `{}` is there twice", new.name));
+                }
+                Document::McpServer(new) if new.command.is_empty() == new.url.is_none() => {
+                    return Err(format!("mcp_server `{}` has a `command` or a `url`", new.name));
+                }
+                Document::McpServer(new) => all.mcp_servers.push(*new),
+                Document::Egress(_) if has_egress => return Err("egress is there twice".to_owned()),
+                Document::Egress(egress) => (all.egress, has_egress) = (egress, true),
+            }
+        }
+        Ok(all)
+    }
+
+    pub fn models(&self) -> Models {
+        Models::new(self.providers.clone(), self.secrets.clone())
+    }
+
+    pub fn tools(&self, kernel: Kernel, artifacts: Option<Artifacts>) -> Tools {
+        Tools::new(kernel, artifacts, self.secrets.clone(), self.egress.clone(), self.mcp_servers.clone())
+    }
+}

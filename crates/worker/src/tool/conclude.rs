@@ -1,0 +1,163 @@
+//! What becomes of an answer before it is applied, whoever gave it: it is held to the tool's own schema, labelled where it came from
+//! outside, and kept as an artifact where it is too much for a window (HO-8).
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use waybill_artifact::{Artifacts, Put};
+use waybill_context::handoff::load::{self, Part};
+use waybill_core::{
+    artifact::ArtifactPath,
+    card::{Content, Draft, ResultContent},
+    id::{CardId, Name},
+    json,
+    tokens::{self, Tokens},
+    turn::MessageType,
+};
+use waybill_kernel::{
+    call::{self, ClaimedCall},
+    resource,
+    turn::{Error, Report, Reported},
+    work::Kernel,
+};
+
+use super::checked;
+use crate::write::until_known;
+
+/// Of a result that is kept elsewhere the window has so much of its beginning, and so much of its end.
+const HEAD: i32 = 400;
+const TAIL: i32 = 100;
+
+/// An answer as it was given.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// `success`, `failed`, …
+    pub status: String,
+    pub result: Value,
+    /// What else it says, such as `after_execution`.
+    pub extra: Map<String, Value>,
+}
+
+impl Said {
+    pub fn failed(why: impl Into<String>) -> Said {
+        Said { status: "failed".to_owned(), result: json::text(&why.into()).into_owned().into(), extra: Map::new() }
+    }
+}
+
+/// Applies an answer to a claimed call, once. `card_id` is the answer's own: said again it changes nothing.
+pub async fn conclude(
+    kernel: &Kernel,
+    artifacts: Option<&Artifacts>,
+    call: &ClaimedCall,
+    card_id: CardId,
+    said: Said,
+) -> Result<Reported, Error> {
+    let mut work = kernel.begin(call.project_id).await?;
+    // Before anything is stored: whoever lost the call stores nothing.
+    let held = call::hold(&mut work, call).await;
+    let asked = call::asked(&mut work, call).await?;
+    let name = asked.and_then(|asked| asked.tool_name.parse::<Name>().ok());
+    let tool = match &name {
+        Some(name) => found(resource::tool(&mut work, name).await)?,
+        None => None,
+    };
+    let settings = found(resource::settings(&mut work).await)?.unwrap_or_default();
+    drop(work);
+    let Said { status, result, mut extra } = said;
+    let result = match json::check(&result) {
+        Ok(()) => result,
+        // Numbers that would be rounded, and the like: as it was said.
+        Err(_) => json::text(&result.to_string()).into_owned().into(),
+    };
+    let (status, mut result) = match &tool {
+        Some(tool) => checked(tool, &status, result),
+        None => (status, result),
+    };
+    let is_external = tool.as_ref().is_none_or(|tool| !tool.trusted);
+    if held.is_ok()
+        && let Some((text, is_json)) = too_long(&result, settings.result_tokens)
+    {
+        result = keep(artifacts, call, text, is_json, is_external, &mut extra).await;
+    }
+    let content = Content::ToolResult(ResultContent { status: status.clone(), result, extra });
+    let draft = Draft { card_id, content, ..Draft::tool_result(call.tool_call_id, &status, Value::Null) };
+    let report = Report {
+        tool_call_id: call.tool_call_id,
+        claim_token: Some(call.claim_token),
+        message_type: MessageType::ToolResult,
+        status,
+        is_external,
+        card: draft.seal()?,
+    };
+    let project_id = call.project_id;
+    until_known(|| {
+        Box::pin(async {
+            let mut alone = kernel.alone(project_id).await?;
+            waybill_kernel::turn::report(&mut alone, &report).await
+        })
+    })
+    .await
+}
+
+/// None: it is not there, or cannot be read. What the database says is the database's.
+fn found<T>(outcome: Result<T, resource::Error>) -> Result<Option<T>, Error> {
+    match outcome {
+        Ok(found) => Ok(Some(found)),
+        Err(resource::Error::Db(error)) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The text of a result that has more tokens than it may.
+fn too_long(result: &Value, most: Tokens) -> Option<(String, bool)> {
+    let (text, is_json) = match result {
+        Value::String(text) => (text.clone(), false),
+        Value::Object(_) | Value::Array(_) => (serde_json::to_string_pretty(result).unwrap_or_default(), true),
+        _ => return None,
+    };
+    let most_bytes = usize::try_from(most.get()).unwrap_or_default().saturating_mul(64);
+    // A token has a byte at least: what is short is not counted.
+    let is_long = text.len() > most_bytes
+        || i64::try_from(text.len()).unwrap_or(i64::MAX) > most.get().into() && tokens::count(&text) > most;
+    is_long.then_some((text, is_json))
+}
+
+/// Keeps the whole as an artifact; what is left for the window is its beginning and its end, and where the rest is.
+async fn keep(
+    artifacts: Option<&Artifacts>,
+    call: &ClaimedCall,
+    text: String,
+    is_json: bool,
+    is_external: bool,
+    extra: &mut Map<String, Value>,
+) -> Value {
+    let n_bytes = text.len();
+    let ending = if is_json { "json" } else { "txt" };
+    let part = |part: &Part, most: i32| {
+        let most = Tokens::new(most).unwrap_or_default();
+        load::load(&text, part, most).map(|loaded| loaded.text).unwrap_or_default()
+    };
+    let (head, tail) = (part(&Part::Head, HEAD), part(&Part::Tail, TAIL));
+    let stored = async {
+        let artifacts = artifacts.ok_or("this process has no object store (--artifacts)")?;
+        let path = format!("results/{}/{}.{ending}", call.agent_turn_id, call.tool_call_id);
+        let path: ArtifactPath = path.parse().map_err(|_| "its path is none")?;
+        let put = Put { is_external, ..Put::new(&path) };
+        let artifact = artifacts.put_bytes(call.project_id, put, Bytes::from(text.into_bytes())).await;
+        artifact.map_err(|error| error.to_string())
+    };
+    let head_line = match stored.await {
+        Ok(artifact) => {
+            extra.insert("artifacts".to_owned(), json!({ artifact.path.as_str(): artifact.hash }));
+            let n_tokens = artifact.n_tokens.map_or_else(|| format!("{n_bytes} bytes"), |n| format!("{n} tokens"));
+            format!(
+                "[{n_tokens}: too much to show. All of it is the artifact {}: look for words in it with `search_artifacts`, read parts of it with `read_artifact`. Its beginning and its end:]",
+                artifact.path
+            )
+        }
+        Err(why) => {
+            tracing::warn!(tool_call_id = %call.tool_call_id, n_bytes, %why, "a long result was cut");
+            format!("[{n_bytes} bytes: too much to show, and it was not kept: {why}. Its beginning and its end:]")
+        }
+    };
+    format!("{head_line}\n{head}\n[…]\n{tail}").into()
+}

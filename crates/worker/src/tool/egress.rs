@@ -1,0 +1,187 @@
+//! Whom tools may reach. The project says which hosts; whoever runs Waybill may say fewer, and it alone may name hosts that are not
+//! public. Names are looked up here and connected to as they were looked up, so that no name turns into another address on the way.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use reqwest::{
+    Client, Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
+use serde::Deserialize;
+use waybill_core::{id::Name as SecretName, tool::HostPattern};
+
+/// What whoever runs Waybill says of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    /// Only these, of those that a project names. None: whatever is public.
+    #[serde(default)]
+    pub hosts: Option<BTreeSet<HostPattern>>,
+    /// These besides, which are not public.
+    #[serde(default)]
+    pub private_hosts: BTreeSet<HostPattern>,
+    /// Secrets that the tools of every project may send, wherever they go.
+    #[serde(default)]
+    pub shared_secrets: BTreeSet<SecretName>,
+}
+
+impl Egress {
+    /// Whether an address may be reached by a project that names these hosts.
+    pub fn allows(&self, url: &Url, hosts: &BTreeSet<HostPattern>) -> Result<(), String> {
+        let host = url.host_str().unwrap_or_default();
+        let usual = if url.scheme() == "https" { 443 } else { 80 };
+        let port = url.port().unwrap_or(usual);
+        let named = |hosts: &BTreeSet<HostPattern>| hosts.iter().any(|pattern| pattern.matches(host, port, usual));
+        let by_operator = self.hosts.as_ref().is_none_or(named) || named(&self.private_hosts);
+        if !by_operator || !named(hosts) {
+            return Err(format!(
+                "{host}:{port} may not be reached: the project's settings name it under `egress_hosts`, and whoever runs Waybill may allow fewer"
+            ));
+        }
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        let may_be_private = self.is_private_host(host) || address.is_ok_and(|address| !is_public(address));
+        if may_be_private && !named(&self.private_hosts) {
+            return Err(format!("{host}:{port} is not public: whoever runs Waybill names it under `private_hosts`"));
+        }
+        Ok(())
+    }
+
+    /// Whatever the port: a name is looked up without one.
+    fn is_private_host(&self, host: &str) -> bool {
+        let is_named = |pattern: &HostPattern| {
+            let text = pattern.as_str();
+            pattern.is_exact() && (text == host || text.strip_prefix(host).is_some_and(|rest| rest.starts_with(':')))
+        };
+        self.private_hosts.iter().any(is_named)
+    }
+
+    /// A client that connects to what it may, and follows nobody elsewhere.
+    pub fn client(&self) -> Client {
+        // Whoever was first has installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
+            .dns_resolver(Arc::new(Resolver(self.clone())))
+            .build()
+            .expect("a client without a certificate of its own")
+    }
+}
+
+#[derive(Debug)]
+struct Resolver(Egress);
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let host = name.as_str().to_owned();
+        let may_be_private = self.0.is_private_host(&host);
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), 0)).await?.collect();
+            let allowed: Vec<SocketAddr> =
+                found.into_iter().filter(|address| may_be_private || is_public(address.ip())).collect();
+            if allowed.is_empty() {
+                return Err(format!("{host} has no public address").into());
+            }
+            Ok(Box::new(allowed.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Reached by everybody, and nobody's own.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => is_public_v4(v4),
+            None => is_public_v6(v6),
+        },
+    }
+}
+
+fn is_public_v4(v4: Ipv4Addr) -> bool {
+    let [a, b, c, _] = v4.octets();
+    !(v4.is_loopback()
+        || v4.is_private()
+        || v4.is_link_local()
+        || v4.is_broadcast()
+        || v4.is_multicast()
+        || v4.is_documentation()
+        || a == 0
+        || a >= 240
+        // Shared by carriers; for protocols; for measurements.
+        || a == 100 && (64..128).contains(&b)
+        || a == 192 && b == 0 && c == 0
+        || a == 198 && (18..20).contains(&b))
+}
+
+fn is_public_v6(v6: Ipv6Addr) -> bool {
+    let [first, second, ..] = v6.segments();
+    // Global unicast is 2000::/3; of that, not documentation, nor what wraps another address (6to4, Teredo).
+    (0x2000..0x4000).contains(&first) && first != 0x2002 && !(first == 0x2001 && (second == 0x0db8 || second < 0x0200))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn set(hosts: &[&str]) -> BTreeSet<HostPattern> {
+        hosts.iter().map(|host| host.parse().unwrap()).collect()
+    }
+
+    /// Both must allow it, and what is not public is the operator's alone to allow.
+    #[test]
+    fn nobody_is_reached_who_was_not_named() {
+        let open = Egress::default();
+        let url = |text: &str| Url::parse(text).unwrap();
+        let may = |egress: &Egress, text: &str, hosts: &[&str]| egress.allows(&url(text), &set(hosts)).is_ok();
+        assert!(may(&open, "https://api.example/x", &["api.example"]));
+        assert!(!may(&open, "https://api.example/x", &[]), "a project names whom it reaches");
+        assert!(!may(&open, "http://api.example:81/x", &["api.example"]));
+        for inside in [
+            "http://127.0.0.1/",
+            "http://10.1.2.3/",
+            "http://169.254.169.254/latest",
+            "http://[::1]/",
+            "http://[fd00::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://100.64.0.1/",
+            "http://0.0.0.0/",
+            "http://192.168.0.1/",
+        ] {
+            let host = url(inside).host_str().unwrap().to_owned();
+            assert!(!may(&open, inside, &[&host]), "{inside}");
+        }
+        let near = Egress { private_hosts: set(&["127.0.0.1:8080", "db.internal:1"]), ..Egress::default() };
+        assert!(may(&near, "http://127.0.0.1:8080/", &["127.0.0.1:8080"]));
+        assert!(!may(&near, "http://127.0.0.1:5432/", &["127.0.0.1:5432"]), "one port is not all");
+        assert!(!may(&near, "http://db.internal:2/", &["db.internal:2"]));
+        let named = Egress { hosts: Some(set(&["127.0.0.1:9"])), ..Egress::default() };
+        assert!(!may(&named, "http://127.0.0.1:9/", &["127.0.0.1:9"]), "fewer hosts are not nearer ones");
+        let narrow =
+            Egress { hosts: Some(set(&["*.example"])), private_hosts: set(&["127.0.0.1:8080"]), ..Egress::default() };
+        assert!(may(&narrow, "https://api.example/", &["api.example"]));
+        assert!(!may(&narrow, "https://other.test/", &["other.test"]));
+        assert!(may(&narrow, "http://127.0.0.1:8080/", &["127.0.0.1:8080"]));
+        assert!(!may(&narrow, "http://127.0.0.1:9090/", &["127.0.0.1:9090"]));
+        assert!(!may(&narrow, "http://127.0.0.1:8080/", &["api.example"]));
+    }
+
+    /// A name that stands for an inside address is not connected to.
+    #[tokio::test]
+    async fn a_name_does_not_lead_inside() {
+        let error = Egress::default().client().get("http://localhost:1/").send().await.unwrap_err();
+        assert!(format!("{error:?}").contains("no public address"), "{error:?}");
+        let named = Egress { private_hosts: set(&["localhost:1"]), ..Egress::default() };
+        let error = named.client().get("http://localhost:1/").send().await.unwrap_err();
+        assert!(!format!("{error:?}").contains("no public address"), "{error:?}");
+    }
+}

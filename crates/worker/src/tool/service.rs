@@ -1,0 +1,208 @@
+//! Waybill's own tool service: it answers the calls of tools that are reached over HTTP or MCP.
+//!
+//! ```text
+//!   claim ──▶ admit ──▶ reach, with the call's own key ──▶ conclude, under the claim's token
+//! ```
+//! The call itself is the intent, and is there before anything is sent. Where this process dies on the way, the call goes to another one
+//! with the same key; one that must not be done twice is answered with `outcome_unknown` instead (WK-7).
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use waybill_artifact::Artifacts;
+use waybill_core::{
+    id::{CardId, Name, ProjectId, Target},
+    resource::Effect,
+    tool::TOOLS,
+};
+use waybill_kernel::{
+    call::ClaimedCall,
+    intake::{self, Holding, Intake},
+    lease, turn,
+    work::Kernel,
+};
+
+use super::{
+    admit::{self, Admitted, Verdict},
+    conclude::{Said, conclude},
+    egress::Egress,
+    http::{self, Trouble, Way},
+    mcp::{McpServer, Offered, Servers},
+};
+use crate::{secret::Secrets, write::until_known};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How the service works.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whose calls it answers.
+    pub target: Target,
+    pub lease: Duration,
+    /// How many calls at a time.
+    pub most: usize,
+    /// Between two looks for calls at most, while nobody rings.
+    pub look: Duration,
+    /// How long, when it is to end, it waits for calls that are under way.
+    pub grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            target: TOOLS.parse().expect("a target"),
+            lease: lease::LEASE,
+            most: 32,
+            look: intake::Config::default().wary,
+            grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What tools are reached with. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tools(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kernel: Kernel,
+    artifacts: Option<Artifacts>,
+    secrets: Arc<Secrets>,
+    egress: Egress,
+    http: reqwest::Client,
+    /// For servers that whoever runs Waybill has named, wherever they are.
+    trusted: reqwest::Client,
+    servers: Servers,
+}
+
+impl Tools {
+    pub fn new(
+        kernel: Kernel,
+        artifacts: Option<Artifacts>,
+        secrets: Arc<Secrets>,
+        egress: Egress,
+        servers: Vec<McpServer>,
+    ) -> Tools {
+        let http = egress.client();
+        let named = servers.iter().filter_map(|server| server.url.as_ref()?.origin().split_once("://"));
+        let private_hosts = named.filter_map(|(_, host)| host.parse().ok()).collect();
+        let trusted = Egress { private_hosts, ..Egress::default() }.client();
+        let servers = Servers::new(servers);
+        Tools(Arc::new(Inner { kernel, artifacts, secrets, egress, http, trusted, servers }))
+    }
+
+    /// What an MCP server that was named offers, for whoever takes its tools up.
+    pub async fn offered(&self, project_id: ProjectId, server: &Name) -> Result<Vec<Offered>, String> {
+        let Inner { secrets, egress, trusted, servers, .. } = &*self.0;
+        servers.offered(Way { client: trusted, egress, secrets, project_id }, server).await
+    }
+
+    /// Answers calls until `end` comes; then lets those that are under way come to their end.
+    pub async fn serve(&self, config: &Config, end: impl Future<Output = ()>) {
+        let intake =
+            intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
+        let mut intake = Intake::<ClaimedCall>::open(&self.0.kernel, config.target.clone(), intake);
+        let mut calls = JoinSet::new();
+        let mut end = std::pin::pin!(end);
+        loop {
+            tokio::select! {
+                holding = intake.next() => {
+                    let tools = self.clone();
+                    calls.spawn(async move { tools.hold(holding).await });
+                }
+                Some(_) = calls.join_next() => {}
+                () = &mut end => break,
+            }
+        }
+        drop(intake);
+        let ended = async { while calls.join_next().await.is_some() {} };
+        if timeout(config.grace, ended).await.is_err() {
+            tracing::warn!("calls that were under way are given up");
+            calls.shutdown().await;
+        }
+    }
+
+    async fn hold(&self, holding: Holding<ClaimedCall>) {
+        let tool_call_id = holding.claimed.tool_call_id;
+        let outcome = tokio::select! {
+            outcome = self.answer(&holding.claimed) => outcome,
+            () = holding.lost() => return,
+        };
+        match outcome {
+            Ok(()) | Err(turn::Error::Stale(_)) => {}
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(%tool_call_id, %error, cause, "a call was given up: its lease ends");
+            }
+        }
+    }
+
+    /// Answers one call, or has people asked about it.
+    pub async fn answer(&self, call: &ClaimedCall) -> Result<(), turn::Error> {
+        let Inner { kernel, artifacts, .. } = &*self.0;
+        let verdict = until_known(|| {
+            Box::pin(async {
+                let mut work = kernel.begin(call.project_id).await?;
+                let verdict = admit::admit(&mut work, call).await?;
+                work.commit().await?;
+                Ok::<_, turn::Error>(verdict)
+            })
+        })
+        .await?;
+        let said = match verdict {
+            Verdict::Asking => return Ok(()),
+            Verdict::Refused(said) => said,
+            Verdict::Go(admitted) => self.reach(call, &admitted).await,
+        };
+        let reported = conclude(kernel, artifacts.as_ref(), call, CardId::new(), said).await?;
+        tracing::debug!(tool_call_id = %call.tool_call_id, outcome = reported.outcome, "a call was answered");
+        Ok(())
+    }
+
+    /// Tries as often as it may, until its time is over.
+    async fn reach(&self, call: &ClaimedCall, admitted: &Admitted) -> Said {
+        let longest = Duration::from_secs(admitted.tool.timeout_seconds.into()).min(admitted.left);
+        let (ends, mut pause) = (Instant::now() + longest, FIRST_PAUSE);
+        let is_once = admitted.tool.effect == Effect::Once;
+        loop {
+            let left = ends.saturating_duration_since(Instant::now());
+            let (why, is_unknown, wait) = match timeout(left, self.once(call, admitted)).await {
+                Ok(Ok(said)) => return said,
+                Ok(Err(Trouble::Refused(why))) => return Said::failed(why),
+                Ok(Err(Trouble::NotDone(why, wait))) => (why, false, wait),
+                Ok(Err(Trouble::Unknown(why, wait))) => (why, true, wait),
+                Err(_) => (format!("there was no answer within {longest:?}"), true, None),
+            };
+            let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
+            if is_once && is_unknown {
+                let why = format!("it may have been done, or not, and is not done again: {why}");
+                return Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) };
+            }
+            if Instant::now() + wait >= ends {
+                let status = if is_unknown { "timeout" } else { "failed" };
+                return Said { status: status.to_owned(), ..Said::failed(why) };
+            }
+            tracing::debug!(tool_call_id = %call.tool_call_id, why, "a call is made again, with the same key");
+            sleep(wait).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn once(&self, call: &ClaimedCall, admitted: &Admitted) -> Result<Said, Trouble> {
+        let Inner { secrets, egress, http, trusted, servers, .. } = &*self.0;
+        let (project_id, key) = (call.project_id, call.tool_call_id.to_string());
+        let way = Way { client: http, egress, secrets, project_id };
+        match (&admitted.tool.http, &admitted.tool.mcp) {
+            (Some(said), None) => http::call(way, admitted, &key, said).await,
+            (None, Some(mcp)) => {
+                let client = if mcp.server.is_some() { trusted } else { http };
+                servers.call(Way { client, ..way }, admitted, &key, mcp).await
+            }
+            _ => Err(Trouble::Refused(format!("`{}` says neither `http` nor `mcp`", admitted.tool.name))),
+        }
+    }
+}
