@@ -162,23 +162,25 @@ CREATE FUNCTION cardbox.label() RETURNS trigger
 declare
   v_box record;
 begin
-  -- From the entries to the few that are labelled, never the other way round: that is what `offset 0` is for.
-  for v_box in
-    select a.project_id, a.box_id
-      from added a
-     cross join lateral (
-           select from cardbox.cards c
-            where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external
-           offset 0) c
+  -- Nearly always there is nothing to do, and every append pays for finding that out. From the entries to the few that are labelled, never
+  -- the other way round: that is what `offset 0` is for.
+  if not exists (
+    select from added a
      where a.card_id is not null
-     union
-    select a.project_id, a.box_id
+       and exists (select from cardbox.cards c
+                    where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
+        or a.source_box_id is not null
+       and exists (select from cardbox.boxes s
+                    where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)) then
+    return null;
+  end if;
+  for v_box in
+    select distinct a.project_id, a.box_id
       from added a
-     cross join lateral (
-           select from cardbox.boxes s
-            where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external
-           offset 0) s
-     where a.source_box_id is not null
+     where exists (select from cardbox.cards c
+                    where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
+        or exists (select from cardbox.boxes s
+                    where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)
   loop
     update cardbox.boxes b set has_external = true
      where b.project_id = v_box.project_id and b.box_id = v_box.box_id and not b.has_external;
@@ -2952,19 +2954,18 @@ CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_turn record;
+  v_saw boolean;
 begin
-  select t.context_box_id, t.output_box_id, t.session_id into v_turn
-    from state.turns t
-   where t.project_id = p_project and t.agent_turn_id = p_turn;
-  if exists (select from cardbox.boxes b
-              where b.project_id = p_project and b.box_id in (v_turn.context_box_id, v_turn.output_box_id) and b.has_external) then
-    return true;
-  end if;
-  return v_turn.session_id is not null
+  select exists (select from cardbox.boxes b
+                  where b.project_id = p_project and b.box_id in (t.context_box_id, t.output_box_id) and b.has_external)
+      or t.session_id is not null
      and exists (select from state.blackboards s
                    join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
-                  where s.project_id = p_project and s.session_id = v_turn.session_id and c.is_external);
+                  where s.project_id = p_project and s.session_id = t.session_id and c.is_external)
+    into v_saw
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  return coalesce(v_saw, false);
 end $$;
 CREATE FUNCTION state.settle(p_project uuid, p_turns uuid[]) RETURNS integer
     LANGUAGE plpgsql

@@ -236,7 +236,7 @@ async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_v
     artifacts.put_bytes(project_id, Put::new(&path), format!("we say {says}").into_bytes().into()).await?;
     let mut work = kernel.begin(project_id).await?;
     let applied = Applied { path: &path, title: says, text: &format!("we know {says} {own}"), is_external: false };
-    apply(&mut work, applied).await?;
+    apply(&mut work, applied, says).await?;
     work.commit().await?;
 
     // A run that has ended: a lead, a fork, a hand; in a session.

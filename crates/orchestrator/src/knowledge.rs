@@ -1,5 +1,6 @@
 //! What a project is to know: documents that people apply, and deliverables that they publish (CX-4).
 
+use serde_json::{Value, json};
 use waybill_context::knowledge as text;
 use waybill_core::{
     artifact::{ArtifactHash, ArtifactPath},
@@ -7,7 +8,7 @@ use waybill_core::{
     id::TurnId,
 };
 use waybill_kernel::{
-    card, external,
+    audit, card, external,
     knowledge::{self, Chunk, Document, Kind, NewDocument},
     turn,
     work::UnitOfWork,
@@ -37,18 +38,38 @@ pub struct Applied<'a> {
     pub is_external: bool,
 }
 
-/// Applies a document. The same again changes nothing.
-pub async fn apply(work: &mut UnitOfWork, applied: Applied<'_>) -> Result<(Document, bool), Error> {
+/// Applies a document, on record. The same again changes nothing but the record.
+pub async fn apply(work: &mut UnitOfWork, applied: Applied<'_>, actor: &str) -> Result<(Document, bool), Error> {
     external::label(work, applied.is_external).await?;
-    put(work, Kind::Knowledge, applied.path, applied.title, applied.text, None).await
+    let (document, changed) = put(work, Kind::Knowledge, applied.path, applied.title, applied.text, None).await?;
+    let said = json!({ "version": document.version, "changed": changed });
+    record(work, actor, "knowledge.apply", applied.path, &said).await?;
+    Ok((document, changed))
 }
 
-/// Publishes what a turn delivered: whoever's profile names its folder may find it.
+/// Takes a document out of what can be found, on record.
+pub async fn remove(work: &mut UnitOfWork, kind: Kind, path: &ArtifactPath, actor: &str) -> Result<(), Error> {
+    knowledge::remove(work, kind, path).await?;
+    record(work, actor, "knowledge.remove", path, &json!({ "kind": kind })).await
+}
+
+async fn record(
+    work: &mut UnitOfWork,
+    actor: &str,
+    action: &str,
+    path: &ArtifactPath,
+    said: &Value,
+) -> Result<(), Error> {
+    Ok(audit::record(work, actor, action, path.as_str(), said).await.map_err(turn::Error::from)?)
+}
+
+/// Publishes what a turn delivered, on record: whoever's profile names its folder may find it.
 pub async fn publish(
     work: &mut UnitOfWork,
     turn_id: TurnId,
     path: &ArtifactPath,
     title: &str,
+    actor: &str,
 ) -> Result<(Document, bool), Error> {
     let turn = turn::show(work, &[turn_id]).await?.pop();
     let card_id = turn.filter(|turn| turn.status == "success").and_then(|turn| turn.deliverable_card_id);
@@ -60,7 +81,10 @@ pub async fn publish(
         other => serde_json::to_string_pretty(other).unwrap_or_default(),
     };
     external::label(work, card.origin == Origin::External).await?;
-    put(work, Kind::Experience, path, title, &said, Some((turn_id, card_id))).await
+    let (document, changed) = put(work, Kind::Experience, path, title, &said, Some((turn_id, card_id))).await?;
+    let said = json!({ "agent_turn_id": turn_id, "version": document.version, "changed": changed });
+    record(work, actor, "knowledge.publish", path, &said).await?;
+    Ok((document, changed))
 }
 
 async fn put(

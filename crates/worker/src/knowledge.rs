@@ -190,9 +190,3 @@ fn question(query: &[Card]) -> String {
     };
     query.iter().map(text).collect::<Vec<_>>().join("\n")
 }
-
-impl Shelved {
-    pub(crate) fn new(kernel: Kernel, models: Models, kind: Kind) -> Shelved {
-        Shelved { kernel, models, kind }
-    }
-}

@@ -20,6 +20,7 @@ mod summarise;
 pub mod installation;
 pub mod knowledge;
 pub mod model;
+mod outside;
 pub mod secret;
 pub mod tool;
 

@@ -8,7 +8,10 @@ use std::{
 };
 
 use secrecy::{ExposeSecret, SecretString};
-use waybill_core::id::{Name, ProjectId};
+use waybill_core::{
+    id::{Name, ProjectId},
+    tool::Header,
+};
 
 /// Shorter ones are no secrets, and blotting them out would make holes in ordinary text.
 const SHORTEST: usize = 8;
@@ -84,6 +87,16 @@ impl Secrets {
     fn given(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a header, or a variable, says, with the secret that it names as `find` knows it.
+pub(crate) fn told<E>(header: &Header, find: impl Fn(&Name) -> Result<SecretString, E>) -> Result<SecretString, E> {
+    Ok(match header {
+        Header::Text(text) => SecretString::from(text.clone()),
+        Header::Secret(named) => {
+            SecretString::from(format!("{}{}", named.prefix, find(&named.secret)?.expose_secret()))
+        }
+    })
 }
 
 impl fmt::Debug for Secrets {

@@ -63,10 +63,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(kernel: Kernel, models: Models, collector: Collector) -> Worker {
-        let mut collector = collector;
+    pub fn new(kernel: Kernel, models: Models, mut collector: Collector) -> Worker {
         for (key, kind) in [(BlockKey::Knowledge, Kind::Knowledge), (BlockKey::Experience, Kind::Experience)] {
-            collector.offer(key, Arc::new(Shelved::new(kernel.clone(), models.clone(), kind)));
+            collector.offer(key, Arc::new(Shelved { kernel: kernel.clone(), models: models.clone(), kind }));
         }
         let (collector, leaving) = (Arc::new(collector), Arc::default());
         Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None }

@@ -49,6 +49,7 @@ use crate::{
     tool::{
         Sorted, Toolbox,
         artifact::{Desk, Done, Folders},
+        of_resource,
     },
     write::{self, until_known},
 };
@@ -753,10 +754,7 @@ async fn summariser_of(
     let found = until_known(|| {
         Box::pin(async {
             let mut work = worker.kernel().begin(claimed.fence.project_id()).await?;
-            match resource::profile(&mut work, name).await {
-                Err(resource::Error::Db(error)) => Err(turn::Error::from(error)),
-                found => Ok(found),
-            }
+            of_resource(resource::profile(&mut work, name).await)
         })
     })
     .await?;

@@ -4,15 +4,11 @@ use std::sync::Arc;
 
 use axum::{body::Bytes, extract::State, response::Json};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use waybill_context::knowledge::question;
 use waybill_core::{artifact::ArtifactPath, id::TurnId, key::Scope};
-use waybill_kernel::{
-    audit,
-    knowledge::{self, Document, Found, Kind, Search},
-};
-use waybill_orchestrator::knowledge::{Applied, apply, publish};
+use waybill_kernel::knowledge::{self, Document, Found, Kind, Search};
+use waybill_orchestrator::knowledge::{Applied, apply, publish, remove};
 
 use super::turn::OneTurn;
 use crate::{
@@ -65,9 +61,7 @@ pub(crate) async fn apply_document(
     waybill_core::json::check_string(text).map_err(|error| Problem::invalid(error.to_string()))?;
     let applied = Applied { path: &path, title: &title, text, is_external: external };
     let mut work = caller.begin(&api).await?;
-    let (document, changed) = apply(&mut work, applied).await?;
-    let said = json!({ "version": document.version, "changed": changed });
-    audit::record(&mut work, &caller.actor, "knowledge.apply", path.as_str(), &said).await?;
+    let (document, changed) = apply(&mut work, applied, &caller.actor).await?;
     work.commit().await?;
     Ok(Json(Put { document, changed }))
 }
@@ -133,8 +127,7 @@ pub(crate) async fn remove_document(
 ) -> Result<Json<Removed>, Problem> {
     caller.may(&[Scope::Operator])?;
     let mut work = caller.begin(&api).await?;
-    knowledge::remove(&mut work, kind, &path).await?;
-    audit::record(&mut work, &caller.actor, "knowledge.remove", path.as_str(), &json!({ "kind": kind })).await?;
+    remove(&mut work, kind, &path, &caller.actor).await?;
     work.commit().await?;
     Ok(Json(Removed { path }))
 }
@@ -221,9 +214,7 @@ pub(crate) async fn publish_turn(
     not_empty("path", path.as_str())?;
     not_too_long(&title)?;
     let mut work = caller.begin(&api).await?;
-    let (document, changed) = publish(&mut work, turn, &path, &title).await?;
-    let said = json!({ "agent_turn_id": turn, "version": document.version, "changed": changed });
-    audit::record(&mut work, &caller.actor, "knowledge.publish", path.as_str(), &said).await?;
+    let (document, changed) = publish(&mut work, turn, &path, &title, &caller.actor).await?;
     work.commit().await?;
     Ok(Json(Put { document, changed }))
 }

@@ -164,7 +164,7 @@ impl Corpus {
             let path: ArtifactPath = format!("manuals/{:05}.md", self.n_documents).parse()?;
             let mut work = kernel.begin(project_id).await?;
             let applied = Applied { path: &path, title: "Operations manual", text: &text, is_external: false };
-            let (document, _) = apply(&mut work, applied).await?;
+            let (document, _) = apply(&mut work, applied, "bench").await?;
             ensure!(document.n_chunks as usize == CHUNKS_PER_DOCUMENT, "{} chunks", document.n_chunks);
             work.commit().await?;
             bar.inc(CHUNKS_PER_DOCUMENT as u64);
@@ -264,7 +264,7 @@ async fn by_meaning(
     resource::apply(&mut work, &[serde_json::from_value::<Manifest>(embedding)?]).await?;
     for (n, (says, _)) in MEANT.iter().enumerate() {
         let path: ArtifactPath = format!("house/{n}.md").parse()?;
-        apply(&mut work, Applied { path: &path, title: "", text: says, is_external: false }).await?;
+        apply(&mut work, Applied { path: &path, title: "", text: says, is_external: false }, "bench").await?;
     }
     work.commit().await?;
     let provider =

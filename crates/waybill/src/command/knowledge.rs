@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 use waybill_core::{artifact::ArtifactPath, id::TurnId, resource::Shelf};
-use waybill_kernel::{audit, knowledge, resource};
-use waybill_orchestrator::knowledge::{Applied, apply, publish};
+use waybill_kernel::{knowledge, resource};
+use waybill_orchestrator::knowledge::{Applied, apply, publish, remove};
 use waybill_worker::knowledge as librarian;
 
 use crate::{
@@ -132,9 +132,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::Remove { path, kind, place } => {
             let mut work = place.begin().await?;
             let kind = knowledge::Kind::from(kind);
-            knowledge::remove(&mut work, kind, &path).await?;
-            let said = json!({ "kind": kind });
-            audit::record(&mut work, &connect::actor(), "knowledge.remove", path.as_str(), &said).await?;
+            remove(&mut work, kind, &path, &connect::actor()).await?;
             work.commit().await?;
             Ok(ExitCode::SUCCESS)
         }
@@ -157,11 +155,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Publish { turn, path, title, place } => {
             let mut work = place.begin().await?;
-            let (document, changed) = publish(&mut work, turn, &path, &title).await?;
-            let said = json!({ "agent_turn_id": turn, "version": document.version, "changed": changed });
-            audit::record(&mut work, &connect::actor(), "knowledge.publish", path.as_str(), &said).await?;
+            let published = publish(&mut work, turn, &path, &title, &connect::actor()).await?;
             work.commit().await?;
-            tell(&[(document, changed)], as_json)?;
+            tell(&[published], as_json)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Embed { reached, place } => {
@@ -207,12 +203,10 @@ async fn put(
         let path: ArtifactPath = name.parse().with_context(|| file.display().to_string())?;
         let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default().trim();
         let mut work = kernel.begin(project_id).await?;
-        let applied = apply(&mut work, Applied { path: &path, title, text: &text, is_external }).await;
-        let (document, changed) = applied.with_context(|| file.display().to_string())?;
-        let said = json!({ "version": document.version, "changed": changed });
-        audit::record(&mut work, &connect::actor(), "knowledge.apply", path.as_str(), &said).await?;
+        let applied = Applied { path: &path, title, text: &text, is_external };
+        let applied = apply(&mut work, applied, &connect::actor()).await;
+        done.push(applied.with_context(|| file.display().to_string())?);
         work.commit().await?;
-        done.push((document, changed));
         if done.len() % 100 == 0 {
             eprintln!("{} of {}", done.len(), found.len());
         }

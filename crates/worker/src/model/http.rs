@@ -23,7 +23,6 @@ use waybill_core::{
     error::innermost,
     id::{Name, ProjectId},
     resource::{Embedding, LlmConfig, SecretRef},
-    tool::Header,
     turn::Usage,
 };
 use waybill_kernel::intake::jittered;
@@ -32,7 +31,10 @@ use super::{
     Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
     provider::Provider, responses::Responses, sse::Lines,
 };
-use crate::secret::Secrets;
+use crate::{
+    outside,
+    secret::{Secrets, told},
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -108,14 +110,7 @@ impl Models {
     /// Those of the file, and those that need none. A name in the file stands for what the file says.
     pub fn new(providers: Vec<Provider>, secrets: impl Into<Arc<Secrets>>) -> Models {
         let secrets = secrets.into();
-        // Whoever was first has installed it.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = Client::builder()
-            .connect_timeout(Duration::from_secs(10))
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .expect("a client without a certificate of its own");
+        let http = outside::client().build().expect("a client without a certificate of its own");
         let all = Provider::builtins().into_iter().chain(providers);
         let gated = |provider: Provider| {
             let gate = Gate::new(&provider);
@@ -281,13 +276,7 @@ impl Models {
             |name: &Name| self.0.secrets.find(project_id, name).map_err(|error| Error::Secret(error.to_string()));
         let mut headers: HashMap<String, SecretString> = HashMap::new();
         for (name, value) in &provider.headers {
-            let value = match value {
-                Header::Text(text) => SecretString::from(text.clone()),
-                Header::Secret(header) => {
-                    SecretString::from(format!("{}{}", header.prefix, find(&header.secret)?.expose_secret()))
-                }
-            };
-            headers.insert(name.to_lowercase(), value);
+            headers.insert(name.to_lowercase(), told(value, find)?);
         }
         if let Some(reference) = api_key.or(provider.api_key.as_ref()) {
             let key = find(&reference.secret)?;

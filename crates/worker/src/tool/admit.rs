@@ -17,7 +17,7 @@ use waybill_kernel::{
     work::UnitOfWork,
 };
 
-use super::{conclude::Said, fits};
+use super::{conclude::Said, fits, of_resource};
 
 /// A call that may be made.
 #[derive(Clone, Debug)]
@@ -59,9 +59,8 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
     let Some(known) = asked.profile.as_ref().and_then(allows) else {
         return Ok(refused(format!("the profile does not allow `{name}`")));
     };
-    let tool = match resource::tool(work, &known).await {
+    let tool = match of_resource(resource::tool(work, &known).await)? {
         Ok(tool) => tool,
-        Err(resource::Error::Db(error)) => return Err(error.into()),
         Err(error) => return Ok(refused(error.to_string())),
     };
     if asked.target.as_ref() != Some(&tool.target) {
@@ -104,9 +103,8 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
             return Ok(refused(why));
         }
     }
-    let Settings { egress_hosts, .. } = match resource::settings(work).await {
+    let Settings { egress_hosts, .. } = match of_resource(resource::settings(work).await)? {
         Ok(settings) => settings,
-        Err(resource::Error::Db(error)) => return Err(error.into()),
         Err(error) => return Ok(refused(error.to_string())),
     };
     call::admit(work, call).await?;

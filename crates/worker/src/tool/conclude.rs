@@ -20,7 +20,7 @@ use waybill_kernel::{
     work::Kernel,
 };
 
-use super::checked;
+use super::{checked, of_resource};
 use crate::write::until_known;
 
 /// Of a result that is kept elsewhere the window has so much of its beginning, and so much of its end.
@@ -57,10 +57,10 @@ pub async fn conclude(
     let asked = call::asked(&mut work, call).await?;
     let name = asked.and_then(|asked| asked.tool_name.parse::<Name>().ok());
     let tool = match &name {
-        Some(name) => found(resource::tool(&mut work, name).await)?,
+        Some(name) => of_resource(resource::tool(&mut work, name).await)?.ok(),
         None => None,
     };
-    let settings = found(resource::settings(&mut work).await)?.unwrap_or_default();
+    let settings = of_resource(resource::settings(&mut work).await)?.unwrap_or_default();
     drop(work);
     let Said { status, result, mut extra } = said;
     let result = match json::check(&result) {
@@ -96,15 +96,6 @@ pub async fn conclude(
         })
     })
     .await
-}
-
-/// None: it is not there, or cannot be read. What the database says is the database's.
-fn found<T>(outcome: Result<T, resource::Error>) -> Result<Option<T>, Error> {
-    match outcome {
-        Ok(found) => Ok(Some(found)),
-        Err(resource::Error::Db(error)) => Err(error.into()),
-        Err(_) => Ok(None),
-    }
 }
 
 /// The text of a result that has more tokens than it may.

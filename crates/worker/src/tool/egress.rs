@@ -5,7 +5,6 @@ use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use reqwest::{
@@ -14,6 +13,8 @@ use reqwest::{
 };
 use serde::Deserialize;
 use waybill_core::{id::Name as SecretName, tool::HostPattern};
+
+use crate::outside;
 
 /// What whoever runs Waybill says of it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -62,16 +63,8 @@ impl Egress {
 
     /// A client that connects to what it may, and follows nobody elsewhere.
     pub fn client(&self) -> Client {
-        // Whoever was first has installed it.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        Client::builder()
-            .connect_timeout(Duration::from_secs(10))
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("waybill/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(Resolver(self.clone())))
-            .build()
-            .expect("a client without a certificate of its own")
+        let client = outside::client().no_proxy().dns_resolver(Arc::new(Resolver(self.clone())));
+        client.build().expect("a client without a certificate of its own")
     }
 }
 

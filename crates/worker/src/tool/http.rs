@@ -17,7 +17,7 @@ use waybill_core::{
 };
 
 use super::{admit::Admitted, conclude::Said, egress::Egress};
-use crate::secret::Secrets;
+use crate::secret::{Secrets, told};
 
 /// More than this nobody can want of a tool in one piece.
 pub(super) const MOST_BYTES: usize = 64 << 20;
@@ -41,15 +41,9 @@ pub(super) fn headers<'a>(
     let mut headers = HeaderMap::new();
     for (name, value) in said {
         let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header"))?;
-        let text = match value {
-            Header::Text(text) => text.clone(),
-            Header::Secret(header) => {
-                let secret = find(&header.secret)?;
-                format!("{}{}", header.prefix, secret.expose_secret())
-            }
-        };
-        let mut value =
-            HeaderValue::from_str(&text).map_err(|_| format!("what `{name}` says cannot stand in a header"))?;
+        let text = told(value, &find)?;
+        let mut value = HeaderValue::from_str(text.expose_secret())
+            .map_err(|_| format!("what `{name}` says cannot stand in a header"))?;
         value.set_sensitive(true);
         headers.insert(name, value);
     }

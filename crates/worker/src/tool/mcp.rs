@@ -39,7 +39,7 @@ use super::{
     egress::Egress,
     http::{Trouble, Way, blotted, headers},
 };
-use crate::secret::Secrets;
+use crate::secret::{Secrets, told};
 
 /// How long the list of a server is taken for what it is.
 const LIST: Duration = Duration::from_secs(5);
@@ -262,13 +262,7 @@ fn program(
         }
     }
     for (name, value) in &server.env {
-        match value {
-            Header::Text(text) => command.env(name, text),
-            Header::Secret(header) => {
-                let secret = find(&header.secret)?;
-                command.env(name, format!("{}{}", header.prefix, secret.expose_secret()))
-            }
-        };
+        command.env(name, told(value, &find)?.expose_secret());
     }
     let started = TokioChildProcess::builder(command).stderr(Stdio::null()).spawn();
     let (transport, _) = started.map_err(|error| format!("`{program}` cannot be started: {error}"))?;

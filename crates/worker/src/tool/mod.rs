@@ -15,7 +15,7 @@ use waybill_core::{
 };
 
 use crate::{knowledge::USUAL, model::Called};
-use waybill_kernel::knowledge::Kind;
+use waybill_kernel::{knowledge::Kind, resource};
 
 pub mod admit;
 pub mod artifact;
@@ -197,6 +197,16 @@ pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
             Err(why) => ("failed".to_owned(), json!(format!("`{}` answered with what it must not: {why}", tool.name))),
         },
         _ => (status.to_owned(), result),
+    }
+}
+
+/// What the database says is the database's; what else is wrong with a resource is said of the resource.
+pub(crate) fn of_resource<T>(
+    outcome: Result<T, resource::Error>,
+) -> Result<Result<T, resource::Error>, waybill_kernel::turn::Error> {
+    match outcome {
+        Err(resource::Error::Db(error)) => Err(error.into()),
+        found => Ok(found),
     }
 }
 

@@ -1,18 +1,14 @@
 //! HO-8: what an agent reads of what it was handed, what it costs, and what it may not read.
 
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
-use waybill_artifact::{Artifacts, Put, Store};
+use waybill_artifact::Put;
 use waybill_core::{
     artifact::{ArtifactPath, Pins},
     card::{CardType, Content, Draft, HandoffContent, NewCard, Role},
-    id::UploadId,
 };
 use waybill_kernel::artifact::Which;
-use waybill_lab::model::{Asked, Reply};
 
-use crate::shop::Shop;
+use crate::shop::{Calls, Shop};
 
 fn path(path: &str) -> ArtifactPath {
     path.parse().unwrap()
@@ -37,29 +33,10 @@ async fn package(shop: &Shop, paths: &[&str]) -> NewCard {
 
 const TOOLS: [&str; 5] = ["list_artifacts", "plan_reading", "read_artifact", "search_artifacts", "write_artifact"];
 
-type Calls = Vec<(&'static str, Value)>;
-
-/// A shop with an object store, whose model makes the calls that it finds in the list, one a step.
-async fn shop() -> (Shop, Arc<Mutex<Calls>>) {
-    let calls = Arc::<Mutex<Calls>>::default();
-    let made = calls.clone();
-    let mut shop = Shop::new(move |asked: &Asked| {
-        let done = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
-        match made.lock().unwrap().get(done) {
-            Some((tool, arguments)) => Reply::call(tool, arguments),
-            None => Reply::say("done"),
-        }
-    })
-    .await;
-    let folder = std::env::temp_dir().join(format!("waybill-reading-{}", UploadId::new()));
-    shop.artifacts = Some(Artifacts::new(shop.t.kernel.clone(), Store::in_folder(folder).unwrap()));
-    (shop, calls)
-}
-
 /// Makes these calls, and gives what was answered.
 async fn answers(
-    (shop, script): &(Shop, Arc<Mutex<Calls>>),
-    calls: Calls,
+    (shop, script): &(Shop, Calls),
+    calls: Vec<(&'static str, Value)>,
     handed: &[&str],
     more: Value,
 ) -> Vec<(String, Value)> {
@@ -85,7 +62,7 @@ async fn answers(
 /// HO-8, HO-5: what was handed over is read, in the version that was; each answer says what it cost and what is left; what was not is not there.
 #[tokio::test]
 async fn what_was_handed_over_is_read_and_counted() {
-    let desk = shop().await;
+    let desk = Shop::scripted().await;
     let shop = &desk.0;
     put(shop, "design/rules.md", "# Rules\nDeduct the balance at once.\n").await;
     put(shop, "design/long.txt", &(1..=20_000).map(|n| format!("line {n}\n")).collect::<String>()).await;
@@ -151,7 +128,7 @@ async fn what_was_handed_over_is_read_and_counted() {
 /// HO-1: what an agent writes is stored before anybody can be told of it, where its profile lets it write, and may be read again.
 #[tokio::test]
 async fn what_an_agent_writes_it_may_read() {
-    let desk = shop().await;
+    let desk = Shop::scripted().await;
     let shop = &desk.0;
     put(shop, "design/rules.md", "r").await;
     let write = |path: &str, content: &str| ("write_artifact", json!({ "path": path, "content": content }));

@@ -1,16 +1,19 @@
 //! A worker at work: a real database, a scripted model over HTTP, tools that the test answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
-use waybill_artifact::Artifacts;
+use waybill_artifact::{Artifacts, Store};
 use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
 use waybill_core::{
     card::{Card, CardType, Content, Draft, NewCard},
     card_box::Span,
-    id::{AgentId, BoxId, Name, SessionId, TurnId},
+    id::{AgentId, BoxId, Name, SessionId, TurnId, UploadId},
     resource::Manifest,
     turn::{Limits, MessageType},
 };
@@ -20,7 +23,7 @@ use waybill_kernel::{
     sweep,
     turn::{self, Claiming, DispatchRequest, Report, Summary, Taken},
 };
-use waybill_lab::model::{Script, Server};
+use waybill_lab::model::{Asked, Reply, Script, Server};
 use waybill_testkit::{TestDb, fresh_db};
 use waybill_worker::{
     collect::Collector,
@@ -34,6 +37,9 @@ use crate::target;
 
 pub(crate) const ADAPTERS: [&str; 3] = ["openai_chat", "openai_responses", "anthropic_messages"];
 pub(crate) const LEASE: Duration = Duration::from_millis(400);
+
+/// What a model is to call: tool and arguments.
+pub(crate) type Calls = Arc<Mutex<Vec<(&'static str, Value)>>>;
 
 pub(crate) struct Shop {
     pub(crate) t: TestDb,
@@ -85,6 +91,23 @@ impl Shop {
             }
         });
         Shop { t, server, providers, secrets: Vec::new(), lease: LEASE, artifacts: None, sweeper }
+    }
+
+    /// One with an object store, whose model makes the calls of a list, one a step, and is done.
+    pub(crate) async fn scripted() -> (Shop, Calls) {
+        let calls = Calls::default();
+        let made = calls.clone();
+        let mut shop = Shop::new(move |asked: &Asked| {
+            let done = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
+            match made.lock().unwrap().get(done) {
+                Some((tool, arguments)) => Reply::call(tool, arguments),
+                None => Reply::say("done"),
+            }
+        })
+        .await;
+        let folder = std::env::temp_dir().join(format!("waybill-shop-{}", UploadId::new()));
+        shop.artifacts = Some(Artifacts::new(shop.t.kernel.clone(), Store::in_folder(folder).unwrap()));
+        (shop, calls)
     }
 
     pub(crate) fn artifacts(&self) -> &Artifacts {
