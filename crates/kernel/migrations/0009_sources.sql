@@ -20,23 +20,25 @@ language plpgsql as $$
 declare
   v_box record;
 begin
-  -- From the entries to the few that are labelled, never the other way round: that is what `offset 0` is for.
-  for v_box in
-    select a.project_id, a.box_id
-      from added a
-     cross join lateral (
-           select from cardbox.cards c
-            where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external
-           offset 0) c
+  -- Nearly always there is nothing to do, and every append pays for finding that out. From the entries to the few that are labelled, never
+  -- the other way round: that is what `offset 0` is for.
+  if not exists (
+    select from added a
      where a.card_id is not null
-     union
-    select a.project_id, a.box_id
+       and exists (select from cardbox.cards c
+                    where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
+        or a.source_box_id is not null
+       and exists (select from cardbox.boxes s
+                    where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)) then
+    return null;
+  end if;
+  for v_box in
+    select distinct a.project_id, a.box_id
       from added a
-     cross join lateral (
-           select from cardbox.boxes s
-            where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external
-           offset 0) s
-     where a.source_box_id is not null
+     where exists (select from cardbox.cards c
+                    where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
+        or exists (select from cardbox.boxes s
+                    where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)
   loop
     update cardbox.boxes b set has_external = true
      where b.project_id = v_box.project_id and b.box_id = v_box.box_id and not b.has_external;

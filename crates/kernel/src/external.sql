@@ -2,19 +2,18 @@
 create or replace function state.saw_external(p_project uuid, p_turn uuid) returns boolean
 language plpgsql stable as $$
 declare
-  v_turn record;
+  v_saw boolean;
 begin
-  select t.context_box_id, t.output_box_id, t.session_id into v_turn
-    from state.turns t
-   where t.project_id = p_project and t.agent_turn_id = p_turn;
-  if exists (select from cardbox.boxes b
-              where b.project_id = p_project and b.box_id in (v_turn.context_box_id, v_turn.output_box_id) and b.has_external) then
-    return true;
-  end if;
-  return v_turn.session_id is not null
+  select exists (select from cardbox.boxes b
+                  where b.project_id = p_project and b.box_id in (t.context_box_id, t.output_box_id) and b.has_external)
+      or t.session_id is not null
      and exists (select from state.blackboards s
                    join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
-                  where s.project_id = p_project and s.session_id = v_turn.session_id and c.is_external);
+                  where s.project_id = p_project and s.session_id = t.session_id and c.is_external)
+    into v_saw
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  return coalesce(v_saw, false);
 end $$;
 
 -- What is written from here on in this transaction came from outside, or did not.

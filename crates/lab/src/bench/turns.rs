@@ -274,10 +274,12 @@ impl Bench {
         Ok(())
     }
 
-    /// How long a project's single turn waits for a worker: alone, and beside another project's 10,000 ready turns. Four
-    /// workers; each turn keeps one busy for five milliseconds, and a worker that finds nothing looks again after five.
+    /// How long a project's single turn waits for a worker: alone, beside ten ready turns of another project, and beside 10,000. Four workers;
+    /// each turn keeps one busy for five milliseconds, and a worker that finds nothing looks again after five. A turn of the other project that
+    /// was finished is asked for again, so ten and 10,000 keep the workers equally busy, and differ by nothing but their number.
     async fn fairness(&self, figures: &mut Vec<Figure>) -> Result<()> {
         const SERVICE: Duration = Duration::from_millis(5);
+        const FEW: usize = 10;
         const FLOOD: usize = 10_000;
         let fair: Target = "fair".parse()?;
         let samples = self.options.rounds * 6;
@@ -304,36 +306,30 @@ impl Bench {
                     let claimed_at = Instant::now();
                     tokio::time::sleep(SERVICE).await;
                     for claimed in claimed {
-                        let project_id = claimed.fence.project_id();
+                        let (project_id, agent_id) = (claimed.fence.project_id(), claimed.fence.agent_id());
                         if project_id == guest {
                             heard.send(claimed_at)?;
                         }
                         turn::finish(&mut kernel.alone(project_id).await?, &[ending(claimed.fence)]).await?;
+                        if project_id == host {
+                            enqueue(&kernel, host, &[agent_id]).await?;
+                        }
                     }
                 }
                 anyhow::Ok(())
             });
         }
         let mut medians = Vec::new();
-        for flooded in [false, true] {
-            let bar = progress(if flooded { "waiting beside a flood" } else { "waiting alone" }, samples as u64);
-            if flooded {
-                for part in crowd.chunks(500) {
-                    let cards: Vec<NewCard> =
-                        part.iter().map(|_| new_card(CardType::instruction(), Role::User)).collect();
-                    let requests: Vec<DispatchRequest> = part
-                        .iter()
-                        .zip(&cards)
-                        .map(|(agent_id, card)| DispatchRequest::instructed(*agent_id, card.card_id()))
-                        .collect();
-                    turn::enqueue(&mut self.kernel.alone(host).await?, &requests, &cards).await?;
-                }
+        let mut ready = 0;
+        for (beside, what) in [(0, "waiting alone"), (FEW, "waiting beside a few"), (FLOOD, "waiting beside a flood")] {
+            let bar = progress(what, samples as u64);
+            for part in crowd[ready..beside].chunks(500) {
+                enqueue(&self.kernel, host, part).await?;
             }
+            ready = beside;
             let mut waits = Vec::new();
             for _ in 0..samples {
-                let card = new_card(CardType::instruction(), Role::User);
-                let request = DispatchRequest::instructed(guest_agent, card.card_id());
-                turn::enqueue(&mut self.kernel.alone(guest).await?, &[request], &[card]).await?;
+                enqueue(&self.kernel, guest, &[guest_agent]).await?;
                 let enqueued_at = Instant::now();
                 let claimed_at = hears.recv().await.context("the workers have ended")?;
                 waits.push(claimed_at.saturating_duration_since(enqueued_at).as_secs_f64());
@@ -349,19 +345,40 @@ impl Bench {
             worker??;
         }
         figures.push(Figure::new(
-            "wait of a project's only turn beside another's 10,000 ready ones ÷ alone, p50",
-            medians[1] / medians[0],
+            "wait of a project's only turn beside another's 10,000 ready ones ÷ beside 10, p50",
+            medians[2] / medians[1],
             "ratio",
             Bar::AtMost(2.0),
+        ));
+        // What the machine can do besides: a debug build on a machine that others use too falls short of it by itself.
+        let alone = if matches!(self.options.beside_pgbench, Bar::None) { Bar::None } else { Bar::AtMost(2.0) };
+        figures.push(Figure::new(
+            "wait of a project's only turn beside another's 10,000 ready ones ÷ alone, p50",
+            medians[2] / medians[0],
+            "ratio",
+            alone,
         ));
         let mut watch = PgConnection::connect(&self.server.admin_url(self.database)).await?;
         let left: i64 = sqlx::query_scalar("select count(*) from state.agent_inbox where project_id = $1")
             .bind(host)
             .fetch_one(&mut watch)
             .await?;
-        figures.push(Figure::new("ready turns left of the 10,000 at the end", left as f64, "turns", Bar::AtLeast(1.0)));
+        figures.push(Figure::new(
+            "ready turns left of the 10,000 at the end",
+            left as f64,
+            "turns",
+            Bar::AtLeast(9_990.0),
+        ));
         Ok(())
     }
+}
+
+async fn enqueue(kernel: &Kernel, project_id: ProjectId, agents: &[AgentId]) -> Result<()> {
+    let cards: Vec<NewCard> = agents.iter().map(|_| new_card(CardType::instruction(), Role::User)).collect();
+    let instructed = |(agent_id, card): (&AgentId, &NewCard)| DispatchRequest::instructed(*agent_id, card.card_id());
+    let requests: Vec<DispatchRequest> = agents.iter().zip(&cards).map(instructed).collect();
+    turn::enqueue(&mut kernel.alone(project_id).await?, &requests, &cards).await?;
+    Ok(())
 }
 
 /// None: somebody held a lock for a second, as happens on a machine that stands still at times. To be tried again.
