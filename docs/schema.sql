@@ -573,6 +573,22 @@ CREATE FUNCTION scheduler.agents_to_retire(p_most integer) RETURNS TABLE(project
    order by a.retire_by
    limit p_most
 $$;
+CREATE FUNCTION scheduler.busiest(p_most integer) RETURNS TABLE(project_id uuid, slug text, n_pending bigint, n_processing bigint, n_waiting bigint, oldest_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select b.project_id, p.slug::text, b.n_pending, b.n_processing, b.n_waiting, b.oldest_seconds
+    from (select i.project_id, count(*) filter (where i.status = 'pending') as n_pending,
+                 count(*) filter (where i.status = 'processing') as n_processing,
+                 count(*) filter (where i.status not in ('pending', 'processing')) as n_waiting,
+                 coalesce(extract(epoch from clock_timestamp() - min(i.armed_at) filter (where i.status = 'pending')), 0)::float8 as oldest_seconds
+            from state.agent_inbox i
+           group by i.project_id
+           order by count(*) desc
+           limit p_most) b
+    left join resource.projects p on p.project_id = b.project_id
+   order by b.n_pending + b.n_processing + b.n_waiting desc
+$$;
 CREATE FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -989,6 +1005,15 @@ returning c.steady_since into v_since;
      and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id and c.status = 'processing');
   return v_lapsed;
 end $$;
+CREATE FUNCTION scheduler.late_turns(p_wait interval) RETURNS TABLE(project_id uuid, worker_target text, oldest_seconds double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select i.project_id, i.worker_target::text, extract(epoch from clock_timestamp() - min(i.armed_at))::float8
+    from state.agent_inbox i
+   where i.status = 'pending' and i.armed_at < clock_timestamp() - p_wait
+   group by i.project_id, i.worker_target
+$$;
 CREATE FUNCTION scheduler.list_projects(after text, most integer) RETURNS TABLE(project_id uuid, slug text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1023,6 +1048,12 @@ begin
    where s.shard = r.shard and s.worker_id = p_worker and s.stream_made_at = p_made_at;
   return v_marked;
 end $$;
+CREATE FUNCTION scheduler.oldest_unpublished() RETURNS uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select o.agent_turn_id from state.outbox o where o.published_at is null order by o.agent_turn_id limit 1
+$$;
 CREATE FUNCTION scheduler.outbox_lag() RETURNS TABLE(n_unpublished bigint, oldest_at timestamp with time zone, n_replaying integer)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1172,6 +1203,47 @@ CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TAB
     left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
    where s.worker_id = p_worker
    order by o.outbox_seq
+$$;
+CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status text, value double precision)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select 'waybill_queue_turns', i.worker_target::text, i.status::text, count(*)::float8
+    from state.agent_inbox i group by i.worker_target, i.status
+   union all
+  select 'waybill_queue_oldest_seconds', i.worker_target::text, null, extract(epoch from clock_timestamp() - min(i.armed_at))
+    from state.agent_inbox i where i.status = 'pending' group by i.worker_target
+   union all
+  select 'waybill_calls', c.target::text, c.status::text, count(*)
+    from state.waiting_calls c group by c.target, c.status
+   union all
+  select 'waybill_calls_oldest_seconds', c.target::text, null, extract(epoch from clock_timestamp() - min(c.created_at))
+    from state.waiting_calls c where c.status = 'pending' group by c.target
+   union all
+  select 'waybill_workers', l.worker_target::text, null, count(*)
+    from state.worker_leases l where l.expires_at > clock_timestamp() group by l.worker_target
+   union all
+  select 'waybill_batches', null, null, count(*) from state.pmo_batches b where b.status = 'open'
+   union all
+  select 'waybill_outbox_events', null, null, l.n_unpublished from scheduler.outbox_lag() l
+   union all
+  select 'waybill_outbox_oldest_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - l.oldest_at), 0) from scheduler.outbox_lag() l
+   union all
+  select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
+   union all
+  select 'waybill_hot_ratio', s.schemaname || '.' || s.relname, null, s.n_tup_hot_upd::float8 / s.n_tup_upd
+    from pg_stat_user_tables s
+   where s.n_tup_upd > 0 and (s.schemaname, s.relname) in
+         (('state', 'agent_state_head'), ('state', 'agent_inbox'), ('state', 'waiting_calls'), ('state', 'turns'), ('cardbox', 'boxes'))
+   union all
+  select 'waybill_dead_rows', s.schemaname || '.' || s.relname, null, s.n_dead_tup
+    from pg_stat_user_tables s
+   where (s.schemaname, s.relname) in
+         (('state', 'agent_state_head'), ('state', 'agent_inbox'), ('state', 'waiting_calls'), ('state', 'turns'), ('cardbox', 'boxes'))
+   union all
+  -- Who else is connected is for those to see who may: whether they may is a check of `waybill doctor`.
+  select 'waybill_oldest_transaction_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)
+    from pg_stat_activity a where a.datname = current_database() and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()
 $$;
 CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -4221,6 +4293,8 @@ REVOKE ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most int
 GRANT ALL ON FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.agents_to_retire(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.busiest(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.busiest(p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT claim_token bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean, OUT profile_box_id uuid, OUT context_box_id uuid, OUT output_box_id uuid, OUT query_card_ids uuid[], OUT session_id uuid, OUT parent_agent_turn_id uuid, OUT parent_step_id uuid, OUT batch_id uuid, OUT recursion_depth integer, OUT trace_id uuid, OUT channel text) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) FROM PUBLIC;
@@ -4249,12 +4323,16 @@ REVOKE ALL ON FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_leas
 GRANT ALL ON FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.lapse_leases(p_lease interval) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.late_turns(p_wait interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.late_turns(p_wait interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.list_projects(after text, most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.list_projects(after text, most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.list_quarantine(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.list_quarantine(p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[], p_shards smallint[], p_replayed bigint[], p_made_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[], p_shards smallint[], p_replayed bigint[], p_made_at timestamp with time zone) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.oldest_unpublished() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.oldest_unpublished() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.outbox_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.outbox_lag() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) FROM PUBLIC;
@@ -4273,6 +4351,8 @@ REVOKE ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most in
 GRANT ALL ON FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.vitals() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.vitals() TO waybill_service;
 REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) FROM PUBLIC;
@@ -4514,6 +4594,9 @@ GRANT SELECT(next_retry_at) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(retry_count) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(n_lost_leases) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(stop_asked) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(armed_at) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(dispatched_at) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(created_at) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_service;
 GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;

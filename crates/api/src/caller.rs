@@ -7,12 +7,15 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use waybill_core::{
-    id::ProjectId,
-    key::{ApiKey, Scope},
+    id::{KeyId, ProjectId},
+    key::{ApiKey, MalformedKey, Scope},
 };
 use waybill_kernel::{key, project, work::UnitOfWork};
 
-use crate::{Access, Api, Peer, problem::Problem};
+use crate::{Access, Api, Peer, problem::Problem, token::Tokens};
+
+/// What our own keys begin with.
+const PREFIX: &str = "wb_";
 
 /// Whoever asks, in the project they ask for.
 #[derive(Clone, Debug)]
@@ -60,9 +63,13 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let params = params.map_err(|error| Problem::invalid(error.to_string()))?;
         let asked = params.iter().find(|(name, _)| *name == "project").map(|(_, value)| value.to_owned());
         let asked = asked.unwrap_or_default();
-        match bearer(&parts.headers)? {
-            Some(key) => with_key(api, &key, &asked).await,
-            None => without_key(api, parts, &asked).await,
+        match (bearer(&parts.headers)?, &api.tokens) {
+            (None, _) => without_key(api, parts, &asked).await,
+            (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => with_token(api, tokens, token, &asked).await,
+            (Some(key), _) => {
+                let key = key.parse().map_err(|error: MalformedKey| unauthorized(&error.to_string()))?;
+                with_key(api, &key, &asked).await
+            }
         }
     }
 }
@@ -92,6 +99,30 @@ async fn with_key(api: &Api, key: &ApiKey, asked: &str) -> Result<Caller, Proble
     })
 }
 
+/// A token says itself what its holder may do in which project.
+async fn with_token(api: &Api, tokens: &Tokens, token: &str, asked: &str) -> Result<Caller, Problem> {
+    let holder = tokens.read(token).await?;
+    let mut name = [0; 16];
+    name.copy_from_slice(&blake3::hash(holder.subject.as_bytes()).as_bytes()[..16]);
+    api.gate.pass(KeyId::from_bytes(name))?;
+    let found = find_project(api, asked).await?;
+    let scope = found.as_ref().and_then(|(_, slug)| holder.scopes.get(slug)).copied();
+    let ((project_id, slug), scope) = found.zip(scope).ok_or_else(|| no_project(asked))?;
+    Ok(Caller { project_id, asked: project_id, slug, scope, actor: format!("user:{}", holder.subject) })
+}
+
+/// By its slug or its id.
+async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, String)>, Problem> {
+    Ok(match asked.parse::<ProjectId>() {
+        Ok(project_id) => project::slug(&api.kernel, project_id).await?.map(|slug| (project_id, slug)),
+        Err(_) => match project::find(&api.kernel, asked).await {
+            Ok(project_id) => Some((project_id, asked.to_owned())),
+            Err(project::Error::NotFound(_)) => None,
+            Err(error) => return Err(error.into()),
+        },
+    })
+}
+
 /// On the machine itself, where that was said to be enough; and not on behalf of a page that a browser shows.
 async fn without_key(api: &Api, parts: &Parts, asked: &str) -> Result<Caller, Problem> {
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
@@ -99,28 +130,20 @@ async fn without_key(api: &Api, parts: &Parts, asked: &str) -> Result<Caller, Pr
     if api.config.access != Access::Loopback || !here || !names_loopback(&parts.headers) {
         return Err(unauthorized("send a key: `Authorization: Bearer wb_…`"));
     }
-    let found = match asked.parse::<ProjectId>() {
-        Ok(project_id) => project::slug(&api.kernel, project_id).await?.map(|slug| (project_id, slug)),
-        Err(_) => match project::find(&api.kernel, asked).await {
-            Ok(project_id) => Some((project_id, asked.to_owned())),
-            Err(project::Error::NotFound(_)) => None,
-            Err(error) => return Err(error.into()),
-        },
-    };
+    let found = find_project(api, asked).await?;
     let (project_id, slug) = found.ok_or_else(|| no_project(asked))?;
     Ok(Caller { project_id, asked: project_id, slug, scope: Scope::Admin, actor: "loopback".to_owned() })
 }
 
-fn unauthorized(detail: &str) -> Problem {
+pub(crate) fn unauthorized(detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
 
-fn bearer(headers: &HeaderMap) -> Result<Option<ApiKey>, Problem> {
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(header) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = header.to_str().ok().and_then(|text| text.split_once(' '));
-    let key = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
-    let key = key.ok_or_else(|| unauthorized("the header is `Authorization: Bearer wb_…`"))?;
-    key.parse().map(Some).map_err(|error: waybill_core::key::MalformedKey| unauthorized(&error.to_string()))
+    let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
+    token.map(Some).ok_or_else(|| unauthorized("the header is `Authorization: Bearer wb_…`"))
 }
 
 /// A page of another origin can make a browser ask, but not in our name.

@@ -40,11 +40,13 @@ mod problem;
 mod request;
 mod routes;
 mod tls;
+mod token;
 mod write;
 
 pub use limit::Limits;
 pub use problem::Problem;
 pub use tls::{Tls, TlsError};
+pub use token::{Identity, IdentityError};
 
 /// Whom it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Bulk content. Without, nothing is stored or read.
     pub artifacts: Option<Artifacts>,
+    /// Whose tokens are taken beside our own keys.
+    pub identity: Option<Identity>,
     /// So that a test can see that the database alone keeps projects apart: what a caller names is taken for theirs.
     #[doc(hidden)]
     pub trusting: bool,
@@ -71,7 +75,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { access: Access::Keys, limits: Limits::default(), tls: None, artifacts: None, trusting: false }
+        Config {
+            access: Access::Keys,
+            limits: Limits::default(),
+            tls: None,
+            artifacts: None,
+            identity: None,
+            trusting: false,
+        }
     }
 }
 
@@ -81,6 +92,8 @@ pub(crate) struct Api {
     kernel: Kernel,
     config: Config,
     gate: limit::Gate,
+    backlog: limit::Backlog,
+    tokens: Option<token::Tokens>,
     /// True once it is to end: whoever waits or watches is let go.
     ending: watch::Receiver<bool>,
 }
@@ -187,7 +200,7 @@ where
     Peer: for<'a> Connected<IncomingStream<'a, L>>,
 {
     let (end, ending) = watch::channel(false);
-    let app = app(kernel, config, ending);
+    let app = app(kernel, config, ending).map_err(std::io::Error::other)?;
     let ended = {
         let mut ending = end.subscribe();
         async move {
@@ -222,17 +235,18 @@ impl Connected<IncomingStream<'_, Greeted>> for Peer {
     }
 }
 
-fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Router {
+fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<Router, IdentityError> {
     let (router, document) = routes();
-    let gate = limit::Gate::new(&config.limits);
+    let (gate, backlog) = (limit::Gate::new(&config.limits), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
-    let api = Arc::new(Api { kernel, config, gate, ending });
+    let tokens = config.identity.clone().map(Identity::tokens).transpose()?;
+    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending });
     let document = Arc::new(document.to_json().unwrap_or_default());
     let served = move || {
         let document = document.clone();
         async move { ([("content-type", "application/json")], document.as_str().to_owned()).into_response() }
     };
-    router
+    let router = router
         .route_layer(axum::middleware::from_fn_with_state(api.clone(), limit::admit))
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
@@ -243,14 +257,12 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Router 
         })
         .layer(DefaultBodyLimit::max(most_bytes))
         .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))
-        .with_state(api)
+        .with_state(api);
+    Ok(router)
 }
 
 /// Whether the database can be reached.
 async fn ready(State(api): State<Arc<Api>>) -> Result<Json<serde_json::Value>, Problem> {
-    let _ = waybill_kernel::project::find(&api.kernel, "-").await.or_else(|error| match error {
-        waybill_kernel::project::Error::NotFound(_) => Ok(waybill_core::id::ProjectId::nil()),
-        other => Err(other),
-    })?;
+    waybill_kernel::vitals::ping(&api.kernel).await?;
     Ok(Json(serde_json::json!({ "status": "ready" })))
 }

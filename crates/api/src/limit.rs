@@ -2,17 +2,21 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant},
 };
 
 use axum::{
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use waybill_core::id::KeyId;
+use waybill_core::{
+    id::{KeyId, ProjectId, Target},
+    metric,
+};
+use waybill_kernel::{vitals, work::Kernel};
 
 use crate::{Api, problem::Problem};
 
@@ -25,11 +29,13 @@ pub struct Limits {
     pub per_second: f64,
     /// Requests at a time. Whoever watches or waits for work counts too.
     pub most_at_once: usize,
+    /// While a project's oldest ready turn for a target waits longer than this, it may start no more for it.
+    pub most_wait: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { most_bytes: 4 << 20, per_second: 500.0, most_at_once: 1_024 }
+        Limits { most_bytes: 4 << 20, per_second: 500.0, most_at_once: 1_024, most_wait: Duration::from_secs(300) }
     }
 }
 
@@ -77,10 +83,69 @@ impl Gate {
     }
 }
 
-/// Lets a request in while there is room.
+/// Who has more to do than is done, as of a moment ago: a project's turns for one target.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    most_wait: Duration,
+    late: RwLock<Arc<Late>>,
+    /// One looks at a time; and when somebody last did.
+    looking: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// How long the oldest ready turn waits.
+#[derive(Debug, Default)]
+pub(crate) struct Late(HashMap<(ProjectId, Target), f64>);
+
+/// However much is started, the queues are looked at no oftener.
+const BACKLOG_FRESH: Duration = Duration::from_secs(1);
+
+impl Backlog {
+    pub(crate) fn new(limits: &Limits) -> Backlog {
+        let (most_wait, late) = (limits.most_wait, RwLock::default());
+        Backlog { most_wait, late, looking: tokio::sync::Mutex::default() }
+    }
+
+    /// As it was a moment ago. Whoever finds somebody else looking does not wait for them, and a look that fails changes nothing.
+    pub(crate) async fn late(&self, kernel: &Kernel) -> Arc<Late> {
+        if let Ok(mut looked) = self.looking.try_lock()
+            && looked.is_none_or(|at| at.elapsed() > BACKLOG_FRESH)
+        {
+            *looked = Some(Instant::now());
+            match vitals::late(kernel, self.most_wait).await {
+                Ok(late) => {
+                    let late =
+                        late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
+                    *self.late.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Late(late.collect()));
+                }
+                Err(error) => tracing::warn!(%error, "the queues could not be looked at"),
+            }
+        }
+        self.late.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Late {
+    /// Whether a project may start another turn for a target. What was accepted is done; what would only wait is not accepted.
+    pub(crate) fn room(&self, project_id: ProjectId, target: &Target) -> Result<(), Problem> {
+        let Some(seconds) = self.0.get(&(project_id, target.clone())) else { return Ok(()) };
+        let said = format!(
+            "a turn of this project for `{target}` has been ready for {seconds:.0} s: more is asked for than its workers do. Ask again later, or run more workers"
+        );
+        Err(Problem::busy("backlog", said, 5))
+    }
+}
+
+/// Lets a request in while there is room, and counts it.
 pub(crate) async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    match api.gate.place() {
+    let begun = Instant::now();
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()).unwrap_or_default();
+    let method = request.method().as_str().to_owned();
+    let response = match api.gate.place() {
         Ok(_place) => next.run(request).await,
         Err(problem) => problem.into_response(),
-    }
+    };
+    let status = response.status().as_str().to_owned();
+    metrics::histogram!(metric::REQUEST_SECONDS, "path" => path.clone()).record(begun.elapsed());
+    metrics::counter!(metric::REQUESTS, "method" => method, "path" => path, "status" => status).increment(1);
+    response
 }

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde::Serialize;
 use utoipa::ToSchema;
-use waybill_core::error::causes;
+use waybill_core::{error::causes, metric};
 use waybill_kernel::{
     artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource, turn,
     work::{self, DbError},
@@ -53,8 +53,11 @@ impl Problem {
     }
 
     pub(crate) fn busy(code: &'static str, detail: impl Into<String>, seconds: u32) -> Problem {
-        let status =
-            if code == "rate_limited" { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
+        metrics::counter!(metric::REFUSED, "why" => code).increment(1);
+        let status = match code {
+            "rate_limited" | "backlog" => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
         Problem { retry_after: Some(seconds), ..Problem::new(status, code, detail) }
     }
 

@@ -7,6 +7,7 @@ use axum::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
+use waybill_core::span::read_traceparent;
 
 use crate::problem::Problem;
 
@@ -34,6 +35,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
         Ok(Body { value, bytes })
+    }
+}
+
+/// The trace that a caller's own work belongs to, where it sends one that can be read.
+pub(crate) struct Traced(pub(crate) Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Traced {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Traced, Self::Rejection> {
+        let header = parts.headers.get("traceparent").and_then(|header| header.to_str().ok());
+        Ok(Traced(header.filter(|header| read_traceparent(header).is_some()).map(str::to_owned)))
     }
 }
 

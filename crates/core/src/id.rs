@@ -48,6 +48,12 @@ macro_rules! uuid_ids {
                 Self(Uuid::max())
             }
 
+            /// Before every id that is minted from this time on, and after those before. For bounds.
+            pub fn at(time: DateTime<Utc>) -> Self {
+                let millis = u128::try_from(time.timestamp_millis()).unwrap_or_default();
+                Self(Uuid::from_u128(millis << 80))
+            }
+
             /// For a name that somebody else chose: a hash of it.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
@@ -67,6 +73,12 @@ macro_rules! uuid_ids {
         }
 
         impl utoipa::ToSchema for $name {}
+
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Uuid {
+                id.0
+            }
+        }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,8 +230,19 @@ fn is_token(text: &str) -> bool {
 pub struct TraceId(#[serde(with = "uuid::serde::simple")] Uuid);
 
 impl TraceId {
+    /// The trace that begins with this turn.
+    pub fn of(turn_id: TurnId) -> Self {
+        Self(turn_id.0)
+    }
+
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
+    }
+}
+
+impl From<TraceId> for Uuid {
+    fn from(id: TraceId) -> Uuid {
+        id.0
     }
 }
 

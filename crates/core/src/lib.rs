@@ -26,3 +26,5 @@ pub mod resource;
 pub mod tool;
 
 pub mod bus;
+pub mod metric;
+pub mod span;

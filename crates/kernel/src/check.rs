@@ -7,10 +7,11 @@ use sqlx::PgPool;
 use crate::{migrate, work::Kernel};
 
 /// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
-pub const CROSSING_PROJECTS: [&str; 29] = [
+pub const CROSSING_PROJECTS: [&str; 33] = [
     "scheduler.abandoned_calls",
     "scheduler.abandoned_turns",
     "scheduler.agents_to_retire",
+    "scheduler.busiest",
     "scheduler.claim",
     "scheduler.claim_calls",
     "scheduler.claim_many",
@@ -25,9 +26,11 @@ pub const CROSSING_PROJECTS: [&str; 29] = [
     "scheduler.hold_shards",
     "scheduler.keep_lease",
     "scheduler.lapse_leases",
+    "scheduler.late_turns",
     "scheduler.list_projects",
     "scheduler.list_quarantine",
     "scheduler.mark_published",
+    "scheduler.oldest_unpublished",
     "scheduler.outbox_lag",
     "scheduler.overdue_batches",
     "scheduler.overdue_calls",
@@ -37,6 +40,7 @@ pub const CROSSING_PROJECTS: [&str; 29] = [
     "scheduler.silent_turns",
     "scheduler.stopping_batches",
     "scheduler.unpublished",
+    "scheduler.vitals",
 ];
 
 /// The functions that see a project's documents without its row policy, each of the project of the unit of work alone.
@@ -94,6 +98,21 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
             "Remove functions and grants of waybill_scheduler and waybill_librarian that `waybill migrate` did not make.",
         ),
     ]
+}
+
+/// Whether the oldest transaction is seen whoever holds it. Not needed to serve; an alert depends on it.
+pub async fn statistics(kernel: &Kernel) -> Check {
+    let asked = sqlx::query_scalar("select pg_has_role('waybill_scheduler', 'pg_read_all_stats', 'usage')");
+    let seen: sqlx::Result<bool> = asked.fetch_one(kernel.pool()).await;
+    let (found, advice) = match seen {
+        Ok(true) => ("transactions of all roles are seen".to_owned(), ""),
+        Ok(false) => (
+            "only transactions of Waybill's own roles are seen".to_owned(),
+            "As a superuser: grant pg_read_all_stats to waybill_scheduler",
+        ),
+        Err(error) => (format!("the question failed: {error}"), ""),
+    };
+    Check { check: "statistics", ok: true, found, advice }
 }
 
 /// `Ok(Err(…))`: the question was answered, and not well.
@@ -171,27 +190,56 @@ async fn role_owns_nothing(pool: &PgPool) -> Answer {
 }
 
 async fn migrations_are_current(pool: &PgPool) -> Answer {
-    let exists: bool =
-        sqlx::query_scalar("select to_regclass('waybill.migrations') is not null").fetch_one(pool).await?;
-    if !exists {
-        return Ok(Err("the database was never migrated".to_owned()));
-    }
-    let at: Option<i64> =
-        sqlx::query_scalar("select max(version) from waybill.migrations where success").fetch_one(pool).await?;
-    let (at, newest) = (at.unwrap_or(0), migrate::newest());
-    Ok(if at == newest {
-        Ok(format!("at version {at}"))
-    } else {
-        Err(format!("at version {at}, this binary needs {newest}"))
+    let newest = migrate::newest();
+    Ok(match schema(pool).await? {
+        None => Err("the database was never migrated, or by an older version".to_owned()),
+        Some(Schema { version, .. }) if version == newest => Ok(format!("at version {version}")),
+        Some(Schema { version, oldest, .. }) if version > newest && oldest <= newest => {
+            Ok(format!("at version {version}, which serves processes from {oldest} on; this one is of {newest}"))
+        }
+        Some(Schema { version, .. }) => Err(format!("at version {version}, this binary needs {newest}")),
     })
+}
+
+/// What a migrated database says of itself.
+#[derive(sqlx::FromRow)]
+struct Schema {
+    version: i64,
+    /// The oldest version whose processes it serves.
+    oldest: i64,
+    /// What its walls are known by.
+    walls: String,
+}
+
+async fn schema(pool: &PgPool) -> sqlx::Result<Option<Schema>> {
+    let exists: bool = sqlx::query_scalar("select to_regclass('waybill.schema') is not null").fetch_one(pool).await?;
+    if !exists {
+        return Ok(None);
+    }
+    sqlx::query_as("select version, oldest, walls from waybill.schema").fetch_optional(pool).await
 }
 
 /// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that somebody
 /// opened by hand, wherever it is, changes it.
-pub const WALLS: &str = "b80c2e594f218490d5430cf612357ec1";
+pub const WALLS: &str = "51784bf705edf2d6ef6ce575da7d03c0";
 
 async fn walls_stand(pool: &PgPool) -> Answer {
-    let found: String = sqlx::query_scalar(
+    let found = walls(pool).await?;
+    // Of a newer schema, whoever migrated it knows.
+    let expected = match schema(pool).await? {
+        Some(schema) if schema.version > migrate::newest() => schema.walls,
+        _ => WALLS.to_owned(),
+    };
+    Ok(if found == expected {
+        Ok("row security, policies, guards and grants are as migrated".to_owned())
+    } else {
+        Err(format!("row security, policies, guards or grants were changed by hand ({found})"))
+    })
+}
+
+/// What the walls of a database are known by.
+pub(crate) async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<String> {
+    sqlx::query_scalar(
         "with ours as (
            select oid, nspname from pg_namespace where nspname in ('cardbox', 'resource', 'state', 'scheduler')
          ), fact (fact) as (
@@ -228,16 +276,14 @@ async fn walls_stand(pool: &PgPool) -> Answer {
          )
          select md5(string_agg(fact, chr(10) order by fact collate ucs_basic)) from fact",
     )
-    .fetch_one(pool)
-    .await?;
-    Ok(if found == WALLS {
-        Ok("row security, policies, guards and grants are as migrated".to_owned())
-    } else {
-        Err(format!("row security, policies, guards or grants were changed by hand ({found})"))
-    })
+    .fetch_one(executor)
+    .await
 }
 
 async fn crossing_is_closed(pool: &PgPool) -> Answer {
+    if schema(pool).await?.is_some_and(|schema| schema.version > migrate::newest()) {
+        return Ok(Ok("a newer version's, known by its walls".to_owned()));
+    }
     for (role, known) in [("waybill_scheduler", &CROSSING_PROJECTS[..]), ("waybill_librarian", &SEARCHING[..])] {
         let functions: Vec<String> = sqlx::query_scalar(
             "select n.nspname || '.' || p.proname

@@ -36,6 +36,9 @@ pub mod idempotency;
 pub mod quarantine;
 pub mod sweep;
 
+pub mod trace;
+pub mod vitals;
+
 pub mod audit;
 pub mod key;
 pub mod knowledge;
@@ -43,4 +46,6 @@ pub mod project;
 pub mod resource;
 
 pub mod check;
+pub mod invariant;
 pub mod migrate;
+pub mod retention;

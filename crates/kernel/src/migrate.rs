@@ -11,9 +11,12 @@ use sqlx::{
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
 
-use crate::work::{self, connect_options};
+use crate::{
+    check,
+    work::{self, connect_options},
+};
 
-const MIGRATIONS: [(i64, &str, &str); 9] = [
+const MIGRATIONS: [(i64, &str, &str); 10] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
@@ -23,10 +26,11 @@ const MIGRATIONS: [(i64, &str, &str); 9] = [
     (7, "keys", include_str!("../migrations/0007_keys.sql")),
     (8, "artifacts", include_str!("../migrations/0008_artifacts.sql")),
     (9, "sources", include_str!("../migrations/0009_sources.sql")),
+    (10, "watching", include_str!("../migrations/0010_watching.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 24] = [
+pub const FUNCTIONS: [&str; 25] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -50,6 +54,7 @@ pub const FUNCTIONS: [&str; 24] = [
     include_str!("knowledge.sql"),
     include_str!("turn/look.sql"),
     include_str!("sweep.sql"),
+    include_str!("vitals.sql"),
     include_str!("grants.sql"),
 ];
 
@@ -83,6 +88,10 @@ pub fn newest() -> i64 {
     MIGRATIONS[MIGRATIONS.len() - 1].0
 }
 
+/// The oldest version whose processes may go on while this one's schema is there: a rolling upgrade begins with `waybill migrate`. A test holds the
+/// schema to every statement of that version.
+pub const OLDEST: i64 = 9;
+
 /// Connects as the owner: for migrations and the few operations beyond the service's rights.
 pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Error> {
     let (options, place) = connect_options(owner_url)?;
@@ -102,9 +111,26 @@ pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -
         done.push(applied);
     }
     migrator.run(&mut *owner).await?; // verifies the checksums of what was there before
-    let functions = format!("begin; {} commit", FUNCTIONS.concat());
+    let functions = format!("begin; {}", FUNCTIONS.concat());
     sqlx::raw_sql(AssertSqlSafe(functions)).execute(&mut *owner).await?;
+    stamp(owner, newest(), OLDEST).await?;
+    sqlx::raw_sql("commit").execute(&mut *owner).await?;
     Ok(done)
+}
+
+/// Writes down what the schema is: its version, the oldest whose processes it serves, and what its walls are known by.
+#[doc(hidden)]
+pub async fn stamp(owner: &mut PgConnection, version: i64, oldest: i64) -> Result<(), Error> {
+    sqlx::query(
+        "insert into waybill.schema (version, oldest, walls) values ($1, $2, $3)
+             on conflict (is_it) do update set version = excluded.version, oldest = excluded.oldest, walls = excluded.walls",
+    )
+    .bind(version)
+    .bind(oldest)
+    .bind(check::walls(&mut *owner).await?)
+    .execute(&mut *owner)
+    .await?;
+    Ok(())
 }
 
 /// A database that was never migrated has no such table; the migrator makes it.

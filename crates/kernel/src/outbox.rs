@@ -17,6 +17,9 @@ use crate::{
     work::Kernel,
 };
 
+/// The target under which relays hold their leases.
+pub const RELAY: &str = "waybill-relay";
+
 /// One event that is to be published.
 #[derive(Clone, Debug, FromRow)]
 pub struct Unpublished {

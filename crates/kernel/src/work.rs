@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     ops::{Deref, DerefMut},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use secrecy::{ExposeSecret, SecretString};
@@ -16,6 +16,7 @@ use sqlx::{
 use waybill_core::{
     bus::{Bell, Bus, Door, Silent},
     id::ProjectId,
+    metric,
 };
 
 use crate::check;
@@ -106,7 +107,7 @@ impl Kernel {
 
     /// Opens a transaction that sees one project and no other. One round trip.
     pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
-        let connection = Some(self.pool.acquire().await?);
+        let connection = Some(self.acquire().await?);
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
         let mut work =
             UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
@@ -125,7 +126,14 @@ impl Kernel {
 
     /// A connection on which every transition is a transaction of its own, in one round trip.
     pub async fn alone(&self, project_id: ProjectId) -> sqlx::Result<Alone> {
-        Ok(Alone { connection: self.pool.acquire().await?, project_id, bus: self.bus.clone() })
+        Ok(Alone { connection: self.acquire().await?, project_id, bus: self.bus.clone() })
+    }
+
+    async fn acquire(&self) -> sqlx::Result<PoolConnection<Postgres>> {
+        let begun = Instant::now();
+        let connection = self.pool.acquire().await;
+        metrics::histogram!(metric::POOL_SECONDS).record(begun.elapsed());
+        connection
     }
 
     /// For what belongs to no project: the scheduler's functions and the checks.

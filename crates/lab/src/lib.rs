@@ -3,6 +3,7 @@
 //! Tests, `.ci/run`, `waybill bench` and `waybill dev` start their servers through [`services`]. This crate may
 //! know SQL, for baselines only; nothing that ships work to users does its work here.
 
+pub mod operate;
 pub mod services;
 
 pub mod figure;

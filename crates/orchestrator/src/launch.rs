@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use waybill_core::{
     card::{CardType, HandoffContent},
     handover::PackArgument,
-    id::{AgentId, Channel, Name, SessionId, TurnId},
+    id::{AgentId, Channel, Name, SessionId, TraceId, TurnId},
     turn::Limits,
 };
 use waybill_kernel::{
@@ -33,6 +33,8 @@ pub struct Launch {
     pub limits: Option<Limits>,
     /// Whoever follows it is told what its agent does.
     pub emit_state_event: bool,
+    /// The trace that it belongs to, as W3C writes it; none: it begins one.
+    pub traceparent: Option<String>,
 }
 
 impl Launch {
@@ -47,6 +49,7 @@ impl Launch {
             channel: None,
             limits: None,
             emit_state_event: false,
+            traceparent: None,
         }
     }
 }
@@ -85,6 +88,9 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, 
         session_id: launch.session_id,
         channel: launch.channel.clone(),
         emit_state_event: launch.emit_state_event,
+        // Children have it from their parent: so all of them are one trace.
+        trace_id: Some(TraceId::of(agent_turn_id)),
+        traceparent: launch.traceparent.clone(),
         limits: launch.limits.or(target.limits).filter(|limits| !limits.is_none()),
         ..DispatchRequest::new(agent_id, packed.context_box_id)
     };

@@ -8,4 +8,5 @@ pub mod handoff;
 pub mod knowledge;
 pub mod launch;
 pub mod relay;
+pub mod trace;
 pub mod watch;

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use waybill_core::{
     bus::{Event, Feed},
     id::{Target, WorkerId},
+    metric,
 };
 use waybill_kernel::{lease, outbox, turn::Error, work::Kernel};
 
@@ -30,7 +31,7 @@ impl Default for Config {
 
 /// Publishes for ever.
 pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallible {
-    let target: Target = "waybill-relay".parse().expect("a target");
+    let target: Target = outbox::RELAY.parse().expect("a target");
     let mut worker_id = WorkerId::new();
     let mut held: Option<Instant> = None;
     loop {
@@ -115,6 +116,7 @@ async fn publish(kernel: &Kernel, feed: &dyn Feed, worker_id: WorkerId, config: 
     let events: Vec<Event> = portion.iter().map(|row| row.event.clone()).collect();
     let arrived = feed.publish(&events, config.lease / 2).await;
     bounded(config, outbox::mark(kernel, worker_id, &portion, &arrived)).await?;
+    metrics::counter!(metric::EVENTS_PUBLISHED).increment(arrived.iter().filter(|arrived| **arrived).count() as u64);
     Ok(if arrived.contains(&true) { Portion::Published(events.len()) } else { Portion::Nothing })
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use waybill_artifact::Artifacts;
+use waybill_core::metric;
 use waybill_kernel::{
     agent,
     sweep::{self, Swept},
@@ -73,6 +74,7 @@ async fn sweep(kernel: &Kernel, config: &Config) -> Infallible {
     loop {
         match timeout(MOST_PATIENT, sweep::tick(kernel, &config.sweep)).await {
             Ok(Ok(swept)) => {
+                count(&swept);
                 if swept.did_something() {
                     tracing::info!(?swept, "swept");
                 }
@@ -81,10 +83,14 @@ async fn sweep(kernel: &Kernel, config: &Config) -> Infallible {
                 }
             }
             Ok(Err(error)) => {
+                metrics::counter!(metric::SWEEPS, "outcome" => "failed").increment(1);
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(%error, cause, "a sweep failed");
             }
-            Err(_) => tracing::warn!("a sweep was given up: the database did not answer"),
+            Err(_) => {
+                metrics::counter!(metric::SWEEPS, "outcome" => "failed").increment(1);
+                tracing::warn!("a sweep was given up: the database did not answer");
+            }
         }
         if extended.is_none_or(|at| at.elapsed() > HOUR) {
             match timeout(MOST_PATIENT, sweep::extend_partitions(kernel, config.weeks_ahead)).await {
@@ -93,6 +99,25 @@ async fn sweep(kernel: &Kernel, config: &Config) -> Infallible {
             }
         }
         sleep(pause).await;
+    }
+}
+
+fn count(swept: &Swept) {
+    metrics::counter!(metric::SWEEPS, "outcome" => "done").increment(1);
+    let Swept { turns_reclaimed, turns_silent, turns_released, calls_reclaimed, calls_timed_out, .. } = *swept;
+    for (what, n) in [
+        ("leases_lapsed", u64::try_from(swept.leases_lapsed).unwrap_or_default()),
+        ("turns_reclaimed", turns_reclaimed),
+        ("turns_silent", turns_silent),
+        ("turns_released", turns_released),
+        ("calls_reclaimed", calls_reclaimed),
+        ("calls_timed_out", calls_timed_out),
+        ("batches_closed", swept.batches_closed),
+        ("batches_stopped", swept.batches_stopped),
+        ("failures", swept.failures),
+        ("doors_rung", swept.doors_rung),
+    ] {
+        metrics::counter!(metric::SWEPT, "what" => what).increment(n);
     }
 }
 

@@ -4,31 +4,48 @@ mod command;
 mod config;
 mod connect;
 mod figures;
+mod log;
 mod output;
 mod tree;
+mod watch;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use command::{
     admin, agent, apply, artifact, bench, card, chaos, context, dev, doctor, fork, grant, handoff, inbox, keys,
-    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, tool, turn, worker,
+    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, tool, top, turn, worker,
 };
 use config::File;
 use serde_json::Value;
 use waybill_core::request::Decision;
 
 #[derive(Debug, Parser)]
-#[command(name = "waybill", version, about = "A context kernel for multi-agent LLM systems")]
+#[command(name = "waybill", version = VERSION, about = "A context kernel for multi-agent LLM systems")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print JSON instead of text.
     #[arg(long, global = true)]
     json: bool,
+    /// How lines of the log are written.
+    #[arg(
+        long,
+        global = true,
+        env = "WAYBILL_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT",
+        hide_possible_values = true
+    )]
+    log_format: log::Format,
 }
+
+/// The version, with the commit where whoever built it said so.
+pub(crate) const VERSION: &str = match option_env!("WAYBILL_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -42,6 +59,8 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Check that the database is safe to serve from. Exits with 1 if it is not.
     Doctor(doctor::Arguments),
+    /// How the system is, live: targets, projects, queues, processes, forks, what is spent.
+    Top(top::Arguments),
     /// Make and list projects.
     #[command(subcommand)]
     Project(project::Command),
@@ -126,6 +145,11 @@ enum Command {
     Lab(lab::Command),
     /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// Where to.
+        folder: std::path::PathBuf,
+    },
 }
 
 #[tokio::main]
@@ -141,9 +165,7 @@ async fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     // One crypto provider for every TLS connection; a second call would find it installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let filter = EnvFilter::try_from_env("WAYBILL_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,waybill=info,sqlx=error,async_nats=off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    log::begin(cli.log_format);
     let json = cli.json;
     let outcome = match cli.command {
         Command::Dev(arguments) => dev::run(arguments).await,
@@ -166,6 +188,8 @@ async fn main() -> ExitCode {
         Command::Config(command) => command::config::run(command, &Cli::command(), &file, json),
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
+        Command::Top(arguments) => top::run(arguments, json).await,
+        Command::Man { folder } => man(&folder),
         Command::Project(command) => project::run(command, json).await,
         Command::Apply(arguments) => apply::run(arguments, json).await,
         Command::Resource(command) => resource::run(command, json).await,
@@ -190,6 +214,12 @@ async fn main() -> ExitCode {
         output::error(&error, json);
         ExitCode::FAILURE
     })
+}
+
+fn man(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Cli::command(), folder)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use waybill_core::{
     request::{Decided, Decision},
 };
 use waybill_kernel::{
-    audit,
+    audit, handover,
     request::{self, Open, Outcome},
     resource,
 };
@@ -26,7 +26,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Page, Path, Query, and_one, most, not_empty},
+    request::{Body, Page, Path, Query, Traced, and_one, most, not_empty},
     write::{Once, OnceParams},
 };
 
@@ -119,6 +119,7 @@ pub(crate) async fn send_handoff(
     State(api): State<Arc<Api>>,
     caller: Caller,
     once: Once,
+    Traced(traceparent): Traced,
     Body { value: send, bytes }: Body<Send>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
@@ -130,11 +131,14 @@ pub(crate) async fn send_handoff(
         package: Some(content),
         agent_id: send.agent_id,
         emit_state_event: true,
+        traceparent,
         ..Launch::new(send.profile_name, instruction)
     };
     let actor = caller.actor.clone();
+    let late = api.backlog.late(&api.kernel).await;
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
+            late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
             let launched = launch(work, &wanted).await?;
             let detail = json!({ "n_tokens": verdict.n_tokens, "warnings": verdict.warnings });
             audit::record(work, &actor, "handoff.send", &launched.agent_turn_id.to_string(), &detail).await?;

@@ -14,6 +14,7 @@ use waybill_core::{
 use waybill_kernel::{
     audit,
     batch::{self, Batch, TaskShown},
+    handover,
     turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
@@ -24,7 +25,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Page, Path, Query, and_one, most, not_empty, not_too_many},
+    request::{Body, Page, Path, Query, Traced, and_one, most, not_empty, not_too_many},
     write::{Once, OnceParams},
 };
 
@@ -69,6 +70,7 @@ pub(crate) async fn start_turn(
     State(api): State<Arc<Api>>,
     caller: Caller,
     once: Once,
+    Traced(traceparent): Traced,
     Body { value: start, bytes }: Body<Start>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
@@ -81,9 +83,17 @@ pub(crate) async fn start_turn(
         channel: start.channel,
         limits: start.limits,
         emit_state_event: true,
+        traceparent,
         ..Launch::new(start.profile_name, start.instruction)
     };
-    once.write(&api, &caller, &bytes, move |work| Box::pin(async move { Ok(launch(work, &wanted).await?) })).await
+    let late = api.backlog.late(&api.kernel).await;
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
+            Ok(launch(work, &wanted).await?)
+        })
+    })
+    .await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -17,6 +17,7 @@ mod asking;
 mod bulk;
 mod document;
 mod tls;
+mod tokens;
 mod working;
 
 /// A project, the API in front of it, and keys.

@@ -1,10 +1,11 @@
 //! Transaction 2: the right to run turns (L0-17). Crosses projects, fairly.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{FromRow, PgExecutor, postgres::types::PgInterval};
 use waybill_core::{
     id::{BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, TraceId, TurnId, WorkerId},
+    metric,
     turn::{Fence, MessageType},
 };
 
@@ -73,9 +74,19 @@ pub struct Claimed {
 
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.
 pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
-    if claiming.most > 1 {
-        return claim_many(executor, claiming).await;
+    let begun = Instant::now();
+    let claimed = match claiming.most {
+        ..=1 => claim_one(executor, claiming).await?,
+        _ => claim_many(executor, claiming).await?,
+    };
+    if !claimed.is_empty() {
+        metrics::histogram!(metric::CLAIM_SECONDS).record(begun.elapsed());
+        metrics::counter!(metric::TURNS_CLAIMED).increment(claimed.len() as u64);
     }
+    Ok(claimed)
+}
+
+async fn claim_one<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
     let claimed: Vec<Claimed> =
         sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5, $6) where agent_turn_id is not null")
             .bind(claiming.worker_id)

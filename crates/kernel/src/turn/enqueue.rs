@@ -9,6 +9,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{AgentId, BatchId, BoxId, CardId, Channel, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
+    metric,
     turn::{Limits, TurnEpoch},
 };
 
@@ -177,6 +178,8 @@ pub async fn enqueue(
         }
         many => enqueue_many(work, many, cards).await?,
     };
+    let n_new = rows.iter().filter(|row| !row.dispatched.duplicate).count();
+    metrics::counter!(metric::TURNS_ENQUEUED).increment(n_new as u64);
     // One that queues behind another is dispatched by the other's end.
     for row in rows.iter().filter(|row| row.dispatched.turn_epoch.is_some()) {
         if let Some(target) = &row.worker_target {

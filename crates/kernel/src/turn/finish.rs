@@ -6,6 +6,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{BatchId, CardId, StepId, Target, TurnId},
+    metric,
     turn::{End, Fence, Usage},
 };
 
@@ -87,6 +88,9 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
         [ending] => finish_one(work, ending).await?,
         many => finish_many(work, many).await?,
     };
+    for ending in endings.iter().filter(|_| !row.duplicate) {
+        metrics::counter!(metric::TURNS_FINISHED, "status" => ending.status.as_str()).increment(1);
+    }
     let turn_ids: Vec<TurnId> = endings.iter().map(|ending| ending.fence.agent_turn_id()).collect();
     joined(work, row, &turn_ids).await
 }

@@ -6,6 +6,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{Target, TurnId},
+    metric,
     turn::{End, Fence},
 };
 
@@ -91,6 +92,9 @@ pub async fn reclaim<W: Work>(
     .bind(W::ALONE);
     let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
     joined(work, row.ended, &[fence.agent_turn_id()]).await?;
+    if row.outcome == "ended" {
+        metrics::counter!(metric::TURNS_FINISHED, "status" => End::Failed.as_str()).increment(1);
+    }
     Ok(match row.outcome.as_str() {
         "armed" => Reclaimed::Armed,
         "ended" => Reclaimed::Ended,

@@ -4,6 +4,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{Target, ToolCallId, TurnId},
+    metric,
     turn::{ClaimToken, MessageType},
 };
 
@@ -55,6 +56,7 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     .bind(&report.status)
     .bind(report.is_external);
     let (outcome, agent_turn_id, worker_target) = bind_cards!(query, cards).fetch_one(work.connection()).await?;
+    metrics::counter!(metric::REPORTS, "outcome" => outcome.clone()).increment(1);
     let resumed = worker_target.is_some();
     worker_target.into_iter().for_each(|target| work.ring(Door::Agent(target)));
     Ok(Reported { outcome, agent_turn_id, resumed })

@@ -8,6 +8,7 @@ use waybill_core::{
     bus::Door,
     card::NewCard,
     id::{CardId, StepId, Target, ToolCallId},
+    metric,
     turn::{Budget, Fence, Usage},
 };
 
@@ -86,7 +87,8 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     .bind(fence.turn_epoch())
     .bind(fence.claim_token())
     .bind(Json(wire));
-    let stepped = bind_cards!(query, &step.cards).fetch_one(work.connection()).await?;
+    let stepped: Stepped = bind_cards!(query, &step.cards).fetch_one(work.connection()).await?;
+    metrics::counter!(metric::STEPS, "outcome" => if stepped.suspended { "suspended" } else { "running" }).increment(1);
     for call in &step.calls {
         work.ring(Door::of_calls(call.target.clone()));
     }

@@ -1,6 +1,6 @@
 //! Somebody wants a turn to end (WK-6). It still delivers.
 
-use waybill_core::{card::NewCard, id::TurnId, turn::End};
+use waybill_core::{card::NewCard, id::TurnId, metric, turn::End};
 
 use super::{
     Error, ending_card,
@@ -43,6 +43,9 @@ pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Resul
     .bind(W::ALONE);
     let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
     joined(work, row.ended, &[turn_id]).await?;
+    if row.outcome == "ended" {
+        metrics::counter!(metric::TURNS_FINISHED, "status" => End::Canceled.as_str()).increment(1);
+    }
     Ok(match row.outcome.as_str() {
         "ended" => Stopped::Ended,
         "asked" => Stopped::Asked,

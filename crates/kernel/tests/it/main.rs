@@ -14,6 +14,7 @@ mod faces;
 mod handovers;
 mod intake;
 mod memory;
+mod operations;
 mod outbox;
 mod programs;
 mod races;

@@ -48,7 +48,7 @@ async fn a_start_refuses_what_is_not_safe_to_serve_from() {
     assert!(
         refusal(server.service_url(&empty))
             .await
-            .contains("migrations: the database was never migrated. Run `waybill migrate`")
+            .contains("migrations: the database was never migrated, or by an older version. Run `waybill migrate`")
     );
 
     let t = fresh_db().await;
@@ -78,7 +78,7 @@ async fn a_start_refuses_what_is_not_safe_to_serve_from() {
     )
     .await;
     assert!(refused.contains("scheduler.peek"), "{refused}");
-    let refused = broken("delete from waybill.migrations where version > 1").await;
+    let refused = broken("update waybill.schema set version = 1, oldest = 1").await;
     assert!(refused.contains("at version 1, this binary needs"), "{refused}");
 }
 

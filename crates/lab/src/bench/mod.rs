@@ -55,7 +55,7 @@ fn draft(card_type: CardType, role: Role) -> Draft {
 }
 
 /// Sealed with its tokens known: to count them costs more than to store the card.
-fn new_card(card_type: CardType, role: Role) -> NewCard {
+pub(crate) fn new_card(card_type: CardType, role: Role) -> NewCard {
     let tokens = Tokens::new(CARD_TOKENS).expect("positive");
     draft(card_type, role).seal_counted(tokens).expect("plain text is a card")
 }

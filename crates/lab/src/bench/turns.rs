@@ -29,6 +29,7 @@ use super::{CARD_TOKENS, fresh_database, median, new_card, progress};
 use crate::{
     figure::{Bar, Figure},
     services::{Private, Server, postgres},
+    storm::verdict::percentile,
 };
 
 /// How large, how long.
@@ -319,7 +320,7 @@ impl Bench {
                 anyhow::Ok(())
             });
         }
-        let mut medians = Vec::new();
+        let (mut medians, mut latest) = (Vec::new(), Vec::new());
         let mut ready = 0;
         for (beside, what) in [(0, "waiting alone"), (FEW, "waiting beside a few"), (FLOOD, "waiting beside a flood")] {
             let bar = progress(what, samples as u64);
@@ -338,6 +339,7 @@ impl Bench {
                 bar.inc(1);
             }
             bar.finish_and_clear();
+            latest.push(percentile(waits.clone(), 0.99));
             medians.push(median(waits));
         }
         over.store(true, Relaxed);
@@ -349,6 +351,12 @@ impl Bench {
             medians[2] / medians[1],
             "ratio",
             Bar::AtMost(2.0),
+        ));
+        figures.push(Figure::new(
+            "the same, p99",
+            latest[2] / latest[1],
+            "ratio",
+            if matches!(self.options.beside_pgbench, Bar::None) { Bar::None } else { Bar::AtMost(3.0) },
         ));
         // What the machine can do besides: a debug build on a machine that others use too falls short of it by itself.
         let alone = if matches!(self.options.beside_pgbench, Bar::None) { Bar::None } else { Bar::AtMost(2.0) };
@@ -434,7 +442,7 @@ async fn events(watch: &mut PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select last_value from state.outbox_seq").fetch_one(watch).await?)
 }
 
-fn ending(fence: waybill_core::turn::Fence) -> Ending {
+pub(crate) fn ending(fence: waybill_core::turn::Fence) -> Ending {
     let cards =
         vec![new_card(CardType::thought(), Role::Assistant), new_card(CardType::deliverable(), Role::Assistant)];
     Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, usage: None, cards }

@@ -199,12 +199,63 @@ impl Private {
         Private::launch(SHAKEN).await
     }
 
+    /// One that may be killed, in a folder that somebody else looks after.
+    pub async fn in_folder(folder: &Path) -> Result<Private> {
+        let (server, child) = launch(folder, SHAKEN).await?;
+        Ok(Private { server, folder: Some(folder.to_owned()), settings: SHAKEN, child: Mutex::new(Some(child)) })
+    }
+
+    /// Whether it has ended by itself.
+    pub fn is_gone(&self) -> bool {
+        self.child().as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
     async fn launch(settings: &'static [&'static str]) -> Result<Private> {
         let home = Home::find()?;
         sweep(&home)?;
         let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
         let (server, child) = launch(&folder, settings).await?;
         Ok(Private { server, folder: Some(folder), settings, child: Mutex::new(Some(child)) })
+    }
+
+    /// A copy that follows it, as a hot standby.
+    pub async fn standby(&self) -> Result<Private> {
+        let home = Home::find()?;
+        let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
+        fs::create_dir_all(&folder)?;
+        if let Some(user) = unprivileged()? {
+            chown(&folder, Some(user.uid), Some(user.gid))?;
+        }
+        let copied = as_unprivileged(&binaries()?.join("pg_basebackup"))?
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-X", "stream", "--checkpoint=fast", "--no-sync"])
+            .args(["-p", &self.server.port().to_string()])
+            .arg("-D")
+            .arg(folder.join("data"))
+            .output()?;
+        ensure!(copied.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&copied.stderr));
+        let port = free_port()?;
+        let mut child = spawn(&folder, self.settings, port)?;
+        let server = until_up(Server::ours(port)?, &mut child).await?;
+        Ok(Private { server, folder: Some(folder), settings: self.settings, child: Mutex::new(Some(child)) })
+    }
+
+    /// Makes a standby a server of its own.
+    pub async fn promote(&self) -> Result<()> {
+        let promoted: bool =
+            sqlx::query_scalar("select pg_promote(true, 60)").fetch_one(&mut self.server.admin().await?).await?;
+        ensure!(promoted, "the standby was not promoted within a minute");
+        Ok(())
+    }
+
+    /// Stops all its processes where they are, or lets them go on.
+    pub fn freeze(&self, is_frozen: bool) {
+        let Some((postmaster, _)) = self.folder.as_deref().and_then(running) else { return };
+        let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
+        for pid in
+            [vec![postmaster], children(postmaster)].concat().into_iter().filter_map(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 
     /// Ends the server and all its processes at once, as a loss of power would, but for what the system still has to write.

@@ -51,7 +51,7 @@ pub mod schedule;
 pub mod script;
 
 mod crew;
-mod verdict;
+pub(crate) mod verdict;
 
 use crew::{Crew, LedgerKeeper, Place};
 use dice::Dice;

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -48,6 +48,7 @@ pub struct Counts {
 pub struct Proxy {
     pub port: u16,
     mode: watch::Sender<Mode>,
+    to: Arc<AtomicU16>,
     pub counts: Arc<Counts>,
     accepting: JoinHandle<()>,
 }
@@ -64,15 +65,21 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let (mode, modes) = watch::channel(mode);
         let counts = Arc::new(Counts::default());
-        let counted = counts.clone();
+        let (counted, to) = (counts.clone(), Arc::new(AtomicU16::new(to)));
+        let target = to.clone();
         let accepting = tokio::spawn(async move {
             let mut dice = Dice::new(seed);
             while let Ok((client, _)) = listener.accept().await {
-                let (modes, counts, seed) = (modes.clone(), counted.clone(), dice.throw());
+                let (modes, counts, seed, to) = (modes.clone(), counted.clone(), dice.throw(), target.load(Relaxed));
                 tokio::spawn(async move { drop(connection(client, to, modes, counts, seed).await) });
             }
         });
-        Ok(Proxy { port, mode, counts, accepting })
+        Ok(Proxy { port, mode, to, counts, accepting })
+    }
+
+    /// Whoever connects from here on reaches another server.
+    pub fn move_to(&self, to: u16) {
+        self.to.store(to, Relaxed);
     }
 
     pub fn set(&self, mode: Mode) {

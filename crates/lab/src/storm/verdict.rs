@@ -175,7 +175,7 @@ const WRONG: [(&str, &str); 18] = [
     ),
 ];
 
-pub(super) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> Result<Vec<Figure>> {
+pub(crate) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let accepted: i64 = sqlx::query_scalar("select count(*) from state.turns").fetch_one(&mut *admin).await?;
     figures.push(Figure::new("turns accepted, with children", accepted as f64, "turns", Bar::AtLeast(turns as f64)));
@@ -281,7 +281,7 @@ pub(super) fn accepted_to_claimed(lines: &[Line]) -> Vec<f64> {
 }
 
 /// The smallest value that this share is not above.
-pub(super) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
+pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = (values.len() as f64 * share).ceil() as usize;
     values.get(place.saturating_sub(1)).copied().unwrap_or(0.0)

@@ -110,7 +110,7 @@ async fn send(
         "agent_id": ids.agent_id,
         "agent_turn_id": ids.agent_turn_id,
         "turn_epoch": dispatched[0].turn_epoch,
-        "trace_id": command.asked.trace_id,
+        "trace_id": command.trace_id(),
     });
     also.into_iter().for_each(|(key, value)| result[key] = value);
     answer(work, &command.call, "success", result).await

@@ -19,7 +19,7 @@ use waybill_artifact::Artifacts;
 use waybill_core::{
     bus::PMO,
     card::Draft,
-    id::{AgentId, BatchId, CardId},
+    id::{AgentId, BatchId, CardId, TraceId},
     json,
     request::Request,
     resource::{InternalTool, Profile},
@@ -77,6 +77,11 @@ impl Command {
     /// Whoever gave it.
     pub fn caller(&self) -> AgentId {
         self.call.agent_id
+    }
+
+    /// The trace of whoever gave it. A turn that was given none begins one.
+    pub fn trace_id(&self) -> TraceId {
+        self.asked.trace_id.unwrap_or_else(|| TraceId::of(self.call.agent_turn_id))
     }
 
     /// PM-10

@@ -166,7 +166,7 @@ pub fn mint(addressed: &Addressed<'_>) -> Minted {
 /// Within the caller's rights.
 pub fn packing<'a>(command: &'a Command, handover: &'a Handover) -> Packing<'a> {
     Packing {
-        trace_id: command.asked.trace_id,
+        trace_id: Some(command.trace_id()),
         parent_step_id: Some(command.call.step_id),
         ..Packing::new(&command.asked.tool_name, Some(command.caller()), handover)
     }
@@ -229,7 +229,7 @@ pub async fn dispatch(
             batch_id: task.batch.map(|(batch_id, _)| batch_id),
             task_index: task.batch.map(|(_, task_index)| task_index),
             recursion_depth: command.asked.recursion_depth + 1,
-            trace_id: command.asked.trace_id,
+            trace_id: Some(command.trace_id()),
             traceparent: command.asked.traceparent.clone(),
             tracestate: command.asked.tracestate.clone(),
             limits: task.to.target.limits.filter(|limits| !limits.is_none()),

@@ -1,18 +1,18 @@
 //! `waybill admin …`
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use uuid::Uuid;
 use waybill_core::id::AgentId;
 use waybill_kernel::{
-    agent, outbox, quarantine,
+    agent, migrate, outbox, quarantine, retention,
     sweep::{self, Swept},
 };
 
 use crate::{
-    connect::{self, Bus, Service},
+    connect::{self, Bus, Owner, Service},
     output,
 };
 
@@ -47,6 +47,21 @@ pub(crate) enum Command {
     Outbox {
         #[command(flatten)]
         service: Service,
+    },
+    /// Drop history that is older than this, by the week: steps, edges, events, receipts, patches, refusals. Without --yes it only says what would go.
+    ///
+    /// Nothing that a turn without an end can reach is dropped. Cards, boxes, turns, grants, packages and artifacts stay.
+    Prune {
+        /// Such as 90d, 12w or 2y.
+        #[arg(long, value_name = "AGE", value_parser = age)]
+        older_than: Duration,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        service: Service,
+        #[command(flatten)]
+        owner: Owner,
     },
     /// Make the partitions of the weeks to come. What has none goes to a partition for the rest.
     ExtendPartitions {
@@ -144,6 +159,33 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 nats.flush().await;
             }
         }
+        Command::Prune { older_than, yes, service, owner } => {
+            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+            let plan = retention::plan(&service.kernel().await?, &mut owner, older_than).await?;
+            if yes {
+                retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "dropped")).await?;
+            }
+            if json {
+                output::json(&plan)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            output::table(
+                ["partition", "until", "rows", "MB"],
+                plan.partitions.iter().map(|partition| {
+                    [
+                        partition.partition.clone(),
+                        partition.ends_at.date_naive().to_string(),
+                        partition.n_rows.to_string(),
+                        format!("{:.1}", partition.bytes as f64 / 1e6),
+                    ]
+                }),
+            );
+            if let Some(held) = &plan.held {
+                println!("kept from {} on: {}", held.since, held.why);
+            }
+            let n = plan.partitions.len();
+            println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: say --yes to do it" });
+        }
         Command::Outbox { service } => {
             let lag = outbox::lag(&service.kernel().await?).await?;
             if json {
@@ -178,4 +220,19 @@ fn show(swept: &Swept, json: bool) -> Result<()> {
     }
     println!("{swept:?}");
     Ok(())
+}
+
+/// So many days, weeks or years.
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no age: say 90d, 12w or 2y");
+    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    let days = match unit {
+        "d" => 1,
+        "w" => 7,
+        "y" => 365,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let seconds = number.checked_mul(days * 24 * 3600).filter(|seconds| *seconds > 0).ok_or_else(wrong)?;
+    Ok(Duration::from_secs(seconds))
 }

@@ -7,6 +7,7 @@ use clap::Subcommand;
 use waybill_lab::{
     bench::{api, artifact, bells, card_box, compose, fork, knowledge, storage, turns},
     figure::Bar,
+    operate::held,
 };
 
 use crate::figures;
@@ -83,6 +84,14 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// Turns at half of what is possible, beside a transaction that somebody holds open.
+    ///
+    /// Starts a private PostgreSQL with durability on. Long: three minutes of it.
+    Held {
+        /// The size for CI: ten seconds of it.
+        #[arg(long)]
+        short: bool,
+    },
     /// What is known, found: by exact terms in Chinese and English, by meaning, and how long it takes as there is more of it.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -123,6 +132,12 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             Command::Compose { messages, short } => {
                 ensure!(messages >= 100, "--messages {messages}: at least 100, or there is nothing to measure");
                 compose::run(compose::Options { messages, samples: if short { 20 } else { 100 } }).await
+            }
+            Command::Held { short } => {
+                let (before, held) = if short { (6, 10) } else { (30, 180) };
+                let (before, held) = (Duration::from_secs(before), Duration::from_secs(held));
+                let alert = (!short).then_some(Duration::from_secs(60));
+                held::run(&held::Options { before, held, alert }).await
             }
             Command::Knowledge { vectors, short } => {
                 let (many, questions) = if short { (15_000, 100) } else { (100_000, 400) };

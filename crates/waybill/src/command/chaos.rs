@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use waybill_lab::{
     bulk,
     figure::{Bar, Figure},
+    operate::{day, failover, faults, overload},
     storm::{
         self,
         mutant::{MUTANTS, Mutant},
@@ -82,6 +83,30 @@ pub(crate) enum Command {
     ///
     /// Long: 300 turns and 150 kills; 2,000 flows.
     Tools {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Failover to a synchronous standby, beside writers: the primary is killed, the standby promoted, again and again.
+    ///
+    /// Long: 20 failovers.
+    Failover {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Three times as much as can be done, over HTTP, beside another project.
+    ///
+    /// Long: a minute of it.
+    Overload {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Clocks that are an hour off, workers that reach their limit of memory, a full disk under PostgreSQL.
+    Faults {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// An operator's day: every part is a process of its own, is killed and replaced beside load; the schema moves ahead; a backup is restored.
+    Day {
         #[command(flatten)]
         options: Options,
     },
@@ -235,6 +260,24 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             let mut figures = killed::run(&killed::Options { program, turns, kills, seed }).await?;
             figures.extend(hostile::run(&hostile::Options { flows, seed }).await?);
             Ok(figures)
+        }
+        Command::Failover { options } => {
+            failover::run(&failover::Options { failovers: if options.short { 5 } else { 20 } }).await
+        }
+        Command::Overload { options } => {
+            let [normal, overload, after, most_wait] =
+                if options.short { [6, 10, 15, 3] } else { [20, 60, 70, 10] }.map(Duration::from_secs);
+            overload::run(&overload::Options { normal, overload, after, most_wait }).await
+        }
+        Command::Faults { options } => {
+            let (turns, kills, full) = if options.short { (12, 3, 3) } else { (120, 40, 20) };
+            let program = std::env::current_exe().context("this program cannot be found")?;
+            faults::run(&faults::Options { program, turns, kills, full: Duration::from_secs(full) }).await
+        }
+        Command::Day { options } => {
+            let (turns, kills) = if options.short { (60, 8) } else { (1_500, 100) };
+            let program = std::env::current_exe().context("this program cannot be found")?;
+            day::run(&day::Options { program, turns, kills, seed: options.seed() }).await
         }
         Command::Mutants { seed } => {
             let mut figures = Vec::new();

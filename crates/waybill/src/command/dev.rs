@@ -130,7 +130,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         command::Config { lease: LEASE, look: LOOK, artifacts: artifacts.clone(), ..command::Config::default() };
     parts.spawn(async move {
         tokio::select! {
-            () = keep_going(&keeping, nats.as_ref(), commands, STREAM.to_owned(), None) => {}
+            () = keep_going(&keeping, nats.as_ref(), None, commands, STREAM.to_owned(), None) => {}
             () = until => {}
         }
     });

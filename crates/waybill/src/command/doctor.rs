@@ -7,6 +7,8 @@ use clap::Args;
 use waybill_core::bus::Bus as _;
 use waybill_kernel::{
     check::{self, Check},
+    invariant::{self, Broken, INVARIANTS},
+    project,
     work::{Error, Kernel},
 };
 
@@ -21,18 +23,33 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    /// Also hold every project to what must be true of its turns, calls and boxes. Reads only; takes a while.
+    #[arg(long)]
+    deep: bool,
 }
 
 pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
+    let mut broken = Vec::new();
     let mut checks = match Kernel::connect_unchecked(&arguments.service.config()).await {
-        Ok(kernel) => [vec![reachable(None)], check::run(&kernel).await].concat(),
+        Ok(kernel) if arguments.deep => {
+            let checks = check::run(&kernel).await;
+            let is_fit = checks.iter().all(|check| check.ok);
+            // Of another schema nothing can be asked.
+            let deep = if is_fit { deep(&kernel, &mut broken).await? } else { Vec::new() };
+            [vec![reachable(None)], checks, vec![check::statistics(&kernel).await], deep].concat()
+        }
+        Ok(kernel) => {
+            [vec![reachable(None)], check::run(&kernel).await, vec![check::statistics(&kernel).await]].concat()
+        }
         Err(error @ Error::Unreachable { .. }) => vec![reachable(Some(error))],
         Err(error) => return Err(error.into()),
     };
     if arguments.bus.url().is_some() {
         checks.push(bus(&arguments.bus).await);
     }
-    if json {
+    if json && arguments.deep {
+        output::json(&serde_json::json!({ "checks": checks, "broken": broken }))?;
+    } else if json {
         output::json(&checks)?;
     } else {
         let mark = |check: &Check| if check.ok { "ok" } else { "FAILED" }.to_owned();
@@ -41,7 +58,39 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
             checks.iter().map(|check| [mark(check), check.check.into(), check.found.clone(), check.advice.into()]),
         );
     }
+    if !json && !broken.is_empty() {
+        println!();
+        output::table(
+            ["project_id", "does not hold", "of"],
+            broken.iter().map(|broken| {
+                let subjects = broken.subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                [broken.project_id.to_string(), broken.invariant.to_owned(), subjects]
+            }),
+        );
+    }
     Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every invariant, of every project.
+async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
+    let (mut after, mut n_projects) = (String::new(), 0);
+    loop {
+        let projects = project::list(kernel, &after, 1_000).await?;
+        let Some(last) = projects.last() else { break };
+        after = last.slug.clone();
+        for project in &projects {
+            broken.extend(invariant::of_project(kernel, project.project_id).await?);
+        }
+        n_projects += projects.len();
+    }
+    let of = |invariant: &'static str| {
+        let n = broken.iter().filter(|broken| broken.invariant == invariant).count();
+        let found = format!("{} of {n_projects} projects", if n == 0 { n_projects } else { n_projects - n });
+        let advice =
+            if n == 0 { "" } else { "Stop what writes, keep a copy, and see docs/operations.md, Broken invariants." };
+        Check { check: invariant, ok: n == 0, found, advice }
+    };
+    Ok(INVARIANTS.iter().map(|(invariant, _)| of(invariant)).collect())
 }
 
 /// Away is no failure: nothing depends on it. Too old, or a login that is refused, is.

@@ -28,5 +28,6 @@ pub(crate) mod resource;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod tool;
+pub(crate) mod top;
 pub(crate) mod turn;
 pub(crate) mod worker;

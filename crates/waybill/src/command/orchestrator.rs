@@ -2,19 +2,25 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use waybill_bus::{
     feed::{Config as FeedConfig, NatsFeed},
     nats::Nats,
 };
+use waybill_core::bus::Feed;
 use waybill_kernel::{sweep, work::Kernel};
-use waybill_orchestrator::{command, relay, watch};
+use waybill_orchestrator::{
+    command, relay,
+    trace::{Collector, Traced},
+    watch,
+};
 
 use crate::{
     command::admin::WEEKS_AHEAD,
     connect::{self, Bus, Service, Storage},
     figures::interrupted,
+    watch::Watch,
 };
 
 pub(crate) const STREAM: &str = "WAYBILL_EVENTS";
@@ -26,6 +32,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     bus: Bus,
     #[command(flatten)]
+    watch: Watch,
+    #[command(flatten)]
     storage: Storage,
     /// Only one of its parts. Without it, all; the relay of events needs NATS.
     #[arg(long)]
@@ -36,6 +44,9 @@ pub(crate) struct Arguments {
     /// The JetStream stream that events go to.
     #[arg(long, default_value = STREAM)]
     stream: String,
+    /// Where traces of ended turns go: an OpenTelemetry collector, such as http://HOST:4318.
+    #[arg(long, env = "WAYBILL_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -49,14 +60,18 @@ pub(crate) enum Part {
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
-    if arguments.only == Some(Part::Relay) && nats.is_none() {
-        bail!("the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL");
+    if arguments.only == Some(Part::Relay) && nats.is_none() && arguments.otlp_endpoint.is_none() {
+        bail!(
+            "the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL; or traces, to --otlp-endpoint"
+        );
     }
+    arguments.watch.begin("orchestrator", &kernel, true).await?;
+    let collector = arguments.otlp_endpoint.as_deref().map(Collector::new).transpose().context("--otlp-endpoint")?;
     let artifacts = arguments.storage.open(&kernel)?;
     let lease = Duration::from_secs_f64(arguments.lease);
     let config = command::Config { lease, artifacts, ..command::Config::default() };
     tokio::select! {
-        () = keep_going(&kernel, nats.as_ref(), config, arguments.stream, arguments.only) => {}
+        () = keep_going(&kernel, nats.as_ref(), collector, config, arguments.stream, arguments.only) => {}
         heard = interrupted() => heard?,
     }
     Ok(ExitCode::SUCCESS)
@@ -66,6 +81,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
 pub(crate) async fn keep_going(
     kernel: &Kernel,
     nats: Option<&Nats>,
+    collector: Option<Collector>,
     command_config: command::Config,
     stream: String,
     only: Option<Part>,
@@ -74,7 +90,12 @@ pub(crate) async fn keep_going(
     let sweep = sweep::Config { lease, ..sweep::Config::default() };
     let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD, artifacts: command_config.artifacts.clone() };
     let relay_config = relay::Config { lease, ..relay::Config::default() };
-    let feed = nats.map(|nats| NatsFeed::new(nats, FeedConfig { stream, ..FeedConfig::default() }));
+    let stream = nats.map(|nats| NatsFeed::new(nats, FeedConfig { stream, ..FeedConfig::default() }));
+    let feed: Option<Box<dyn Feed>> = match (stream, collector) {
+        (feed, Some(collector)) => Some(Box::new(Traced::new(kernel.clone(), collector, feed))),
+        (Some(stream), None) => Some(Box::new(stream)),
+        (None, None) => None,
+    };
     let runs = |part| only.is_none_or(|only| only == part);
     let answering = async {
         match runs(Part::Commands) {
@@ -90,7 +111,7 @@ pub(crate) async fn keep_going(
     };
     let relaying = async {
         match &feed {
-            Some(feed) if runs(Part::Relay) => relay::run(kernel, feed, &relay_config).await,
+            Some(feed) if runs(Part::Relay) => relay::run(kernel, &**feed, &relay_config).await,
             _ => std::future::pending().await,
         }
     };

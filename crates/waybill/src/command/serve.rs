@@ -5,11 +5,12 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tokio::net::TcpListener;
-use waybill_api::{Access, Config, Limits, Tls};
+use waybill_api::{Access, Config, Identity, Limits, Tls};
 
 use crate::{
     connect::{self, Bus, Service, Storage},
     figures::interrupted,
+    watch::Watch,
 };
 
 #[derive(Debug, Args)]
@@ -18,6 +19,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    watch: Watch,
     #[command(flatten)]
     storage: Storage,
     /// Where it listens.
@@ -32,6 +35,15 @@ pub(crate) struct Arguments {
     /// Something else in front of it speaks TLS: listen beyond this machine without.
     #[arg(long, env = "WAYBILL_BEHIND_TLS")]
     behind_tls: bool,
+    /// Take tokens of this identity provider too (OpenID Connect): its address, as it stands in them.
+    #[arg(long, env = "WAYBILL_OIDC_ISSUER", value_name = "URL", requires = "oidc_audience")]
+    oidc_issuer: Option<String>,
+    /// Whom such a token must be for.
+    #[arg(long, env = "WAYBILL_OIDC_AUDIENCE", value_name = "NAME", requires = "oidc_issuer")]
+    oidc_audience: Option<String>,
+    /// The claim that says what its holder may do: {"PROJECT": "SCOPE"}
+    #[arg(long, env = "WAYBILL_OIDC_CLAIM", value_name = "NAME", default_value = "waybill")]
+    oidc_claim: String,
     /// Bytes of a request at most.
     #[arg(long, default_value_t = Limits::default().most_bytes)]
     most_bytes: usize,
@@ -41,6 +53,9 @@ pub(crate) struct Arguments {
     /// Requests at a time.
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
+    /// Seconds: while a project's oldest ready turn waits longer than this, it may start no more.
+    #[arg(long, default_value_t = Limits::default().most_wait.as_secs_f64())]
+    most_wait: f64,
     /// Connections to the database.
     #[arg(long, default_value_t = 8)]
     connections: u32,
@@ -64,14 +79,19 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_bytes: arguments.most_bytes,
         per_second: arguments.per_second,
         most_at_once: arguments.most_at_once,
+        most_wait: Duration::from_secs_f64(arguments.most_wait),
     };
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
+    arguments.watch.begin("api", &kernel, false).await?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving");
     let artifacts = arguments.storage.open(&kernel)?;
-    let config = Config { access: Access::Keys, limits, tls, artifacts, ..Config::default() };
+    let identity = arguments.oidc_issuer.zip(arguments.oidc_audience);
+    let claim = arguments.oidc_claim;
+    let identity = identity.map(|(issuer, audience)| Identity { issuer, audience, claim });
+    let config = Config { access: Access::Keys, limits, tls, artifacts, identity, ..Config::default() };
     let stop = async {
         if let Err(error) = interrupted().await {
             tracing::error!(%error, "signals cannot be heard");

@@ -18,6 +18,7 @@ use crate::{
     command::apply,
     connect::{self, Bus, Service, Storage},
     figures::interrupted,
+    watch::Watch,
 };
 
 #[derive(Debug, Args)]
@@ -26,6 +27,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    watch: Watch,
     #[command(flatten)]
     storage: Storage,
     /// Whose turns it runs: the `worker_target` of profiles.
@@ -79,6 +82,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let installation = arguments.models.read()?;
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
+    arguments.watch.begin("worker", &kernel, false).await?;
     let config = Config {
         lease: Duration::from_secs_f64(arguments.lease),
         most: arguments.most,

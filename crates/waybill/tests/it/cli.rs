@@ -83,7 +83,16 @@ async fn migrate_and_doctor_bring_up_an_empty_database() {
         json(&after).as_array().unwrap().iter().map(|c| c["check"].as_str().unwrap().to_owned()).collect();
     assert_eq!(
         names,
-        ["database reachable", "server version", "pooler", "role", "migrations", "walls", "crossing projects"]
+        [
+            "database reachable",
+            "server version",
+            "pooler",
+            "role",
+            "migrations",
+            "walls",
+            "crossing projects",
+            "statistics"
+        ]
     );
 
     let as_owner = waybill(&["doctor"], &[("WAYBILL_DATABASE_URL", &owner)]);

@@ -139,12 +139,17 @@ fn the_five_minutes_of_the_readme_are_true() {
     // In a terminal, where the tree is drawn.
     let typed = format!("script -qec {run:?} /dev/null");
     let mut running = folder.shell(&typed).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(2500));
-    assert!(running.try_wait().unwrap().is_none(), "it is at work");
+    // Once a researcher is at work, there is somebody whose turn is taken over.
+    let (mut stdout, mut shown, mut part) = (running.stdout.take().unwrap(), Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&shown).contains("● researcher") {
+        let n = stdout.read(&mut part).unwrap();
+        assert!(n > 0, "it ended before anybody was at work: {}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&part[..n]);
+    }
     let killed = folder.run(kill);
     assert!(killed.status.success(), "{killed:?}");
-    let mut shown = String::new();
-    running.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    stdout.read_to_end(&mut shown).unwrap();
+    let shown = String::from_utf8_lossy(&shown);
     assert!(running.wait().unwrap().success(), "{shown}\n{}", dev.said());
     assert!(dev.said().contains("has ended; what it held goes to others"), "{}", dev.said());
     for part in ["└─ ", "researcher", "archivist", "taken over 1×", "7 turns", "Here is what my researchers found"]

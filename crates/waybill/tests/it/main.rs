@@ -7,3 +7,4 @@ mod dev;
 mod house;
 mod lint;
 mod team;
+mod watching;

@@ -22,6 +22,7 @@ use waybill_context::wire::{Adapter, Params};
 use waybill_core::{
     error::innermost,
     id::{Name, ProjectId},
+    metric,
     resource::{Embedding, LlmConfig, SecretRef},
     turn::Usage,
 };
@@ -148,6 +149,17 @@ impl Models {
     /// Asks, as often as it may help, and tells of the text as it comes: of which attempt, and what.
     pub async fn ask(&self, asking: &Asking<'_>, on_text: &(dyn Fn(u16, &str) + Sync)) -> Result<Answered, Error> {
         let begun = Instant::now();
+        let answered = self.ask_until_answered(asking, on_text).await;
+        self.count(asking.llm, &answered, begun.elapsed());
+        answered
+    }
+
+    async fn ask_until_answered(
+        &self,
+        asking: &Asking<'_>,
+        on_text: &(dyn Fn(u16, &str) + Sync),
+    ) -> Result<Answered, Error> {
+        let begun = Instant::now();
         let mut n_asked: u16 = 0;
         let (answer, price) = match self.provider(asking.llm)? {
             None => {
@@ -197,6 +209,34 @@ impl Models {
             asked_again: false,
         };
         Ok(Answered { answer, usage })
+    }
+
+    /// By names that whoever runs Waybill has chosen: a model that has no price is one of the others.
+    fn count(&self, llm: &LlmConfig, answered: &Result<Answered, Error>, took: Duration) {
+        let known = self.0.providers.get(&llm.provider);
+        let provider = known.map_or("none", |(provider, _)| provider.name.as_str()).to_owned();
+        let priced = known.is_some_and(|(provider, _)| provider.prices.contains_key(&llm.model));
+        let model = if priced { llm.model.clone() } else { "other".to_owned() };
+        let labels = [("provider", provider), ("model", model)];
+        let outcome = match answered {
+            Ok(_) => "answered",
+            Err(Error::Unavailable(..)) => "unavailable",
+            Err(Error::Garbled(_)) => "garbled",
+            Err(_) => "refused",
+        };
+        let with = |key: &'static str, value: &'static str| {
+            let more = labels.iter().cloned().chain([(key, value.to_owned())]);
+            more.map(|(key, value)| metrics::Label::new(key, value)).collect::<Vec<_>>()
+        };
+        metrics::counter!(metric::MODEL_CALLS, with("outcome", outcome)).increment(1);
+        metrics::histogram!(metric::MODEL_SECONDS, &labels).record(took);
+        let Ok(Answered { usage, .. }) = answered else { return };
+        for (kind, n) in
+            [("input", usage.input_tokens), ("cached", usage.cached_tokens), ("output", usage.output_tokens)]
+        {
+            metrics::counter!(metric::MODEL_TOKENS, with("kind", kind)).increment(n.into());
+        }
+        metrics::counter!(metric::MODEL_MICRODOLLARS, &labels).increment(usage.microdollars);
     }
 
     /// Whatever was said, without anything that we sent as a secret.

@@ -8,6 +8,7 @@ use waybill_core::{
     json,
     request::{DEADLINE_SECONDS, Kind, Request},
     resource::{Effect, Settings, Tool},
+    span,
     tool::{Approval, HostPattern},
 };
 use waybill_kernel::{
@@ -28,7 +29,7 @@ pub struct Admitted {
     pub said: String,
     /// Whom the project lets its tools reach.
     pub egress_hosts: BTreeSet<HostPattern>,
-    pub traceparent: Option<String>,
+    pub traceparent: String,
     /// Until the kernel answers for whoever has it.
     pub left: Duration,
 }
@@ -108,6 +109,8 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
         Err(error) => return Ok(refused(error.to_string())),
     };
     call::admit(work, call).await?;
-    let (said, traceparent, left) = (asked.arguments, asked.traceparent, asked.left);
+    let traceparent =
+        span::traceparent(asked.trace_id, asked.traceparent.as_deref(), call.agent_turn_id, call.tool_call_id);
+    let (said, left) = (asked.arguments, asked.left);
     Ok(Verdict::Go(Box::new(Admitted { tool, arguments, said, egress_hosts, traceparent, left })))
 }

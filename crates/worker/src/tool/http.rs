@@ -140,9 +140,7 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
         Method::Delete => reqwest::Method::DELETE,
     };
     let mut request = client.request(method, url).header("idempotency-key", key);
-    if let Some(traceparent) = &admitted.traceparent {
-        request = request.header("traceparent", traceparent);
-    }
+    request = request.header("traceparent", &admitted.traceparent);
     request = request.headers(headers(|name| way.own_secret(name), &http.headers)?);
     if http.method.has_body() {
         let body: Map<String, Value> = body.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();

@@ -125,9 +125,7 @@ impl Servers {
             connection
         };
         let mut meta = Map::from_iter([(KEY.to_owned(), Value::from(key))]);
-        if let Some(traceparent) = &admitted.traceparent {
-            meta.insert("traceparent".to_owned(), traceparent.clone().into());
-        }
+        meta.insert("traceparent".to_owned(), admitted.traceparent.clone().into());
         let mut params = CallToolRequestParams::new(name.clone()).with_arguments(admitted.arguments.clone());
         params.meta = Some(RequestMetaObject::from(meta));
         let answered = connection.peer().call_tool_once(params).await;

@@ -15,6 +15,7 @@ use tokio::{
 use waybill_artifact::Artifacts;
 use waybill_core::{
     id::{CardId, Name, ProjectId, Target},
+    metric,
     resource::Effect,
     tool::TOOLS,
 };
@@ -156,7 +157,13 @@ impl Tools {
         let said = match verdict {
             Verdict::Asking => return Ok(()),
             Verdict::Refused(said) => said,
-            Verdict::Go(admitted) => self.reach(call, &admitted).await,
+            Verdict::Go(admitted) => {
+                let (begun, kind) = (Instant::now(), if admitted.tool.mcp.is_some() { "mcp" } else { "http" });
+                let said = self.reach(call, &admitted).await;
+                metrics::histogram!(metric::TOOL_SECONDS, "kind" => kind).record(begun.elapsed());
+                metrics::counter!(metric::TOOL_CALLS, "kind" => kind, "outcome" => said.status.clone()).increment(1);
+                said
+            }
         };
         let reported = conclude(kernel, artifacts.as_ref(), call, CardId::new(), said).await?;
         tracing::debug!(tool_call_id = %call.tool_call_id, outcome = reported.outcome, "a call was answered");

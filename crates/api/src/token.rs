@@ -1,0 +1,289 @@
+//! Tokens of an identity provider (OpenID Connect), beside our own keys (SE-1): a signed JWT that says whose it is and what they may do in which project.
+//!
+//! ```json
+//! { "iss": "https://id.example", "aud": "waybill", "sub": "ada", "exp": 1794000000, "waybill": { "acme": "operator" } }
+//! ```
+//! The provider's keys are fetched where its own document says, kept for five minutes, and fetched again when a token names one that is not known.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use jsonwebtoken::{
+    Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, TokenData, Validation,
+    crypto::{CryptoProvider, JwtVerifier, KeyUtils},
+    decode, decode_header,
+    errors::ErrorKind,
+    jwk::JwkSet,
+    signature::{self, Verifier},
+};
+use ring::signature as ring_signature;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use waybill_core::key::Scope;
+
+use crate::problem::Problem;
+
+/// Whose tokens are taken, and how they are read.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// As the provider writes it in its tokens: `https://id.example`.
+    pub issuer: String,
+    /// Whom a token must be for.
+    pub audience: String,
+    /// The claim that says what its holder may do: an object of projects' slugs and scopes.
+    pub claim: String,
+}
+
+/// Who holds a token.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    /// As the provider knows them.
+    pub(crate) subject: String,
+    pub(crate) scopes: HashMap<String, Scope>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    sub: String,
+    #[serde(flatten)]
+    others: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Signed by somebody else's key. What is signed with a secret that both sides know is not.
+const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+/// A token that names a key that is not known asks for the keys anew; no oftener than this.
+const REFRESH: Duration = Duration::from_secs(10);
+/// A key that the provider has withdrawn is good for so long.
+const FRESH: Duration = Duration::from_secs(300);
+/// And for so long where the provider cannot be reached.
+const OLDEST: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Of a document of the provider.
+const MOST_BYTES: usize = 1 << 20;
+
+/// The provider's keys, as of when.
+#[derive(Debug)]
+struct Kept {
+    keys: JwkSet,
+    at: Option<Instant>,
+    /// The last attempt to have them anew was in vain.
+    failed: bool,
+}
+
+impl Kept {
+    fn find(&self, kid: Option<&str>) -> Option<DecodingKey> {
+        let found = match kid {
+            Some(kid) => self.keys.find(kid),
+            None => self.keys.keys.first().filter(|_| self.keys.keys.len() == 1),
+        };
+        found.and_then(|jwk| DecodingKey::from_jwk(jwk).ok())
+    }
+
+    fn is_younger(&self, age: Duration) -> bool {
+        self.at.is_some_and(|at| at.elapsed() < age)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    identity: Identity,
+    http: reqwest::Client,
+    kept: RwLock<Arc<Kept>>,
+    /// One asks for keys at a time; and when somebody last did.
+    asking: Mutex<Option<Instant>>,
+}
+
+/// The identity provider cannot be used as it is named.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("`{0}` is no issuer: it is the provider's address, https:// or on this machine")]
+    Issuer(String),
+    #[error("an HTTP client cannot be made")]
+    Client(#[from] reqwest::Error),
+}
+
+impl Identity {
+    pub(crate) fn tokens(self) -> Result<Tokens, IdentityError> {
+        let is_local = match is_safe(&self.issuer) {
+            Some(is_local) => is_local,
+            None => return Err(IdentityError::Issuer(self.issuer)),
+        };
+        // Another part of the process may have done so, with the same ones.
+        let _ = RING.install_default();
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
+        let http = if is_local { http.no_proxy() } else { http }.build()?;
+        let kept = Kept { keys: JwkSet { keys: Vec::new() }, at: None, failed: false };
+        Ok(Tokens { identity: self, http, kept: RwLock::new(Arc::new(kept)), asking: Mutex::default() })
+    }
+}
+
+impl Tokens {
+    /// Who holds this token. Every refusal has the same words: they tell a forger nothing.
+    pub(crate) async fn read(&self, token: &str) -> Result<Holder, Problem> {
+        let refused = |why: String| {
+            tracing::debug!(why, "a token was refused");
+            crate::caller::unauthorized(
+                "this token is not valid here: it has expired, is for somebody else, or is not signed as it should be",
+            )
+        };
+        let header = decode_header(token).map_err(|error| refused(error.to_string()))?;
+        if !ALGORITHMS.contains(&header.alg) {
+            return Err(refused(format!("it is signed with {:?}", header.alg)));
+        }
+        let key = self.key(header.kid.as_deref()).await?.ok_or_else(|| refused("its key is not known".to_owned()))?;
+        let mut validation = Validation::new(header.alg);
+        validation.set_issuer(&[&self.identity.issuer]);
+        validation.set_audience(&[&self.identity.audience]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        validation.validate_nbf = true;
+        let token: TokenData<Claims> = decode(token, &key, &validation).map_err(|error| refused(error.to_string()))?;
+        let Claims { sub, mut others } = token.claims;
+        let scopes = others.remove(&self.identity.claim).unwrap_or_default();
+        let scopes = serde_json::from_value(scopes).map_err(|error| refused(error.to_string()))?;
+        Ok(Holder { subject: sub, scopes })
+    }
+
+    /// The provider's key of this name; of a provider with one key, that one. Keys are fetched anew now and then, for one that the provider has withdrawn,
+    /// and when a token names one that is not known.
+    async fn key(&self, kid: Option<&str>) -> Result<Option<DecodingKey>, Problem> {
+        let kept = self.kept();
+        let found = kept.find(kid);
+        if found.is_some() && kept.is_younger(FRESH) {
+            return Ok(found);
+        }
+        // Whoever knows its key does not wait for somebody else who asks for them.
+        let asking = match found.is_some() && kept.is_younger(OLDEST) {
+            true => self.asking.try_lock().ok(),
+            false => Some(self.asking.lock().await),
+        };
+        let Some(mut tried) = asking else { return Ok(found) };
+        if tried.is_none_or(|at| at.elapsed() > REFRESH) {
+            *tried = Some(Instant::now());
+            let fetched = self.fetch().await;
+            let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+            match fetched {
+                Ok(keys) => *kept = Arc::new(Kept { keys, at: Some(Instant::now()), failed: false }),
+                Err(error) => {
+                    let issuer = &self.identity.issuer;
+                    tracing::warn!(error, issuer, "the identity provider's keys cannot be fetched");
+                    *kept = Arc::new(Kept { keys: kept.keys.clone(), at: kept.at, failed: true });
+                }
+            }
+        }
+        let kept = self.kept();
+        match kept.find(kid) {
+            Some(key) if kept.is_younger(OLDEST) => Ok(Some(key)),
+            _ if kept.failed => {
+                Err(Problem::busy("unavailable", "the identity provider cannot be reached just now: ask again", 5))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn kept(&self) -> Arc<Kept> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn fetch(&self) -> Result<JwkSet, String> {
+        #[derive(Deserialize)]
+        struct Document {
+            issuer: String,
+            jwks_uri: String,
+        }
+        let issuer = self.identity.issuer.trim_end_matches('/');
+        let document: Document = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
+        if document.issuer != self.identity.issuer {
+            return Err(format!("it calls itself {:?}", document.issuer));
+        }
+        if is_safe(&document.jwks_uri).is_none() {
+            return Err(format!("its keys are at {:?}, which is not https", document.jwks_uri));
+        }
+        self.get(&document.jwks_uri).await
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, String> {
+        let answer = self.http.get(url).send().await.and_then(reqwest::Response::error_for_status);
+        let mut answer = answer.map_err(|error| error.to_string())?;
+        let mut body = Vec::new();
+        while let Some(part) = answer.chunk().await.map_err(|error| error.to_string())? {
+            body.extend_from_slice(&part);
+            if body.len() > MOST_BYTES {
+                return Err(format!("{url} says more than {MOST_BYTES} bytes"));
+            }
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("{url}: {error}"))
+    }
+}
+
+/// Whether an address may be asked, over TLS or on this machine: and if so, whether it is here.
+fn is_safe(address: &str) -> Option<bool> {
+    let url = reqwest::Url::parse(address).ok()?;
+    let is_local = matches!(url.host_str()?, "127.0.0.1" | "localhost" | "[::1]");
+    (url.scheme() == "https" || url.scheme() == "http" && is_local).then_some(is_local)
+}
+
+/// Signatures are checked by ring, as those of TLS are. Nothing is signed here.
+static RING: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
+    verifier_factory: |algorithm, key| Ok(Box::new(RingVerifier { algorithm: *algorithm, key: key.clone() })),
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+struct RingVerifier {
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+impl JwtVerifier for RingVerifier {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl Verifier<Vec<u8>> for RingVerifier {
+    fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
+        let wrong = |_| signature::Error::new();
+        let rsa = |parameters: &ring_signature::RsaParameters| match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
+                let key = ring_signature::RsaPublicKeyComponents { n, e };
+                key.verify(parameters, message, signed).map_err(wrong)
+            }
+            DecodingKeyKind::SecretOrDer(_) => Err(signature::Error::new()),
+        };
+        let plain = |family: AlgorithmFamily, algorithm: &'static dyn ring_signature::VerificationAlgorithm| match self
+            .key
+            .kind()
+        {
+            DecodingKeyKind::SecretOrDer(key) if self.key.family() == family => {
+                ring_signature::UnparsedPublicKey::new(algorithm, key).verify(message, signed).map_err(wrong)
+            }
+            _ => Err(signature::Error::new()),
+        };
+        match self.algorithm {
+            Algorithm::RS256 => rsa(&ring_signature::RSA_PKCS1_2048_8192_SHA256),
+            Algorithm::RS384 => rsa(&ring_signature::RSA_PKCS1_2048_8192_SHA384),
+            Algorithm::RS512 => rsa(&ring_signature::RSA_PKCS1_2048_8192_SHA512),
+            Algorithm::PS256 => rsa(&ring_signature::RSA_PSS_2048_8192_SHA256),
+            Algorithm::PS384 => rsa(&ring_signature::RSA_PSS_2048_8192_SHA384),
+            Algorithm::PS512 => rsa(&ring_signature::RSA_PSS_2048_8192_SHA512),
+            Algorithm::ES256 => plain(AlgorithmFamily::Ec, &ring_signature::ECDSA_P256_SHA256_FIXED),
+            Algorithm::ES384 => plain(AlgorithmFamily::Ec, &ring_signature::ECDSA_P384_SHA384_FIXED),
+            Algorithm::EdDSA => plain(AlgorithmFamily::Ed, &ring_signature::ED25519),
+            _ => Err(signature::Error::new()),
+        }
+    }
+}

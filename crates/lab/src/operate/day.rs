@@ -1,0 +1,386 @@
+//! An operator's day: every part is a process of its own. Beside load each is killed and started anew, then all are replaced in good order while the schema is
+//! one version ahead; a backup taken beside the load is restored and held to what must be true, and one taken after it is the same, row by row.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::{task::JoinSet, time::sleep};
+use waybill_core::{
+    id::{ProjectId, TurnId},
+    key::{ApiKey, Scope},
+};
+use waybill_kernel::{key, migrate, project, resource};
+
+use crate::{
+    bench::{fresh_database, progress},
+    figure::{Bar, Figure},
+    services::{Home, Private, nats, postgres::binaries},
+    storm::{dice::Dice, verdict},
+};
+
+/// How long, how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `waybill` itself.
+    pub program: PathBuf,
+    /// Turns that somebody outside asks for. Each has two children.
+    pub turns: usize,
+    pub kills: usize,
+    pub seed: u64,
+}
+
+const DATABASE: &str = "waybill_day";
+const CLIENTS: usize = 4;
+/// What runs, by what it is: one API, and two of everything else.
+const PARTS: [&str; 5] = ["serve", "orchestrator", "orchestrator", "worker", "worker"];
+const PATIENCE: Duration = Duration::from_secs(240);
+
+pub async fn run(options: &Options) -> Result<Vec<Figure>> {
+    eprintln!("chaos day: seed {}", options.seed);
+    let private = Private::to_be_killed().await?;
+    let mut nats = nats::Private::new()?;
+    nats.start()?;
+    let (kernel, admin) = fresh_database(&private.server, DATABASE).await?;
+    drop(admin);
+    let mut work = kernel.begin(ProjectId::new()).await?;
+    project::create(&mut work, "day").await?;
+    resource::apply(&mut work, &team()?).await?;
+    let key = ApiKey::mint("lab");
+    key::create(&mut work, &key, &"lab".parse()?, Scope::Operator, None).await?;
+    work.commit().await?;
+    drop(kernel);
+
+    let folder = Home::find()?.path("day");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let site = Site {
+        program: options.program.clone(),
+        folder: folder.clone(),
+        database_url: private.server.service_url(DATABASE),
+        nats_url: nats.url(),
+        port,
+    };
+    let mut hands = (0..PARTS.len()).map(|n| site.hire(n)).collect::<Result<Vec<_>>>()?;
+    let clients = Arc::new(Clients {
+        http: reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?,
+        url: format!("http://127.0.0.1:{port}/v1/projects/day/turns"),
+        key: key.expose().to_owned(),
+        left: AtomicUsize::new(options.turns),
+        accepted: Mutex::default(),
+        answered_otherwise: AtomicUsize::new(0),
+    });
+    let mut asking = JoinSet::new();
+    for client in 0..CLIENTS {
+        asking.spawn(clients.clone().ask(client));
+    }
+
+    // Each part in turn, and the database and NATS among them.
+    let bar = progress("killed and started anew", options.kills as u64);
+    let mut dice = Dice::new(options.seed);
+    for n in 0..options.kills {
+        sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1_200))).await;
+        match n % (PARTS.len() + 2) {
+            victim if victim < PARTS.len() => {
+                hands[victim].kill();
+                hands[victim] = site.hire(victim)?;
+            }
+            victim if victim == PARTS.len() => {
+                private.kill();
+                private.restart().await?;
+            }
+            _ => {
+                nats.kill();
+                nats.start()?;
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    // The next version's schema, under the processes of this one; then each of them in good order.
+    let mut owner = PgConnection::connect(&private.server.owner_url(DATABASE)).await?;
+    let next = "alter table state.turns add column of_the_next_version text;
+                create function state.of_the_next_version() returns integer language sql as 'select 1';
+                revoke execute on function state.of_the_next_version() from public";
+    sqlx::raw_sql(next).execute(&mut owner).await?;
+    migrate::stamp(&mut owner, migrate::newest() + 1, migrate::newest()).await?;
+    let beside = backup(&private, &folder, "beside").await?;
+    let mut slowest = Duration::ZERO;
+    for (n, hand) in hands.iter_mut().enumerate() {
+        sleep(Duration::from_millis(500)).await;
+        slowest = slowest.max(hand.leave().await?);
+        *hand = site.hire(n)?;
+    }
+    while let Some(client) = asking.join_next().await {
+        client??;
+    }
+    let mut admin = PgConnection::connect(&private.server.admin_url(DATABASE)).await?;
+    settle(&mut admin).await?;
+    for hand in &mut hands {
+        slowest = slowest.max(hand.leave().await?);
+    }
+
+    let after = backup(&private, &folder, "after").await?;
+    let mut restored = Vec::new();
+    for (name, file) in [("waybill_day_beside", &beside), ("waybill_day_after", &after)] {
+        restore(&private, name, file).await?;
+        restored.push(site.is_sound(&private.server.service_url(name))?);
+    }
+    let sound = site.is_sound(&site.database_url)?;
+    let mut copy = PgConnection::connect(&private.server.admin_url("waybill_day_after")).await?;
+    let (tables, copied) = (digests(&mut admin).await?, digests(&mut copy).await?);
+    let differ = tables.iter().filter(|(table, digest)| copied.get(*table) != Some(digest)).count();
+
+    let accepted = clients.accepted();
+    let there: Vec<TurnId> =
+        sqlx::query_scalar("select agent_turn_id from state.turns where parent_agent_turn_id is null")
+            .fetch_all(&mut admin)
+            .await?;
+    let there: HashSet<TurnId> = there.into_iter().collect();
+    let differing = accepted.symmetric_difference(&there).count();
+    let none = Bar::AtMost(0.0);
+    let mut figures = vec![
+        Figure::new("parts killed and started anew", options.kills as f64, "", Bar::AtLeast(1.0)),
+        Figure::new("turns accepted over HTTP, against those that are there", differing as f64, "turns", none),
+        Figure::new(
+            "requests whose repetition was answered otherwise",
+            clients.answered_otherwise.load(Relaxed) as f64,
+            "requests",
+            none,
+        ),
+        Figure::new(
+            "from the request to end to the end of a process, at most",
+            slowest.as_secs_f64(),
+            "s",
+            Bar::AtMost(15.0),
+        ),
+        Figure::new("databases that `waybill doctor --deep` finds fault with", f64::from(u8::from(!sound)), "", none),
+        Figure::new(
+            "restored backups that `waybill doctor --deep` finds fault with",
+            restored.iter().filter(|sound| !**sound).count() as f64,
+            "of 2",
+            none,
+        ),
+        Figure::new("tables that differ between the database and its backup", differ as f64, "tables", none),
+        Figure::new("tables compared", tables.len() as f64, "tables", Bar::AtLeast(30.0)),
+    ];
+    figures.extend(verdict::of_the_database(&mut admin, options.turns * 3).await?);
+    Ok(figures)
+}
+
+/// Somebody who asks two others, and a model that needs neither key nor network.
+fn team() -> Result<Vec<waybill_core::resource::Manifest>> {
+    let task = |what: &str| json!({ "target_strategy": "new", "target_ref": "helper", "instruction": what });
+    let lead = json!({ "profile": {
+        "name": "lead", "worker_target": "llm", "system_prompt_template": "You lead.",
+        "allowed_internal_tools": ["fork_join"], "delegation_policy": { "target_profiles": ["helper"] },
+        "llm_config": { "provider": "demo", "model": "demo", "params": { "script": [
+            { "say": "I ask two.", "call": { "fork_join": { "tasks": [task("the first half"), task("the second half")] } } },
+            { "say": "Both are done." },
+        ] } },
+    } });
+    let helper = json!({ "profile": {
+        "name": "helper", "worker_target": "llm", "system_prompt_template": "You help.",
+        "llm_config": { "provider": "demo", "model": "demo", "params": { "script": [{ "say": "Done.", "after_ms": 50 }] } },
+    } });
+    Ok(vec![serde_json::from_value(lead)?, serde_json::from_value(helper)?])
+}
+
+/// Where processes are started.
+struct Site {
+    program: PathBuf,
+    folder: PathBuf,
+    database_url: String,
+    nats_url: String,
+    port: u16,
+}
+
+impl Site {
+    fn hire(&self, n: usize) -> Result<Hand> {
+        let part = PARTS[n];
+        let log = fs::File::options().create(true).append(true).open(self.folder.join(format!("{part}-{n}.log")))?;
+        let mut command = Command::new(&self.program);
+        command.arg(part);
+        match part {
+            "serve" => command.args(["--listen", &format!("127.0.0.1:{}", self.port), "--per-second", "100000"]),
+            "worker" => command.args(["--lease", "2", "--tools", "0", "--look", "0.5", "--with-parent"]),
+            _ => command.args(["--lease", "2"]),
+        };
+        command.env("WAYBILL_DATABASE_URL", &self.database_url).env("WAYBILL_NATS_URL", &self.nats_url);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        // The database may be coming up: whoever runs processes starts them until they stay.
+        Ok(Hand { child: command.spawn().context("a process cannot be started")?, command })
+    }
+
+    /// What `waybill doctor --deep` says.
+    fn is_sound(&self, database_url: &str) -> Result<bool> {
+        let asked = Command::new(&self.program)
+            .args(["doctor", "--deep", "--json"])
+            .env("WAYBILL_DATABASE_URL", database_url)
+            .env_remove("WAYBILL_NATS_URL")
+            .output()?;
+        if !asked.status.success() {
+            eprintln!("{}{}", String::from_utf8_lossy(&asked.stdout), String::from_utf8_lossy(&asked.stderr));
+        }
+        Ok(asked.status.success())
+    }
+}
+
+/// A process, and how it is started again where it could not begin.
+struct Hand {
+    child: Child,
+    command: Command,
+}
+
+impl Hand {
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end, and says how long that took.
+    async fn leave(&mut self) -> Result<Duration> {
+        // One that found no database when it began has ended already.
+        if self.child.try_wait()?.is_some() {
+            self.child = self.command.spawn()?;
+            sleep(Duration::from_secs(1)).await;
+        }
+        let begun = Instant::now();
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        while self.child.try_wait()?.is_none() {
+            ensure!(begun.elapsed() < Duration::from_secs(60), "a process did not end within a minute");
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Who asks, from outside, until each is known to be accepted.
+struct Clients {
+    http: reqwest::Client,
+    url: String,
+    key: String,
+    left: AtomicUsize,
+    accepted: Mutex<HashSet<TurnId>>,
+    answered_otherwise: AtomicUsize,
+}
+
+impl Clients {
+    fn accepted(&self) -> HashSet<TurnId> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn ask(self: Arc<Self>, client: usize) -> Result<()> {
+        let mut n = 0;
+        while self.left.try_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            n += 1;
+            let key = format!("{client}-{n}");
+            let first = self.until_known(&key).await?;
+            self.accepted.lock().unwrap_or_else(PoisonError::into_inner).insert(first);
+            // Now and then it is not sure, and asks again.
+            if n % 5 == 0 && self.until_known(&key).await? != first {
+                self.answered_otherwise.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    async fn until_known(&self, key: &str) -> Result<TurnId> {
+        let begun = Instant::now();
+        loop {
+            let body = json!({ "profile_name": "lead", "instruction": key }).to_string();
+            let request = self.http.post(&self.url).bearer_auth(&self.key).header("content-type", "application/json");
+            let answer = request.header("idempotency-key", key).body(body).send().await;
+            if let Ok(response) = answer {
+                let status = response.status();
+                let text = response.text().await.unwrap_or_default();
+                if status.is_success() {
+                    let said: Value = serde_json::from_str(&text)?;
+                    return said["agent_turn_id"]
+                        .as_str()
+                        .context("accepted without an id")?
+                        .parse()
+                        .map_err(Into::into);
+                }
+                ensure!(status.is_server_error() || status.as_u16() == 429, "{status}: {text}");
+            }
+            ensure!(begun.elapsed() < PATIENCE, "a request was not accepted within {PATIENCE:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Until every turn has ended and every agent that was made for one has gone.
+async fn settle(admin: &mut PgConnection) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left: i64 = sqlx::query_scalar(
+            "select (select count(*) from state.agent_inbox) + (select count(*) from state.waiting_calls)",
+        )
+        .fetch_one(&mut *admin)
+        .await?;
+        if left == 0 {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < PATIENCE, "{left} turns and calls were not done within {PATIENCE:?}");
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn backup(private: &Private, folder: &Path, name: &str) -> Result<PathBuf> {
+    let file = folder.join(format!("{name}.dump"));
+    let mut command = tokio::process::Command::new(binaries()?.join("pg_dump"));
+    let dumped = command.args(["-Fc", "-f"]).arg(&file).arg(private.server.admin_url(DATABASE)).output().await?;
+    ensure!(dumped.status.success(), "pg_dump failed: {}", String::from_utf8_lossy(&dumped.stderr));
+    Ok(file)
+}
+
+async fn restore(private: &Private, name: &str, file: &Path) -> Result<()> {
+    private.server.create_database(name).await?;
+    let mut command = tokio::process::Command::new(binaries()?.join("pg_restore"));
+    let restored = command.args(["--exit-on-error", "-d", &private.server.admin_url(name)]).arg(file).output().await?;
+    ensure!(restored.status.success(), "pg_restore failed: {}", String::from_utf8_lossy(&restored.stderr));
+    Ok(())
+}
+
+/// Every table, as a number of its rows and one that all of them are in.
+async fn digests(admin: &mut PgConnection) -> Result<BTreeMap<String, (i64, String)>> {
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text from pg_class c
+          where c.relkind in ('r', 'p') and not c.relispartition
+            and c.relnamespace = any (array['cardbox', 'resource', 'state']::regnamespace[])
+          order by 1",
+    )
+    .fetch_all(&mut *admin)
+    .await?;
+    let mut digests = BTreeMap::new();
+    for table in tables {
+        let sql =
+            format!("select count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0)::text from {table} t");
+        digests.insert(table, sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&mut *admin).await?);
+    }
+    Ok(digests)
+}

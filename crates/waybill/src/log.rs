@@ -1,0 +1,95 @@
+//! Logs: lines on standard error, for people or as JSON, without what looks like a secret (SE-4).
+
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+    sync::LazyLock,
+};
+
+use clap::ValueEnum;
+use regex::{Captures, Regex};
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+/// How a line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// From here on, what `WAYBILL_LOG` says is shown.
+pub(crate) fn begin(format: Format) {
+    let filter = EnvFilter::try_from_env("WAYBILL_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,waybill=info,sqlx=error,async_nats=off"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Blotted);
+    match format {
+        Format::Text => lines.init(),
+        Format::Json => lines.json().flatten_event(true).init(),
+    }
+}
+
+/// Our own keys, what follows `Bearer`, the password of a URL, and keys as providers mint them.
+static SECRETS: LazyLock<Regex> = LazyLock::new(|| {
+    let looks = r"(?x)
+        \b wb_[A-Za-z0-9]+_[A-Za-z0-9_-]{16,}
+      | (?P<bearer> (?i:bearer) \s+ ) [A-Za-z0-9._~+/=-]{8,}
+      | (?P<user> :// [^\s:/@]* : ) [^\s@/]+ (?P<at> @ )
+      | \b (?: sk | pk | ghp | xoxb | AKIA ) [-_A-Za-z0-9]{12,}";
+    Regex::new(looks).expect("a pattern")
+});
+
+/// A line without what looks like a secret.
+fn blot(line: &str) -> Cow<'_, str> {
+    SECRETS.replace_all(line, |found: &Captures<'_>| {
+        let part = |name| found.name(name).map_or("", |part| part.as_str());
+        format!("{}{}[secret]{}", part("bearer"), part("user"), part("at"))
+    })
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Blotted;
+
+impl<'a> MakeWriter<'a> for Blotted {
+    type Writer = Blotted;
+
+    fn make_writer(&'a self) -> Blotted {
+        Blotted
+    }
+}
+
+/// A line comes in one piece.
+impl Write for Blotted {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        io::stderr().lock().write_all(blot(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SE-4: whatever somebody logs by mistake.
+    #[test]
+    fn a_line_holds_no_secret() {
+        let key = format!("wb_live_{}_{}_abcdef", "0123456789abcdef", "f".repeat(43));
+        for (line, shown) in [
+            (format!("key {key} was refused"), "key [secret] was refused"),
+            ("authorization: Bearer abc.def.ghi-jkl".to_owned(), "authorization: Bearer [secret]"),
+            ("cannot reach postgres://u:hunter2@db:5432/w".to_owned(), "cannot reach postgres://u:[secret]@db:5432/w"),
+            ("said sk-proj-0123456789abcdef".to_owned(), "said [secret]"),
+            (
+                "agent_turn_id=019a84f2-6c1e-7cc3-98c4-dc0c0c07398f waits".to_owned(),
+                "agent_turn_id=019a84f2-6c1e-7cc3-98c4-dc0c0c07398f waits",
+            ),
+        ] {
+            assert_eq!(blot(&line), shown);
+        }
+    }
+}

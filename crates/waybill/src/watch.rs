@@ -1,0 +1,143 @@
+//! What an operator watches: `/metrics`, `/health` and `/ready` of a process, on an address of their own.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use axum::{Router, extract::State, http::StatusCode, routing::get};
+use clap::Args;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::{net::TcpListener, sync::Mutex, time::timeout};
+use waybill_core::metric::{self, Kind};
+use waybill_kernel::{vitals, work::Kernel};
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Where `/metrics`, `/health` and `/ready` are answered, without credentials. Without it, nowhere.
+    #[arg(long, env = "WAYBILL_METRICS_LISTEN", value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+}
+
+/// From a millisecond to a minute.
+const BUCKETS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// However often it is scraped, the database is asked no oftener.
+const FRESH: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
+const MOST_TARGETS: usize = 200;
+
+/// What is answered from.
+struct Watched {
+    handle: PrometheusHandle,
+    kernel: Kernel,
+    /// Whether it also tells how the whole system is.
+    is_whole: bool,
+    read: Mutex<Read>,
+}
+
+/// When the database was last asked, and for which series it had a value.
+#[derive(Default)]
+struct Read {
+    at: Option<Instant>,
+    seen: Vec<(String, Vec<metrics::Label>)>,
+    targets: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Counts from here on, and answers where it was asked to. `part` is what the process does; of an orchestrator, also how the whole system is.
+    pub(crate) async fn begin(&self, part: &'static str, kernel: &Kernel, is_whole: bool) -> Result<()> {
+        let Some(address) = self.metrics_listen else { return Ok(()) };
+        let handle = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
+            .and_then(|builder| builder.install_recorder())
+            .context("metrics cannot be counted")?;
+        for metric in metric::ALL {
+            match metric.kind {
+                Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
+                Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
+                Kind::Histogram => metrics::describe_histogram!(metric.name, metric.help),
+            }
+        }
+        metrics::gauge!(metric::UP, "part" => part, "version" => crate::VERSION).set(1.0);
+        let upkeep = handle.clone();
+        tokio::spawn(async move {
+            loop {
+                // What is measured is kept until it is put into its bucket: also where nobody asks.
+                tokio::time::sleep(FRESH).await;
+                upkeep.run_upkeep();
+            }
+        });
+        let watched = Watched { handle, kernel: kernel.clone(), is_whole, read: Mutex::default() };
+        let app = Router::new()
+            .route("/metrics", get(show))
+            .route("/health", get(|| async { "up\n" }))
+            .route("/ready", get(ready))
+            .with_state(Arc::new(watched));
+        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+        tracing::info!(address = %listener.local_addr()?, "metrics");
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Ok(())
+    }
+}
+
+/// Whether the database answers.
+async fn ready(State(watched): State<Arc<Watched>>) -> (StatusCode, &'static str) {
+    match timeout(PATIENCE, vitals::ping(&watched.kernel)).await {
+        Ok(Ok(())) => (StatusCode::OK, "ready\n"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n"),
+    }
+}
+
+async fn show(State(watched): State<Arc<Watched>>) -> ([(&'static str, &'static str); 1], String) {
+    let pool = watched.kernel.pool();
+    let (size, idle) = (f64::from(pool.size()), pool.num_idle() as f64);
+    let most = f64::from(pool.options().get_max_connections());
+    for (state, n) in [("used", size - idle), ("idle", idle), ("most", most)] {
+        metrics::gauge!(metric::POOL_CONNECTIONS, "state" => state).set(n);
+    }
+    if watched.is_whole {
+        let mut read = watched.read.lock().await;
+        if read.at.is_none_or(|at| at.elapsed() > FRESH) {
+            read.at = Some(Instant::now());
+            look(&watched.kernel, &mut read).await;
+        }
+    }
+    ([("content-type", "text/plain; version=0.0.4")], watched.handle.render())
+}
+
+/// How the whole system is. What was there before and is no more goes to zero.
+async fn look(kernel: &Kernel, Read { seen, targets, .. }: &mut Read) {
+    let is_up = matches!(timeout(PATIENCE, vitals::ping(kernel)).await, Ok(Ok(())));
+    metrics::gauge!(metric::DATABASE_UP).set(f64::from(u8::from(is_up)));
+    let found = timeout(PATIENCE, vitals::read(kernel)).await;
+    let Ok(Ok(found)) = found else {
+        tracing::warn!("how the system is could not be read");
+        return;
+    };
+    for (name, labels) in seen.drain(..) {
+        metrics::gauge!(name, labels).set(0.0);
+    }
+    let mut summed: BTreeMap<(String, Option<String>, Option<String>), f64> = BTreeMap::new();
+    for vital in found {
+        let target = vital.target.map(|target| told_apart(targets, target));
+        *summed.entry((vital.vital, target, vital.status)).or_default() += vital.value;
+    }
+    for ((vital, target, status), value) in summed {
+        let mut labels = Vec::new();
+        labels.extend(target.map(|target| metrics::Label::new("target", target)));
+        labels.extend(status.map(|status| metrics::Label::new("status", status)));
+        metrics::gauge!(vital.clone(), labels.clone()).set(value);
+        seen.push((vital, labels));
+    }
+}
+
+/// Targets are named by whoever writes profiles and tools: the first so many are told apart, the rest are one.
+fn told_apart(targets: &mut BTreeSet<String>, target: String) -> String {
+    if targets.len() < MOST_TARGETS {
+        targets.insert(target.clone());
+    }
+    if targets.contains(&target) { target } else { "other".to_owned() }
+}
