@@ -126,11 +126,12 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     };
     let normal = percentile(waits(at[0], at[1], false), 0.99);
     let worst = percentile(waits(at[2], at[3], false), 0.99);
-    // The first window from which on all are as before.
+    // The first window from which on all are as before. Where nobody was accepted, nobody can say.
     let windows: Vec<f64> = (0..)
         .map(|n| at[3] + WINDOW * n)
         .take_while(|from| *from + WINDOW <= at[4])
-        .map(|from| percentile(waits(from, from + WINDOW, false), 0.99))
+        .map(|from| waits(from, from + WINDOW, false))
+        .map(|waits| if waits.is_empty() { f64::INFINITY } else { percentile(waits, 0.99) })
         .collect();
     let late = windows.iter().rposition(|wait| *wait > normal * 2.0).map_or(0, |last| last + 1);
     let back = if late == windows.len() { f64::INFINITY } else { WINDOW.as_secs_f64() * late as f64 };

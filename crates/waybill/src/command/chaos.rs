@@ -266,7 +266,7 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         }
         Command::Overload { options } => {
             let [normal, overload, after, most_wait] =
-                if options.short { [6, 10, 15, 3] } else { [20, 60, 70, 10] }.map(Duration::from_secs);
+                if options.short { [6, 10, 40, 3] } else { [20, 60, 100, 10] }.map(Duration::from_secs);
             overload::run(&overload::Options { normal, overload, after, most_wait }).await
         }
         Command::Faults { options } => {
