@@ -225,13 +225,9 @@ fn show(swept: &Swept, json: bool) -> Result<()> {
 /// So many days, weeks or years.
 fn age(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no age: say 90d, 12w or 2y");
-    let (number, unit) = text.split_at(text.len().saturating_sub(1));
-    let days = match unit {
-        "d" => 1,
-        "w" => 7,
-        "y" => 365,
-        _ => return Err(wrong()),
-    };
+    let units = [("d", 1), ("w", 7), ("y", 365)];
+    let (number, days) =
+        units.iter().find_map(|(unit, days)| Some((text.strip_suffix(unit)?, *days))).ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_| wrong())?;
     let seconds = number.checked_mul(days * 24 * 3600).filter(|seconds| *seconds > 0).ok_or_else(wrong)?;
     Ok(Duration::from_secs(seconds))

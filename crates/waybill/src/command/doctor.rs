@@ -31,15 +31,16 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
     let mut broken = Vec::new();
     let mut checks = match Kernel::connect_unchecked(&arguments.service.config()).await {
-        Ok(kernel) if arguments.deep => {
-            let checks = check::run(&kernel).await;
-            let is_fit = checks.iter().all(|check| check.ok);
-            // Of another schema nothing can be asked.
-            let deep = if is_fit { deep(&kernel, &mut broken).await? } else { Vec::new() };
-            [vec![reachable(None)], checks, vec![check::statistics(&kernel).await], deep].concat()
-        }
         Ok(kernel) => {
-            [vec![reachable(None)], check::run(&kernel).await, vec![check::statistics(&kernel).await]].concat()
+            let mut checks = check::run(&kernel).await;
+            // Of another schema nothing more can be asked.
+            let is_fit = checks.iter().all(|check| check.ok);
+            checks.insert(0, reachable(None));
+            checks.push(check::statistics(&kernel).await);
+            if arguments.deep && is_fit {
+                checks.extend(deep(&kernel, &mut broken).await?);
+            }
+            checks
         }
         Err(error @ Error::Unreachable { .. }) => vec![reachable(Some(error))],
         Err(error) => return Err(error.into()),
@@ -85,7 +86,7 @@ async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
     }
     let of = |invariant: &'static str| {
         let n = broken.iter().filter(|broken| broken.invariant == invariant).count();
-        let found = format!("{} of {n_projects} projects", if n == 0 { n_projects } else { n_projects - n });
+        let found = format!("{} of {n_projects} projects", n_projects - n);
         let advice =
             if n == 0 { "" } else { "Stop what writes, keep a copy, and see docs/operations.md, Broken invariants." };
         Check { check: invariant, ok: n == 0, found, advice }

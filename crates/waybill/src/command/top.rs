@@ -1,6 +1,7 @@
 //! `waybill top`
 
 use std::{
+    collections::BTreeSet,
     io::{IsTerminal, Write},
     process::ExitCode,
     time::Duration,
@@ -10,6 +11,7 @@ use anyhow::Result;
 use chrono::Utc;
 use clap::Args;
 use serde::Serialize;
+use waybill_core::metric;
 use waybill_kernel::{
     vitals::{self, Busy, Spent, Vital},
     work::Kernel,
@@ -85,53 +87,44 @@ async fn look(kernel: &Kernel, most: i32) -> Result<Seen> {
     Ok(Seen { vitals, projects })
 }
 
+/// The sum of what was read of a metric, of one target and status or of all.
+fn sum(seen: &Seen, name: &str, target: Option<&str>, status: Option<&str>) -> f64 {
+    let of = |vital: &&Vital| {
+        vital.vital == name
+            && (target.is_none() || vital.target.as_deref() == target)
+            && (status.is_none() || vital.status.as_deref() == status)
+    };
+    seen.vitals.iter().filter(of).map(|vital| vital.value).sum()
+}
+
 fn show(seen: &Seen) {
-    let value =
-        |vital: &str| seen.vitals.iter().filter(|found| found.vital == vital).map(|found| found.value).sum::<f64>();
+    let all = |name| sum(seen, name, None, None);
     println!(
         "{}  batches {}  unpublished {} ({:.0} s)  quarantined {}  oldest transaction {:.0} s\n",
         Utc::now().format("%H:%M:%S"),
-        value("waybill_batches"),
-        value("waybill_outbox_events"),
-        value("waybill_outbox_oldest_seconds"),
-        value("waybill_quarantined"),
-        value("waybill_oldest_transaction_seconds"),
+        all(metric::BATCHES),
+        all(metric::OUTBOX_EVENTS),
+        all(metric::OUTBOX_OLDEST_SECONDS),
+        all(metric::QUARANTINED),
+        all(metric::OLDEST_TRANSACTION_SECONDS),
     );
-    let mut targets: Vec<&str> = seen
-        .vitals
-        .iter()
-        .filter(|vital| matches!(vital.vital.as_str(), "waybill_queue_turns" | "waybill_calls" | "waybill_workers"))
-        .filter_map(|vital| vital.target.as_deref())
-        .collect();
-    targets.sort_unstable();
-    targets.dedup();
-    let of = |vital: &str, target: &str, status: Option<&str>| {
-        let found = seen.vitals.iter().find(|found| {
-            found.vital == vital
-                && found.target.as_deref() == Some(target)
-                && (status.is_none() || found.status.as_deref() == status)
-        });
-        found.map_or(0.0, |found| found.value)
-    };
+    let named = [metric::QUEUE_TURNS, metric::CALLS, metric::WORKERS];
+    let of_targets = seen.vitals.iter().filter(|vital| named.contains(&vital.vital.as_str()));
+    let targets: BTreeSet<&str> = of_targets.filter_map(|vital| vital.target.as_deref()).collect();
     output::table(
         ["target", "processes", "ready", "running", "queued", "deferred", "oldest", "calls"],
         targets.into_iter().map(|target| {
-            let turns = |status| of("waybill_queue_turns", target, Some(status)).to_string();
-            let calls: f64 = seen
-                .vitals
-                .iter()
-                .filter(|found| found.vital == "waybill_calls" && found.target.as_deref() == Some(target))
-                .map(|found| found.value)
-                .sum();
+            let of = |name, status| sum(seen, name, Some(target), status);
+            let turns = |status| of(metric::QUEUE_TURNS, Some(status)).to_string();
             [
                 target.to_owned(),
-                of("waybill_workers", target, None).to_string(),
+                of(metric::WORKERS, None).to_string(),
                 turns("pending"),
                 turns("processing"),
                 turns("queued"),
                 turns("deferred"),
-                format!("{:.1} s", of("waybill_queue_oldest_seconds", target, None)),
-                calls.to_string(),
+                format!("{:.1} s", of(metric::QUEUE_OLDEST_SECONDS, None)),
+                of(metric::CALLS, None).to_string(),
             ]
         }),
     );
