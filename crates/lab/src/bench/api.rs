@@ -36,7 +36,7 @@ const CLIENTS: usize = 32;
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let private = Private::start().await?;
     let (kernel, _admin) = fresh_database(&private.server, DATABASE).await?;
-    let (project_id, key) = found(&kernel).await?;
+    let (project_id, key) = found(&kernel, "bench", "nobody").await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1/projects/bench/turns", listener.local_addr()?);
     let (end, ended) = oneshot::channel::<()>();
@@ -78,11 +78,12 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     ])
 }
 
-async fn found(kernel: &Kernel) -> Result<(ProjectId, ApiKey)> {
+/// A project with a profile `echo` for this target, and a key that may start turns.
+pub(crate) async fn found(kernel: &Kernel, slug: &str, target: &str) -> Result<(ProjectId, ApiKey)> {
     let mut work = kernel.begin(ProjectId::new()).await?;
-    project::create(&mut work, "bench").await?;
+    project::create(&mut work, slug).await?;
     let profile = json!({ "profile": {
-        "name": "echo", "worker_target": "nobody", "system_prompt_template": "You repeat.",
+        "name": "echo", "worker_target": target, "system_prompt_template": "You repeat.",
         "llm_config": { "provider": "demo", "model": "demo" },
     } });
     resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;

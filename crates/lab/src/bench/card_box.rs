@@ -379,7 +379,7 @@ impl Bench {
 
 /// Long things need fewer samples.
 fn fan_out_samples(samples: u64) -> u64 {
-    (samples / 8).max(15)
+    (samples / 8).max(41)
 }
 
 fn draft_thought() -> Draft {

@@ -6,7 +6,7 @@ use std::{
     fs,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -28,7 +28,7 @@ use waybill_kernel::{key, migrate, project, resource};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Home, Private, nats, postgres::binaries},
+    services::{Hand, Home, Private, nats, postgres::binaries},
     storm::{dice::Dice, verdict},
 };
 
@@ -75,7 +75,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         nats_url: nats.url(),
         port,
     };
-    let mut hands = (0..PARTS.len()).map(|n| site.hire(n)).collect::<Result<Vec<_>>>()?;
+    let mut parts = (0..PARTS.len()).map(|n| site.hire(n)).collect::<Result<Vec<_>>>()?;
     let clients = Arc::new(Clients {
         http: reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?,
         url: format!("http://127.0.0.1:{port}/v1/projects/day/turns"),
@@ -96,8 +96,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1_200))).await;
         match n % (PARTS.len() + 2) {
             victim if victim < PARTS.len() => {
-                hands[victim].kill();
-                hands[victim] = site.hire(victim)?;
+                parts[victim].hand.kill();
+                parts[victim] = site.hire(victim)?;
             }
             victim if victim == PARTS.len() => {
                 private.kill();
@@ -121,18 +121,18 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     migrate::stamp(&mut owner, migrate::newest() + 1, migrate::newest()).await?;
     let beside = backup(&private, &folder, "beside").await?;
     let mut slowest = Duration::ZERO;
-    for (n, hand) in hands.iter_mut().enumerate() {
+    for (n, part) in parts.iter_mut().enumerate() {
         sleep(Duration::from_millis(500)).await;
-        slowest = slowest.max(hand.leave().await?);
-        *hand = site.hire(n)?;
+        slowest = slowest.max(part.leave().await?);
+        *part = site.hire(n)?;
     }
     while let Some(client) = asking.join_next().await {
         client??;
     }
     let mut admin = PgConnection::connect(&private.server.admin_url(DATABASE)).await?;
     settle(&mut admin).await?;
-    for hand in &mut hands {
-        slowest = slowest.max(hand.leave().await?);
+    for part in &mut parts {
+        slowest = slowest.max(part.leave().await?);
     }
 
     let after = backup(&private, &folder, "after").await?;
@@ -211,7 +211,7 @@ struct Site {
 }
 
 impl Site {
-    fn hire(&self, n: usize) -> Result<Hand> {
+    fn hire(&self, n: usize) -> Result<Part> {
         let part = PARTS[n];
         let log = fs::File::options().create(true).append(true).open(self.folder.join(format!("{part}-{n}.log")))?;
         let mut command = Command::new(&self.program);
@@ -224,7 +224,7 @@ impl Site {
         command.env("WAYBILL_DATABASE_URL", &self.database_url).env("WAYBILL_NATS_URL", &self.nats_url);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         // The database may be coming up: whoever runs processes starts them until they stay.
-        Ok(Hand { child: command.spawn().context("a process cannot be started")?, command })
+        Ok(Part { hand: Hand(command.spawn().context("a process cannot be started")?), command })
     }
 
     /// What `waybill doctor --deep` says.
@@ -242,39 +242,28 @@ impl Site {
 }
 
 /// A process, and how it is started again where it could not begin.
-struct Hand {
-    child: Child,
+struct Part {
+    hand: Hand,
     command: Command,
 }
 
-impl Hand {
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
+impl Part {
     /// Asks it to end, and says how long that took.
     async fn leave(&mut self) -> Result<Duration> {
         // One that found no database when it began has ended already.
-        if self.child.try_wait()?.is_some() {
-            self.child = self.command.spawn()?;
+        if self.hand.0.try_wait()?.is_some() {
+            self.hand = Hand(self.command.spawn()?);
             sleep(Duration::from_secs(1)).await;
         }
         let begun = Instant::now();
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.hand.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        while self.child.try_wait()?.is_none() {
+        while self.hand.0.try_wait()?.is_none() {
             ensure!(begun.elapsed() < Duration::from_secs(60), "a process did not end within a minute");
             sleep(Duration::from_millis(20)).await;
         }
         Ok(begun.elapsed())
-    }
-}
-
-impl Drop for Hand {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

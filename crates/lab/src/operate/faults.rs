@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -28,7 +28,7 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     services::{
-        Home, Private,
+        Hand, Home, Private,
         postgres::{binaries, install_debian},
     },
 };
@@ -104,7 +104,7 @@ impl Shop {
         Ok(launched)
     }
 
-    fn hire(&self, options: &Options, group: Option<&Group>, environment: &[(&str, &str)]) -> Result<Child> {
+    fn hire(&self, options: &Options, group: Option<&Group>, environment: &[(&str, &str)]) -> Result<Hand> {
         let log = Home::find()?.path("faults.log");
         let log = fs::File::options().create(true).append(true).open(log)?;
         let mut command = match group {
@@ -120,7 +120,7 @@ impl Shop {
         command.env("WAYBILL_DATABASE_URL", self.private.server.service_url(self.database));
         command.envs(environment.iter().copied()).env_remove("WAYBILL_NATS_URL");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        command.spawn().context("a worker cannot be started")
+        Ok(Hand(command.spawn().context("a worker cannot be started")?))
     }
 
     /// Until all of them have ended.
@@ -143,16 +143,6 @@ impl Shop {
     }
 }
 
-/// Ends with us.
-struct Hand(Child);
-
-impl Drop for Hand {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 const NOT_DONE: &str = "select count(*) from state.turns where status <> 'success'";
 const RECLAIMED: &str = "select count(*) from state.turns where turn_epoch > 1";
 
@@ -165,7 +155,7 @@ async fn clocks(options: &Options) -> Result<Vec<Figure>> {
     let mut hands = Vec::new();
     for offset in ["-1h", "+0", "+1h"] {
         let fake = [("LD_PRELOAD", &*library), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
-        hands.push(Hand(shop.hire(options, None, &fake)?));
+        hands.push(shop.hire(options, None, &fake)?);
     }
     let turns = shop.launch(options.turns, "Do it.").await?;
     shop.done(&turns).await?;
@@ -235,13 +225,13 @@ impl Drop for Group {
 async fn memory(options: &Options) -> Result<Vec<Figure>> {
     let mut shop = Shop::open("waybill_memory").await?;
     let bar = progress("killed for memory", options.kills as u64);
-    let other = Hand(shop.hire(options, None, &[])?);
+    let other = shop.hire(options, None, &[])?;
     let mut turns = shop.launch(options.turns, "Do it.").await?;
     let large = "Do what is written here. ".repeat(8_000);
     let mut killed = 0;
     for n in 0..options.kills {
         let group = Group::new(n)?;
-        let mut hand = Hand(shop.hire(options, Some(&group), &[])?);
+        let mut hand = shop.hire(options, Some(&group), &[])?;
         sleep(LEASE).await;
         group.limit()?;
         let begun = Instant::now();

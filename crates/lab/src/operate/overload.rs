@@ -19,18 +19,15 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 use waybill_api::{Config, Limits};
-use waybill_core::{
-    id::{ProjectId, Target, TurnId, WorkerId},
-    key::{ApiKey, Scope},
-};
+use waybill_core::id::{Target, TurnId, WorkerId};
 use waybill_kernel::{
-    key, lease, project, resource,
+    lease,
     turn::{self, Claiming},
     work::Kernel,
 };
 
 use crate::{
-    bench::{fresh_database, progress, turns::ending},
+    bench::{api::found, fresh_database, progress, turns::ending},
     figure::{Bar, Figure},
     services::Private,
     storm::verdict::percentile,
@@ -79,7 +76,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         callers.push(Caller {
             http: reqwest::Client::builder().no_proxy().build()?,
             url: format!("http://{address}/v1/projects/{slug}/turns"),
-            key: found(&kernel, slug, &target).await?.expose().to_owned(),
+            key: found(&kernel, slug, target.as_str()).await?.1.expose().to_owned(),
             is_guest: slug == "guest",
             seen: seen.clone(),
         });
@@ -169,20 +166,6 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
 
 async fn open(admin: &mut sqlx::PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select count(*) from state.turns where status = 'open'").fetch_one(admin).await?)
-}
-
-async fn found(kernel: &Kernel, slug: &str, target: &Target) -> Result<ApiKey> {
-    let mut work = kernel.begin(ProjectId::new()).await?;
-    project::create(&mut work, slug).await?;
-    let profile = json!({ "profile": {
-        "name": "echo", "worker_target": target, "system_prompt_template": "You repeat.",
-        "llm_config": { "provider": "demo", "model": "demo" },
-    } });
-    resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
-    let key = ApiKey::mint("lab");
-    key::create(&mut work, &key, &"lab".parse()?, Scope::Operator, None).await?;
-    work.commit().await?;
-    Ok(key)
 }
 
 async fn work(kernel: Kernel, worker: WorkerId, target: Target, seen: Arc<Seen>) -> Result<()> {

@@ -9,6 +9,7 @@ use std::{
     env, fs,
     net::TcpListener,
     path::{Path, PathBuf},
+    process::Child,
 };
 
 use anyhow::{Context, Result};
@@ -17,6 +18,23 @@ pub mod nats;
 pub mod postgres;
 
 pub use postgres::Server;
+
+/// A process that ends with this value.
+#[derive(Debug)]
+pub struct Hand(pub Child);
+
+impl Hand {
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
 
 /// Where the services of one checkout live.
 #[derive(Clone, Debug)]

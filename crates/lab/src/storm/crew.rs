@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{process::Role, proxy::Proxy};
+use crate::services::Hand;
 
 /// Where one process stands, whichever it is just now.
 #[derive(Debug)]
@@ -194,32 +195,26 @@ impl Crew {
 /// What a log must not say. A sweep that was given up because the server did not answer is no complaint.
 const UNSAID: [&str; 4] = ["a turn was given up", "a call was given up", "a command was given up", "panicked at"];
 
-/// The ledger's process. It ends with this value.
+/// The ledger's process.
 #[derive(Debug)]
 pub(super) struct LedgerKeeper {
-    child: Child,
+    _hand: Hand,
     pub port: u16,
 }
 
 impl LedgerKeeper {
     pub(super) fn start(file: &Path) -> Result<LedgerKeeper> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let child = Command::new(std::env::current_exe()?)
             .args(["lab", "ledger", "--file"])
             .arg(file)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
+        let mut hand = Hand(child);
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("it prints its port")?).read_line(&mut line)?;
+        BufReader::new(hand.0.stdout.take().context("it prints its port")?).read_line(&mut line)?;
         ensure!(!line.is_empty(), "the ledger did not come up");
-        Ok(LedgerKeeper { port: line.trim().parse()?, child })
-    }
-}
-
-impl Drop for LedgerKeeper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(LedgerKeeper { port: line.trim().parse()?, _hand: hand })
     }
 }

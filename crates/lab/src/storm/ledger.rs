@@ -64,6 +64,10 @@ pub enum Entry {
     Killed {
         by: String,
     },
+    /// The database is there again.
+    Back {
+        after_seconds: f64,
+    },
 }
 
 /// An entry, and when the ledger heard of it.

@@ -263,7 +263,7 @@ impl Storm {
         figures.push(Figure::new("processes that ended by themselves", died as f64, "processes", Bar::AtMost(0.0)));
         figures.push(Figure::new("turns and calls given up, panics", complaints as f64, "lines", Bar::AtMost(0.0)));
         figures.push(Figure::new("last fault to last end", settled.as_secs_f64(), "s", Bar::AtMost(30.0)));
-        let resumed = verdict::kill_to_resumed(lines);
+        let resumed = verdict::kill_to_resumed(lines, plan.lease);
         if plan.kills > 0 {
             let most = plan.lease.as_secs_f64() * 2.0 + 2.0;
             figures.push(Figure::new(
@@ -341,6 +341,7 @@ impl Storm {
                     counts.postgres_kills.fetch_add(1, Relaxed);
                     sleep(pause).await;
                     let outage = begun.elapsed() + postgres.restart().await?;
+                    ledger.note(&Entry::Back { after_seconds: outage.as_secs_f64() });
                     counts.outages.lock().unwrap_or_else(PoisonError::into_inner).push(outage.as_secs_f64());
                 }
                 Fault::LoseStream => {

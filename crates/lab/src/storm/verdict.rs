@@ -1,6 +1,9 @@
 //! What must hold when a storm is over: the database by itself, the database against the ledger, the stream against the outbox.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use sqlx::PgConnection;
@@ -203,7 +206,7 @@ pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turn
             Entry::Refused { card_id, .. } => drop(refused.insert(*card_id)),
             Entry::Asked { turn_id, step } => *asked.entry((*turn_id, *step)).or_insert(0u64) += 1,
             Entry::Executed { tool_call_id } => *executed.entry(*tool_call_id).or_insert(0u64) += 1,
-            Entry::Killed { .. } => {}
+            Entry::Killed { .. } | Entry::Back { .. } => {}
         }
     }
     let known: Vec<TurnId> = sqlx::query_scalar("select agent_turn_id from state.turns").fetch_all(&mut *admin).await?;
@@ -229,8 +232,16 @@ pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turn
     ])
 }
 
-/// From the kill of a process to the moment when another had its turns, for each of them.
-pub(super) fn kill_to_resumed(lines: &[Line]) -> Vec<f64> {
+/// From the kill of a process to the moment when another had its turns, for each of them; without the time in which the database was away meanwhile, and the
+/// lease after that, in which nobody is thought lost.
+pub(super) fn kill_to_resumed(lines: &[Line], lease: Duration) -> Vec<f64> {
+    let pauses: Vec<(f64, f64)> = lines
+        .iter()
+        .filter_map(|line| match line.entry {
+            Entry::Back { after_seconds } => Some((line.at, after_seconds + lease.as_secs_f64())),
+            _ => None,
+        })
+        .collect();
     // By turn: claims, and when somebody let go of it.
     let mut claims: HashMap<TurnId, Vec<(f64, &str)>> = HashMap::new();
     let mut left: HashMap<TurnId, Vec<f64>> = HashMap::new();
@@ -259,7 +270,10 @@ pub(super) fn kill_to_resumed(lines: &[Line]) -> Vec<f64> {
             let by_others = claims[turn_id].iter().filter(|(at, other)| *at > line.at && other != by);
             let next = by_others.map(|(at, _)| *at).min_by(f64::total_cmp);
             // No next one: its end had been written, it only could not say so.
-            times.extend(next.map(|at| at - line.at));
+            times.extend(next.map(|at| {
+                let paused = pauses.iter().filter(|(back, _)| (line.at..at).contains(back)).map(|(_, pause)| pause);
+                (at - line.at - paused.sum::<f64>()).max(0.0)
+            }));
         }
     }
     times

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -28,7 +28,7 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     model::{Asked, Reply, Server},
-    services::{Home, Private, nats},
+    services::{Hand, Home, Private, nats},
     storm::dice::Dice,
 };
 
@@ -128,22 +128,6 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     drop((hands, crew));
     ended?;
     account(options, &mut admin, &outside, &ledgers, launched.len()).await
-}
-
-/// A process that is gone with us.
-struct Hand(Child);
-
-impl Hand {
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Hand {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 fn crew(kernel: &Kernel, listener: TcpListener) -> JoinSet<()> {
