@@ -35,6 +35,7 @@ use waybill_kernel::work::Kernel;
 use tls::Greeted;
 
 mod caller;
+mod kept;
 mod limit;
 mod problem;
 mod request;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,7 +18,7 @@ use waybill_core::{
 };
 use waybill_kernel::{vitals, work::Kernel};
 
-use crate::{Api, problem::Problem};
+use crate::{Api, kept::Kept, problem::Problem};
 
 /// Of one process.
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +87,7 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     most_wait: Duration,
-    late: RwLock<Arc<Late>>,
-    /// One looks at a time; and when somebody last did.
-    looking: tokio::sync::Mutex<Option<Instant>>,
+    late: Kept<Late>,
 }
 
 /// How long the oldest ready turn waits.
@@ -101,26 +99,19 @@ const BACKLOG_FRESH: Duration = Duration::from_secs(1);
 
 impl Backlog {
     pub(crate) fn new(limits: &Limits) -> Backlog {
-        let (most_wait, late) = (limits.most_wait, RwLock::default());
-        Backlog { most_wait, late, looking: tokio::sync::Mutex::default() }
+        Backlog { most_wait: limits.most_wait, late: Kept::new(Late::default()) }
     }
 
     /// As it was a moment ago. Whoever finds somebody else looking does not wait for them, and a look that fails changes nothing.
     pub(crate) async fn late(&self, kernel: &Kernel) -> Arc<Late> {
-        if let Ok(mut looked) = self.looking.try_lock()
-            && looked.is_none_or(|at| at.elapsed() > BACKLOG_FRESH)
-        {
-            *looked = Some(Instant::now());
-            match vitals::late(kernel, self.most_wait).await {
-                Ok(late) => {
-                    let late =
-                        late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
-                    *self.late.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Late(late.collect()));
-                }
-                Err(error) => tracing::warn!(%error, "the queues could not be looked at"),
-            }
-        }
-        self.late.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let look = async {
+            let late = vitals::late(kernel, self.most_wait).await;
+            let late = late.inspect_err(|error| tracing::warn!(%error, "the queues could not be looked at")).ok()?;
+            let late = late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
+            Some(Late(late.collect()))
+        };
+        self.late.renew(BACKLOG_FRESH, false, look).await;
+        self.late.answer()
     }
 }
 

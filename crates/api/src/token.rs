@@ -7,7 +7,6 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
@@ -21,10 +20,9 @@ use jsonwebtoken::{
 };
 use ring::signature as ring_signature;
 use serde::Deserialize;
-use tokio::sync::Mutex;
 use waybill_core::key::Scope;
 
-use crate::problem::Problem;
+use crate::{kept::Kept, problem::Problem};
 
 /// Whose tokens are taken, and how they are read.
 #[derive(Clone, Debug)]
@@ -64,26 +62,33 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::ES384,
     Algorithm::EdDSA,
 ];
-/// A token that names a key that is not known asks for the keys anew; no oftener than this.
-const REFRESH: Duration = Duration::from_secs(10);
-/// A key that the provider has withdrawn is good for so long.
-const FRESH: Duration = Duration::from_secs(300);
-/// And for so long where the provider cannot be reached.
-const OLDEST: Duration = Duration::from_secs(3600);
+/// How old keys may be.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    /// A token that names a key that is not known asks for the keys anew; no oftener than this.
+    pause: Duration,
+    /// A key that the provider has withdrawn is good for so long.
+    fresh: Duration,
+    /// And for so long where the provider cannot be reached.
+    oldest: Duration,
+}
+
+const AGES: Ages =
+    Ages { pause: Duration::from_secs(10), fresh: Duration::from_secs(300), oldest: Duration::from_secs(3600) };
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Of a document of the provider.
 const MOST_BYTES: usize = 1 << 20;
 
 /// The provider's keys, as of when.
 #[derive(Debug)]
-struct Kept {
+struct Keys {
     keys: JwkSet,
     at: Option<Instant>,
     /// The last attempt to have them anew was in vain.
     failed: bool,
 }
 
-impl Kept {
+impl Keys {
     fn find(&self, kid: Option<&str>) -> Option<DecodingKey> {
         let found = match kid {
             Some(kid) => self.keys.find(kid),
@@ -101,9 +106,8 @@ impl Kept {
 pub(crate) struct Tokens {
     identity: Identity,
     http: reqwest::Client,
-    kept: RwLock<Arc<Kept>>,
-    /// One asks for keys at a time; and when somebody last did.
-    asking: Mutex<Option<Instant>>,
+    keys: Kept<Keys>,
+    ages: Ages,
 }
 
 /// The identity provider cannot be used as it is named.
@@ -126,8 +130,8 @@ impl Identity {
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let http = if is_local { http.no_proxy() } else { http }.build()?;
-        let kept = Kept { keys: JwkSet { keys: Vec::new() }, at: None, failed: false };
-        Ok(Tokens { identity: self, http, kept: RwLock::new(Arc::new(kept)), asking: Mutex::default() })
+        let keys = Kept::new(Keys { keys: JwkSet { keys: Vec::new() }, at: None, failed: false });
+        Ok(Tokens { identity: self, http, keys, ages: AGES })
     }
 }
 
@@ -160,42 +164,32 @@ impl Tokens {
     /// The provider's key of this name; of a provider with one key, that one. Keys are fetched anew now and then, for one that the provider has withdrawn,
     /// and when a token names one that is not known.
     async fn key(&self, kid: Option<&str>) -> Result<Option<DecodingKey>, Problem> {
-        let kept = self.kept();
-        let found = kept.find(kid);
-        if found.is_some() && kept.is_younger(FRESH) {
+        let keys = self.keys.answer();
+        let found = keys.find(kid);
+        if found.is_some() && keys.is_younger(self.ages.fresh) {
             return Ok(found);
         }
-        // Whoever knows its key does not wait for somebody else who asks for them.
-        let asking = match found.is_some() && kept.is_younger(OLDEST) {
-            true => self.asking.try_lock().ok(),
-            false => Some(self.asking.lock().await),
-        };
-        let Some(mut tried) = asking else { return Ok(found) };
-        if tried.is_none_or(|at| at.elapsed() > REFRESH) {
-            *tried = Some(Instant::now());
-            let fetched = self.fetch().await;
-            let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-            match fetched {
-                Ok(keys) => *kept = Arc::new(Kept { keys, at: Some(Instant::now()), failed: false }),
+        let ask = async {
+            Some(match self.fetch().await {
+                Ok(keys) => Keys { keys, at: Some(Instant::now()), failed: false },
                 Err(error) => {
                     let issuer = &self.identity.issuer;
                     tracing::warn!(error, issuer, "the identity provider's keys cannot be fetched");
-                    *kept = Arc::new(Kept { keys: kept.keys.clone(), at: kept.at, failed: true });
+                    Keys { keys: keys.keys.clone(), at: keys.at, failed: true }
                 }
-            }
-        }
-        let kept = self.kept();
-        match kept.find(kid) {
-            Some(key) if kept.is_younger(OLDEST) => Ok(Some(key)),
-            _ if kept.failed => {
+            })
+        };
+        // Whoever knows its key does not wait for somebody else who asks for them.
+        let waits = found.is_none() || !keys.is_younger(self.ages.oldest);
+        self.keys.renew(self.ages.pause, waits, ask).await;
+        let keys = self.keys.answer();
+        match keys.find(kid) {
+            Some(key) if keys.is_younger(self.ages.oldest) => Ok(Some(key)),
+            _ if keys.failed => {
                 Err(Problem::busy("unavailable", "the identity provider cannot be reached just now: ask again", 5))
             }
             _ => Ok(None),
         }
-    }
-
-    fn kept(&self) -> Arc<Kept> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn fetch(&self) -> Result<JwkSet, String> {
@@ -285,5 +279,80 @@ impl Verifier<Vec<u8>> for RingVerifier {
             Algorithm::EdDSA => plain(AlgorithmFamily::Ed, &ring_signature::ED25519),
             _ => Err(signature::Error::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::{Json, Router, http::StatusCode, routing::get};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A provider that shows what it is told to; nothing: it is out of order.
+    async fn provider(shows: Arc<Mutex<Option<Value>>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let issuer = format!("http://{}", listener.local_addr().unwrap());
+        let document = json!({ "issuer": issuer, "jwks_uri": format!("{issuer}/keys") });
+        let keys = move || {
+            let shown = shows.lock().unwrap().clone();
+            async move { shown.map(Json).ok_or(StatusCode::BAD_GATEWAY) }
+        };
+        let app = Router::new()
+            .route("/.well-known/openid-configuration", get(|| async move { Json(document) }))
+            .route("/keys", get(keys));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        issuer
+    }
+
+    fn keys(kid: &str) -> Option<Value> {
+        let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+        Some(json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "alg": "EdDSA", "x": x }] }))
+    }
+
+    /// SE-1: a key that was withdrawn ends, one that is new is found, and without its provider a key is good for a while, not for ever.
+    #[tokio::test]
+    async fn keys_have_an_age() {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let shows = Arc::new(Mutex::new(keys("one")));
+        let issuer = provider(shows.clone()).await;
+        let identity = Identity { issuer, audience: "waybill".to_owned(), claim: "waybill".to_owned() };
+        let ages = Ages { pause: Duration::ZERO, fresh: MOMENT, oldest: 3 * MOMENT };
+        let tokens = Tokens { ages, ..identity.tokens().unwrap() };
+        let knows = async |kid| tokens.key(Some(kid)).await.map(|key| key.is_some()).map_err(|_| "unavailable");
+        assert_eq!((knows("one").await, knows("two").await), (Ok(true), Ok(false)));
+
+        *shows.lock().unwrap() = keys("two");
+        assert_eq!(knows("one").await, Ok(true), "fresh enough");
+        assert_eq!((knows("two").await, knows("one").await), (Ok(true), Ok(false)), "asked for, and the other is gone");
+
+        *shows.lock().unwrap() = keys("three");
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(knows("two").await, Ok(false), "withdrawn");
+
+        *shows.lock().unwrap() = None;
+        assert_eq!((knows("three").await, knows("one").await), (Ok(true), Err("unavailable")));
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(knows("three").await, Ok(true), "the provider is away, and it is not that old");
+        tokio::time::sleep(2 * MOMENT).await;
+        assert_eq!(knows("three").await, Err("unavailable"), "too old to be believed");
+        *shows.lock().unwrap() = keys("three");
+        assert_eq!(knows("three").await, Ok(true));
+    }
+
+    /// However many tokens name a key that there is not, the provider is asked now and then.
+    #[tokio::test]
+    async fn a_provider_is_not_asked_for_every_token() {
+        let shows = Arc::new(Mutex::new(keys("one")));
+        let issuer = provider(shows.clone()).await;
+        let identity = Identity { issuer, audience: "waybill".to_owned(), claim: "waybill".to_owned() };
+        let tokens = identity.tokens().unwrap();
+        assert!(tokens.key(Some("two")).await.is_ok_and(|key| key.is_none()));
+        *shows.lock().unwrap() = keys("two");
+        assert!(tokens.key(Some("two")).await.is_ok_and(|key| key.is_none()), "asked a moment ago");
+        assert!(tokens.key(Some("one")).await.is_ok_and(|key| key.is_some()));
     }
 }

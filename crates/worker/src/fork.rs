@@ -8,7 +8,7 @@ use waybill_context::receipt::Receipt;
 use waybill_core::{
     card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
     card_box::Span,
-    id::{AgentId, BoxId, CardId, Name, StepId, TurnId},
+    id::{AgentId, BoxId, CardId, Name, StepId, Target, TurnId},
     resource::Profile,
 };
 use waybill_kernel::{
@@ -77,12 +77,15 @@ pub struct Wanted {
 }
 
 /// A fork that was dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Forked {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
     /// The model call that is done again.
     pub source_step_id: StepId,
+    /// Whose workers do it.
+    #[serde(skip)]
+    pub worker_target: Target,
 }
 
 /// Dispatches a fork, in the caller's transaction.
@@ -143,7 +146,8 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
         change: change.on_record(),
     };
     fork::record(work, request.agent_turn_id, &record).await?;
-    Ok(Forked { agent_id: made.agent_id, agent_turn_id: request.agent_turn_id, source_step_id })
+    let worker_target = profile.worker_target;
+    Ok(Forked { agent_id: made.agent_id, agent_turn_id: request.agent_turn_id, source_step_id, worker_target })
 }
 
 impl Change {

@@ -293,7 +293,15 @@ pub(crate) async fn fork_turn(
         profile_patch: value.profile_patch.map(Value::Object),
     };
     let wanted = fork::Wanted { turn_id: turn, step_id: value.step_id, change, live_tools: value.live_tools };
-    once.write(&api, &caller, &bytes, move |work| Box::pin(async move { Ok(fork::fork(work, &wanted).await?) })).await
+    let late = api.backlog.late(&api.kernel).await;
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let forked = fork::fork(work, &wanted).await?;
+            late.room(work.project_id(), &forked.worker_target)?;
+            Ok(forked)
+        })
+    })
+    .await
 }
 
 /// A batch, and its tasks.

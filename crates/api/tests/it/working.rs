@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use waybill_api::Limits;
 use waybill_context::framework::Framework;
 use waybill_core::{
     id::{CardId, StepId, ToolCallId},
@@ -17,7 +18,7 @@ use waybill_worker::{
     serve::{Config, Worker},
 };
 
-use crate::House;
+use crate::{House, narrow};
 
 fn id() -> String {
     CardId::new().to_string()
@@ -109,6 +110,34 @@ async fn a_recorded_turn_is_done_again_with_a_card_changed() {
         assert_eq!(refused, (422, "cannot_fork".to_owned()));
     };
     worker.serve(&config, acting).await;
+}
+
+/// While a ready turn waits too long, no more are taken for those workers; what was taken before is answered as it was.
+#[tokio::test]
+async fn more_than_is_done_is_not_accepted() {
+    let limits = Limits { most_wait: Duration::from_millis(100), ..Limits::default() };
+    let house = House::open_with(narrow(limits)).await;
+    let start = |profile: &str| json!({ "profile_name": profile, "instruction": "bread" });
+    let done = house.post("/turns", start("echo")).await["agent_turn_id"].as_str().unwrap().to_owned();
+    let models = Models::new(Vec::new(), Secrets::new(None, []));
+    let worker = Worker::new(house.kernel.clone(), models, Collector::new(Framework::builtin()));
+    worker.serve(&Config::new("llm".parse().unwrap()), ended(&house, &done)).await;
+
+    let once =
+        async |key| house.ask_once(Method::POST, "/turns", Some(&house.admin), Some(start("echo")), Some(key)).await;
+    let (status, waits) = once("first").await;
+    assert_eq!(status, 200, "{waits}");
+    // Longer than it may wait, and than a look at the queues is kept.
+    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    let fork = format!("/turns/{done}/fork");
+    for (path, body) in [("/turns", start("echo")), (&fork, json!({}))] {
+        let refused = house.refused(Method::POST, path, Some(&house.admin), Some(body)).await;
+        assert_eq!(refused, (429, "backlog".to_owned()), "{path}");
+    }
+    assert_eq!(once("first").await, (StatusCode::OK, waits));
+    house.post("/turns", start("hand")).await;
+    let turns = house.get("/turns").await;
+    assert_eq!(turns["items"].as_array().unwrap().len(), 3, "what was refused has left nothing: {turns}");
 }
 
 async fn ended(house: &House, turn_id: &str) {

@@ -44,6 +44,7 @@ use crate::{
     },
     connect::{self, Bus, Storage},
     figures::interrupted,
+    watch::Watch,
 };
 
 /// The team of the demo project: `examples/demo` has the same.
@@ -64,6 +65,8 @@ pub(crate) struct Arguments {
     database_url: Option<SecretString>,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    watch: Watch,
     #[command(flatten)]
     storage: Storage,
     /// Where the API listens. On this machine alone it may be used without a key.
@@ -101,6 +104,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         Some(_) => connect::on_bus(kernel, nats.as_ref()),
         None => kernel.on(Arc::new(Local::beside_others())),
     };
+    arguments.watch.begin("dev", &kernel, true).await?;
     let project_id = seed(&kernel).await?;
     let api_key = keep_key(&kernel, project_id, &arguments.data.join("key")).await?;
     let api_url = format!("http://{}", listener.local_addr()?);
@@ -303,6 +307,8 @@ fn start_worker(environment: &[(&str, OsString)], n: usize) -> Result<Child> {
             &LOOK.as_secs_f64().to_string(),
         ])
         .envs(environment.iter().cloned())
+        // That address is ours.
+        .env_remove("WAYBILL_METRICS_LISTEN")
         .stdin(Stdio::null())
         // Ctrl-C is for us: we end it in good order.
         .process_group(0)
