@@ -70,7 +70,7 @@ metrics! {
     OUTBOX_EVENTS = Gauge "waybill_outbox_events": "Events that wait to be published, counted to 100,000.";
     OUTBOX_OLDEST_SECONDS = Gauge "waybill_outbox_oldest_seconds": "How long the oldest event waits to be published.";
     QUARANTINED = Gauge "waybill_quarantined": "Rows that the watchdogs have given up on.";
-    HOT_RATIO = Gauge "waybill_hot_ratio": "Updates that left the indexes alone, of all, by table.";
+    UPDATES = Gauge "waybill_updates": "Updates of the busiest tables, by table and status: hot (they left the indexes alone), cold. As the server's books say, which may be reset: look at the rate.";
     DEAD_ROWS = Gauge "waybill_dead_rows": "Row versions that vacuum has yet to take away, by table.";
     OLDEST_TRANSACTION_SECONDS = Gauge "waybill_oldest_transaction_seconds": "How long the oldest transaction of the database is open.";
 }

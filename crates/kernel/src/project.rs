@@ -66,6 +66,16 @@ pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project
     Ok(listed)
 }
 
+/// Whether a project is there, and nobody deletes it just now.
+pub async fn is_kept(kernel: &Kernel, project_id: ProjectId) -> Result<bool, Error> {
+    let mut work = kernel.begin(project_id).await?;
+    let kept = sqlx::query_scalar(
+        "select pg_try_advisory_xact_lock_shared(hashtextextended($1::uuid::text, 0))
+            and exists (select from resource.projects where project_id = $1)",
+    );
+    Ok(kept.bind(project_id).fetch_one(&mut *work).await?)
+}
+
 /// Rows that are deleted at a time.
 const PORTION: i64 = 5_000;
 
@@ -76,6 +86,11 @@ pub async fn delete(
     project_id: ProjectId,
     mut progress: impl FnMut(&str, u64),
 ) -> Result<BTreeMap<String, u64>, Error> {
+    // Held until the connection ends, or we do: whoever looks at the project knows why it is not whole.
+    sqlx::query("select pg_advisory_lock(hashtextextended($1::uuid::text, 0))")
+        .bind(project_id)
+        .execute(&mut *owner)
+        .await?;
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text
            from pg_class c
@@ -108,6 +123,8 @@ pub async fn delete(
             }
         }
         if !found {
+            let unlock = sqlx::query("select pg_advisory_unlock(hashtextextended($1::uuid::text, 0))");
+            unlock.bind(project_id).execute(&mut *owner).await?;
             return Ok(deleted);
         }
     }

@@ -25,9 +25,10 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    union all
   select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
    union all
-  select 'waybill_hot_ratio', s.schemaname || '.' || s.relname, null, s.n_tup_hot_upd::float8 / s.n_tup_upd
+  select 'waybill_updates', s.schemaname || '.' || s.relname, u.status, u.n
     from pg_stat_user_tables s
-   where s.n_tup_upd > 0 and (s.schemaname, s.relname) in
+   cross join lateral (values ('hot', s.n_tup_hot_upd), ('cold', s.n_tup_upd - s.n_tup_hot_upd)) as u (status, n)
+   where (s.schemaname, s.relname) in
          (('state', 'agent_state_head'), ('state', 'agent_inbox'), ('state', 'waiting_calls'), ('state', 'turns'), ('cardbox', 'boxes'))
    union all
   select 'waybill_dead_rows', s.schemaname || '.' || s.relname, null, s.n_dead_tup

@@ -1,11 +1,11 @@
 //! What an operator relies on: vitals, invariants that are held to, history that is dropped, versions that follow each other.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use chrono::{TimeDelta, Utc};
 use serde::Deserialize;
 use sqlx::{AssertSqlSafe, Column, Either, Executor, SqlSafeStr, Statement as _};
-use waybill_core::{id::TurnId, metric, span::Record};
+use waybill_core::{id::TurnId, metric, span::Record, turn::End};
 use waybill_kernel::{
     invariant, migrate, retention, trace,
     turn::DispatchRequest,
@@ -90,6 +90,14 @@ async fn what_must_hold_is_held_to() {
         let broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
         broken.into_iter().map(|broken| broken.invariant).collect::<Vec<_>>()
     };
+    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one at work.
+    house.family(3, false, LONG).await;
+    while house.claim().await.is_some() {}
+    house.family(1, false, LONG).await;
+    let child = house.claim().await.unwrap();
+    house.end_child(&child, End::Success).await;
+    let parent = house.claim().await.unwrap();
+    house.finish(parent.fence).await.unwrap();
     let fence = house.running().await;
     let step = calling(2, "tool", LONG, true);
     house.step(&fence, &step).await.unwrap();
@@ -97,26 +105,87 @@ async fn what_must_hold_is_held_to() {
     let agent_id = house.agent().await;
     house.enqueue(agent_id).await;
     house.enqueue(agent_id).await;
-    let ended = house.running().await;
-    house.finish(ended).await.unwrap();
+    house.claim().await.unwrap();
     assert_eq!(broken().await, Vec::<&str>::new());
 
-    for (meddle, invariant) in [
-        ("update state.agent_state_head set n_queued = n_queued + 1", "as many turns are queued as the head says"),
-        ("delete from state.waiting_calls", "a call that was made is waited for, answered, or its turn is over"),
+    // What is done, what it breaks, and how it is mended. An id that begins with an f is nobody's.
+    let meddled: [(&str, &[&str], &str); 12] = [
+        (
+            "update state.agent_inbox set status = 'pending', stop_reason = 'meddled' where status = 'queued'",
+            &["an agent has at most one turn at a time", "as many turns are queued as the head says"],
+            "update state.agent_inbox set status = 'queued', stop_reason = null where stop_reason = 'meddled'",
+        ),
+        (
+            "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+            &[
+                "what a head says its agent does is in its inbox",
+                "a turn that has not ended is in an inbox, and the other way round",
+            ],
+            "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "update state.agent_state_head set turn_epoch = turn_epoch - 9",
+            &["epochs only grow"],
+            "update state.agent_state_head set turn_epoch = turn_epoch + 9",
+        ),
+        (
+            "update state.agent_steps set claim_token = claim_token - 9 * from_seq",
+            &["epochs only grow"],
+            "update state.agent_steps set claim_token = claim_token + 9 * from_seq",
+        ),
+        (
+            "update state.agent_state_head set claim_token = claim_token + 1",
+            &["only the current claim holds a turn"],
+            "update state.agent_state_head set claim_token = claim_token - 1",
+        ),
+        (
+            "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing 'f' from 1)::uuid",
+            &["a turn that has ended has its deliverable in its output box"],
+            "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+             select e.project_id, e.box_id, e.seq + 1000, e.card_id from cardbox.box_entries e",
+            &["a turn has at most one deliverable", "the result of a call stands once where its turn reads it"],
+            "delete from cardbox.box_entries where seq > 1000",
+        ),
         (
             "insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status)
-             select project_id, agent_turn_id, event, gen_random_uuid(), agent_id, status from state.outbox where event = 'task'",
-            "the end of a turn is told once",
+             select project_id, agent_turn_id, event, overlay(event_id::text placing 'f' from 1)::uuid, agent_id, status
+               from state.outbox where event = 'task'",
+            &["the end of a turn is told once"],
+            "delete from state.outbox where event_id::text like 'f%'",
         ),
-        ("delete from state.agent_inbox", "what a head says its agent does is in its inbox"),
         (
-            "delete from state.agent_inbox",
-            "a turn that has not ended is in an inbox, and the other way round",
+            "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid",
+            &["a call that was made is waited for, answered, or its turn is over"],
+            "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
         ),
-    ] {
+        (
+            "update state.pmo_batch_slots set remaining = remaining + 1",
+            &["a batch counts its open tasks, and its end is on record"],
+            "update state.pmo_batch_slots set remaining = remaining - 1",
+        ),
+        (
+            "update state.execution_edges set status = edge_phase::text, primitive = 'command', edge_phase = 'response' where primitive = 'join' and edge_phase = 'response'",
+            &["a batch counts its open tasks, and its end is on record"],
+            "update state.execution_edges set primitive = 'join', status = 'success' where primitive = 'command' and status = 'response'",
+        ),
+        (
+            "update cardbox.box_entries set card_id = overlay(card_id::text placing 'f' from 1)::uuid",
+            &["what a box holds is there, in the same project"],
+            "update cardbox.box_entries set card_id = overlay(card_id::text placing '0' from 1)::uuid",
+        ),
+    ];
+    let named: BTreeSet<&str> = meddled.iter().flat_map(|(_, invariants, _)| *invariants).copied().collect();
+    let all: BTreeSet<&str> = invariant::INVARIANTS.iter().map(|(invariant, _)| *invariant).collect();
+    assert_eq!(named, all);
+    for (meddle, invariants, mend) in meddled {
         house.meddle(meddle).await;
-        assert!(broken().await.contains(&invariant), "{meddle}: {:?}", broken().await);
+        let found = broken().await;
+        assert!(invariants.iter().all(|invariant| found.contains(invariant)), "{meddle}: {found:?}");
+        house.meddle(mend).await;
+        assert_eq!(broken().await, Vec::<&str>::new(), "{mend}");
     }
 }
 

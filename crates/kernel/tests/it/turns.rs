@@ -216,9 +216,11 @@ impl House {
         self.t.count(sql).await
     }
 
-    /// Changes what is there behind the kernel's back.
+    /// Changes what is there behind the kernel's back, and the guards'.
     pub(crate) async fn meddle(&self, sql: &'static str) {
-        sqlx::query(sql).execute(&mut self.t.admin().await).await.unwrap();
+        let mut admin = self.t.admin().await;
+        sqlx::query("set session_replication_role = replica").execute(&mut admin).await.unwrap();
+        sqlx::query(sql).execute(&mut admin).await.unwrap();
     }
 }
 

@@ -80,7 +80,10 @@ async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
         let Some(last) = projects.last() else { break };
         after = last.slug.clone();
         for project in &projects {
-            broken.extend(invariant::of_project(kernel, project.project_id).await?);
+            let found = invariant::of_project(kernel, project.project_id).await?;
+            if !found.is_empty() && project::is_kept(kernel, project.project_id).await? {
+                broken.extend(found);
+            }
         }
         n_projects += projects.len();
     }

@@ -34,8 +34,9 @@ fn what_is_shown_and_alerted_on_is_counted() {
 }
 
 #[test]
-fn every_alert_has_its_runbook() {
+fn every_alert_has_its_runbook_and_its_test() {
     let alerts = fs::read_to_string(format!("{ROOT}/deploy/prometheus/alerts.yaml")).unwrap();
+    let tests = fs::read_to_string(format!("{ROOT}/deploy/prometheus/alerts_test.yaml")).unwrap();
     let operations = fs::read_to_string(format!("{ROOT}/docs/operations.md")).unwrap();
     let named: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(named.len() > 10, "{named:?}");
@@ -43,5 +44,9 @@ fn every_alert_has_its_runbook() {
         assert!(operations.contains(&format!("### {alert}\n")), "docs/operations.md has no runbook for {alert}");
         let link = format!("docs/operations.md#{}", alert.to_lowercase());
         assert!(alerts.contains(&link), "{alert} does not name its runbook");
+        assert!(
+            tests.contains(&format!("        alertname: {alert}\n        exp_alerts:\n")),
+            "{alert} is not seen to fire"
+        );
     }
 }
