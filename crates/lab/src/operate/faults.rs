@@ -235,7 +235,8 @@ async fn memory(options: &Options) -> Result<Vec<Figure>> {
         sleep(LEASE).await;
         group.limit()?;
         let begun = Instant::now();
-        while hand.0.try_wait()?.is_none() && begun.elapsed() < Duration::from_secs(20) {
+        // What was launched first is done first.
+        while hand.0.try_wait()?.is_none() && begun.elapsed() < PATIENCE {
             turns.extend(shop.launch(1, &large).await?);
             sleep(Duration::from_millis(500)).await;
         }
