@@ -9,6 +9,7 @@ use waybill_api::{Config, Limits};
 use waybill_core::{
     id::{Name, ProjectId},
     key::{ApiKey, Scope},
+    resource::Manifest,
 };
 use waybill_kernel::{
     key, project, resource,
@@ -36,7 +37,7 @@ const CLIENTS: usize = 32;
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let private = Private::start().await?;
     let (kernel, _admin) = fresh_database(&private.server, DATABASE).await?;
-    let (project_id, key) = found(&kernel, "bench", "nobody").await?;
+    let (project_id, key) = found(&kernel, "bench", &[echo("nobody")?]).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1/projects/bench/turns", listener.local_addr()?);
     let (end, ended) = oneshot::channel::<()>();
@@ -78,15 +79,20 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A project with a profile `echo` for this target, and a key that may start turns.
-pub(crate) async fn found(kernel: &Kernel, slug: &str, target: &str) -> Result<(ProjectId, ApiKey)> {
-    let mut work = kernel.begin(ProjectId::new()).await?;
-    project::create(&mut work, slug).await?;
+/// A profile `echo` for this target.
+pub(crate) fn echo(target: &str) -> Result<Manifest> {
     let profile = json!({ "profile": {
         "name": "echo", "worker_target": target, "system_prompt_template": "You repeat.",
         "llm_config": { "provider": "demo", "model": "demo" },
     } });
-    resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
+    Ok(serde_json::from_value(profile)?)
+}
+
+/// A project with these, and a key that may start turns.
+pub(crate) async fn found(kernel: &Kernel, slug: &str, manifests: &[Manifest]) -> Result<(ProjectId, ApiKey)> {
+    let mut work = kernel.begin(ProjectId::new()).await?;
+    project::create(&mut work, slug).await?;
+    resource::apply(&mut work, manifests).await?;
     let key = ApiKey::mint("bench");
     key::create(&mut work, &key, &"bench".parse()?, Scope::Operator, None).await?;
     let project_id = work.project_id();

@@ -19,14 +19,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::{task::JoinSet, time::sleep};
-use waybill_core::{
-    id::{ProjectId, TurnId},
-    key::{ApiKey, Scope},
-};
-use waybill_kernel::{key, migrate, project, resource};
+use waybill_core::{id::TurnId, resource::Manifest};
+use waybill_kernel::migrate;
 
 use crate::{
-    bench::{fresh_database, progress},
+    bench::{api::found, fresh_database, progress},
     figure::{Bar, Figure},
     services::{Hand, Home, Private, nats, postgres::binaries},
     storm::{dice::Dice, verdict},
@@ -56,12 +53,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     nats.start()?;
     let (kernel, admin) = fresh_database(&private.server, DATABASE).await?;
     drop(admin);
-    let mut work = kernel.begin(ProjectId::new()).await?;
-    project::create(&mut work, "day").await?;
-    resource::apply(&mut work, &team()?).await?;
-    let key = ApiKey::mint("lab");
-    key::create(&mut work, &key, &"lab".parse()?, Scope::Operator, None).await?;
-    work.commit().await?;
+    let (_, key) = found(&kernel, "day", &team()?).await?;
     drop(kernel);
 
     let folder = Home::find()?.path("day");
@@ -184,7 +176,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
 }
 
 /// Somebody who asks two others, and a model that needs neither key nor network.
-fn team() -> Result<Vec<waybill_core::resource::Manifest>> {
+fn team() -> Result<Vec<Manifest>> {
     let task = |what: &str| json!({ "target_strategy": "new", "target_ref": "helper", "instruction": what });
     let lead = json!({ "profile": {
         "name": "lead", "worker_target": "llm", "system_prompt_template": "You lead.",

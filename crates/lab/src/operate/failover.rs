@@ -40,7 +40,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     synchronous(&primary, true).await?;
     let proxy = Proxy::start(primary.server.port(), Mode::Pass, 1).await?;
     let url = primary.server.service_url(DATABASE).replace(&primary.server.port().to_string(), &proxy.port.to_string());
-    let kernel = Kernel::connect(&Config { ..Config::new(url) }).await?;
+    let kernel = Kernel::connect(&Config::new(url)).await?;
     let writers = Writers::start(&kernel).await?;
     let known = writers.known.clone();
 

@@ -27,7 +27,11 @@ use waybill_kernel::{
 };
 
 use crate::{
-    bench::{api::found, fresh_database, progress, turns::ending},
+    bench::{
+        api::{echo, found},
+        fresh_database, progress,
+        turns::ending,
+    },
     figure::{Bar, Figure},
     services::Private,
     storm::verdict::percentile,
@@ -76,7 +80,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         callers.push(Caller {
             http: reqwest::Client::builder().no_proxy().build()?,
             url: format!("http://{address}/v1/projects/{slug}/turns"),
-            key: found(&kernel, slug, target.as_str()).await?.1.expose().to_owned(),
+            key: found(&kernel, slug, &[echo(target.as_str())?]).await?.1.expose().to_owned(),
             is_guest: slug == "guest",
             seen: seen.clone(),
         });
