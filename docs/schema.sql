@@ -598,36 +598,36 @@ declare
   v_row     record;
   v_project uuid := p_after;
   v_seq     bigint := 9223372036854775807;
+  v_last    uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  v_room    bigint;
+  v_since   timestamptz;
   v_wrapped boolean := false;
   v_kept    boolean := false;
+  v_marked  boolean;
   v_told    integer;
   v_emit    boolean;
 begin
   loop
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked,
-           exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) as alive,
-           exists (select from state.agent_inbox r
-                    where r.project_id = i.project_id and r.status = 'processing'
-                   offset p_in_flight_cap - 1) as capped
-      into v_row
-      from state.agent_inbox i
-     where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
-     order by i.project_id, i.inbox_seq
-     limit 1
-       for no key update skip locked;
-    if not found or v_wrapped and v_row.project_id > p_after then
+    v_since := clock_timestamp();
+    select n.* into v_row from state.next_ready(p_target, v_project, v_seq, v_last) n;
+    if v_row.project_id is null then
       exit when v_wrapped;
       v_wrapped := true;
       v_project := '00000000-0000-0000-0000-000000000000';
+      v_seq := 9223372036854775807;
+      v_last := p_after;
       continue;
-    end if;
-    if not v_row.alive and not v_kept then
-      v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
     end if;
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
-    if v_row.capped then
+    v_room := state.room(p_target, v_project, p_in_flight_cap, 1);
+    if state.is_long(clock_timestamp() - v_since) then
+      v_marked := state.mark_queue(p_target, v_project);
+    end if;
+    if not v_kept and not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+      v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
+    end if;
+    if v_room <= 0 then
       v_seq := 9223372036854775807;
       continue;
     end if;
@@ -644,7 +644,7 @@ begin
      where h.project_id = v_project and h.agent_id = v_row.agent_id;
     --! claim.head
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
+       set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
     select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
@@ -750,33 +750,37 @@ CREATE FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid,
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
-  v_rooms    integer[] := '{}';
-  v_room     integer;
+  v_rooms    bigint[] := '{}';
+  v_room     bigint;
   v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
+  v_last     uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  v_since    timestamptz;
   v_wrapped  boolean := false;
   v_kept     boolean;
+  v_marked   boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
+    v_since := clock_timestamp();
     if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
-      v_at := v_only;
+      select n.project_id into v_at from state.next_ready(p_target, v_only, -9223372036854775808, v_only) n;
+      exit when v_at is null;
     else
-      select i.project_id into v_at
-        from state.agent_inbox i
-       where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
-       order by i.project_id
-       limit 1;
-      if v_at is null or v_wrapped and v_at > p_after then
+      select n.project_id into v_at from state.next_ready(p_target, v_at, 9223372036854775807, v_last) n;
+      if v_at is null then
         exit when v_wrapped;
         v_wrapped := true;
         v_at := '00000000-0000-0000-0000-000000000000';
+        v_last := p_after;
         continue;
       end if;
     end if;
-    select p_in_flight_cap - count(*) into v_room
-      from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
+    v_room := state.room(p_target, v_at, p_in_flight_cap, p_most);
+    if state.is_long(clock_timestamp() - v_since) then
+      v_marked := state.mark_queue(p_target, v_at);
+    end if;
     if v_room > 0 then
       v_projects := v_projects || v_at;
       v_rooms := v_rooms || v_room;
@@ -785,11 +789,7 @@ begin
   if v_projects = '{}' then
     return;
   end if;
-  -- Of one project it is not known yet whether there is anything. Who has nothing has no lease; who is given something has a whole one.
-  if v_only is not null and not exists (select from state.agent_inbox i
-                                         where i.worker_target = p_target and i.project_id = v_only and i.status = 'pending') then
-    return;
-  end if;
+  -- Who has nothing has no lease; who is given something in a project's own transaction has a whole one.
   if v_only is not null
      or not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
     v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
@@ -800,15 +800,21 @@ begin
     select i.*
       from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
-           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
-             from state.agent_inbox i
-            where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
-            order by i.inbox_seq
-            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
-              for no key update skip locked) i
+           select i.*
+             from (values (-4611686018427387904, 0), (0, 9223372036854775807)) as l (from_seq, end_seq)
+             left join state.queue_marks m on m.worker_target = p_target and m.project_id = p.project_id
+            cross join lateral (
+                  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(case when l.end_seq = 0 then m.begun_seq else m.new_seq end, l.from_seq) and i.inbox_seq < l.end_seq
+                   order by i.inbox_seq
+                   limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
+                     for no key update skip locked) i
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))) i
      limit p_most
   ), free as materialized (
-    select h.project_id, h.agent_id, c.agent_turn_id
+    select h.project_id, h.agent_id, c.agent_turn_id, c.inbox_seq
       from candidate c
       join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
      where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
@@ -819,14 +825,14 @@ begin
        set status = 'running', claim_token = h.claim_token + 1
       from free f
      where h.project_id = f.project_id and h.agent_id = f.agent_id
- returning h.project_id, f.agent_turn_id, h.claim_token
+ returning h.project_id, f.agent_turn_id, f.inbox_seq, h.claim_token
   ), row as (
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
+       set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
       from head h
      where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked, i.inbox_seq
+           i.stop_asked, h.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
@@ -898,6 +904,17 @@ declare
 begin
   select k.expires_at into v_upto from state.idempotency k where k.expires_at <= now() order by k.expires_at offset p_most - 1 limit 1;
   delete from state.idempotency i where i.expires_at <= coalesce(v_upto, now());
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+CREATE FUNCTION scheduler.forget_marks() RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_gone integer;
+begin
+  delete from state.queue_marks m where m.next_at < clock_timestamp() - interval '1 minute';
   get diagnostics v_gone = row_count;
   return v_gone;
 end $$;
@@ -1657,7 +1674,7 @@ begin
      where h.project_id = p_project and h.agent_id = p_agent
     returning h.turn_epoch into v_epoch;
     update state.agent_inbox i
-       set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+       set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
   end if;
   if v_turn.emit_state_event and p_active or v_next is not null then
@@ -2236,7 +2253,7 @@ begin
    returning n.agent_turn_id, h.turn_epoch
     ), row as (
       update state.agent_inbox i
-         set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
+         set status = 'pending', inbox_seq = default, turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
         from head h
        where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
    returning i.worker_target, i.agent_turn_id
@@ -2276,6 +2293,11 @@ begin
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
+CREATE FUNCTION state.is_long(p_took interval) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select p_took > coalesce(nullif(current_setting('waybill.long_look', true), ''), '1 ms')::interval
+$$;
 CREATE FUNCTION state.label(p_external boolean) RETURNS text
     LANGUAGE sql
     AS $$
@@ -2334,6 +2356,56 @@ begin
           where h.project_id = p_project and h.agent_id = a.agent_id
             for no key update) l;
   return coalesce(v_here, '{}');
+end $$;
+CREATE FUNCTION state.mark_queue(p_target text, p_project uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  -- Before anything is looked at: whoever drew one up to this is under way by then, or over.
+  v_drawn bigint := (select s.last_value from state.agent_inbox_inbox_seq_seq s);
+  v_mark  state.queue_marks;
+begin
+  select m.* into v_mark from state.queue_marks m where m.worker_target = p_target and m.project_id = p_project;
+  if v_mark.drawn_seq > v_drawn - 500 or not pg_try_advisory_xact_lock(hashtextextended(p_project::text, 1)) then
+    return false;
+  end if;
+  -- While something older is under way, it is no matter unless it may have armed a turn. To ask takes a look at all locks.
+  if v_mark.next_xid > pg_snapshot_xmin(pg_current_snapshot())
+     and (v_mark.next_at > clock_timestamp() - interval '1 second'
+          or exists (select from pg_locks o
+                       left join pg_stat_activity a on a.pid = o.pid
+                      where o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid <> pg_backend_pid()
+                        and (a.xact_start is null or a.xact_start <= v_mark.next_at))) then
+    return false;
+  end if;
+  insert into state.queue_marks as m
+         (worker_target, project_id, begun_seq, new_seq, next_begun_seq, next_new_seq, next_xid, next_at, drawn_seq, n_running, running_seq)
+  select p_target, p_project,
+         least(f.begun_seq, coalesce(v_mark.next_begun_seq, -4611686018427387904)), least(f.new_seq, coalesce(v_mark.next_new_seq, 0)),
+         coalesce(f.begun_seq, v_drawn - 4611686018427387904), coalesce(f.new_seq, v_drawn),
+         -- A claim that had drawn its place and was not over is not among those that run: a thousand places later it is over.
+         pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp(), v_drawn, r.n_running, least(r.oldest_seq, v_drawn) - 1000
+    -- The first that is ready of those that were begun, and of those that are new. What was under way last time may have armed one before what was found then.
+    from (select (select i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p_project and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(v_mark.begun_seq, -4611686018427387904) and i.inbox_seq < 0
+                   order by i.inbox_seq
+                   limit 1) as begun_seq,
+                 (select i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p_project and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(v_mark.new_seq, 0)
+                   order by i.inbox_seq
+                   limit 1) as new_seq) f,
+         (select count(*) as n_running, min(i.inbox_seq) as oldest_seq
+            from state.agent_inbox i
+           where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)) r
+      on conflict (worker_target, project_id) do update
+     set begun_seq = excluded.begun_seq, new_seq = excluded.new_seq, next_begun_seq = excluded.next_begun_seq,
+         next_new_seq = excluded.next_new_seq, next_xid = excluded.next_xid, next_at = excluded.next_at, drawn_seq = excluded.drawn_seq,
+         n_running = excluded.n_running, running_seq = excluded.running_seq;
+  return true;
 end $$;
 CREATE FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) RETURNS integer
     LANGUAGE plpgsql
@@ -2424,6 +2496,55 @@ begin
     join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
     left join state.agent_state_head h on h.project_id = p_project and h.agent_id = a.agent_id
     left join state.turns t on t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id;
+end $$;
+CREATE FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_project uuid := p_project;
+  v_seq     bigint := p_seq;
+  v_mark    record;
+begin
+  loop
+    select m.project_id, m.begun_seq, m.new_seq into v_mark
+      from state.queue_marks m
+     where m.worker_target = p_target and m.project_id >= v_project and m.project_id <= p_last
+       and (m.project_id > v_project or v_seq < 9223372036854775807)
+     order by m.project_id
+     limit 1;
+    if v_mark.project_id is distinct from v_project then
+      -- Up to the next mark. Not as a row that is less than another: of that, only the first column ends a walk along an index.
+      select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+        into next_ready.project_id, next_ready.agent_id, next_ready.agent_turn_id, next_ready.turn_epoch, next_ready.inbox_seq,
+             next_ready.message_type, next_ready.n_lost_leases, next_ready.retry_count, next_ready.stop_asked
+        from state.agent_inbox i
+       where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
+         and i.project_id <= p_last and i.project_id < coalesce(v_mark.project_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+       order by i.project_id, i.inbox_seq
+       limit 1
+         for no key update skip locked;
+      exit when found or v_mark.project_id is null;
+      v_project := v_mark.project_id;
+      v_seq := -9223372036854775808;
+    end if;
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+      into next_ready.project_id, next_ready.agent_id, next_ready.agent_turn_id, next_ready.turn_epoch, next_ready.inbox_seq,
+           next_ready.message_type, next_ready.n_lost_leases, next_ready.retry_count, next_ready.stop_asked
+      -- Those that were begun, then those that are new.
+      from (values (v_mark.begun_seq, 0), (v_mark.new_seq, 9223372036854775807)) as l (from_seq, end_seq)
+     cross join lateral (
+           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+             from state.agent_inbox i
+            where i.worker_target = p_target and i.project_id = v_project and i.status = 'pending'
+              and i.inbox_seq > v_seq and i.inbox_seq >= l.from_seq and i.inbox_seq < l.end_seq
+            order by i.inbox_seq
+            limit 1
+              for no key update skip locked) i
+     limit 1;
+    exit when found;
+    v_seq := 9223372036854775807;
+  end loop;
 end $$;
 CREATE FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) RETURNS TABLE(batch_id uuid, duplicate boolean)
     LANGUAGE plpgsql
@@ -2625,6 +2746,9 @@ begin
   end if;
   --! patch.pointers
 end $$;
+CREATE FUNCTION state.place_of_begun() RETURNS bigint
+    LANGUAGE sql
+    AS $$ select nextval('state.agent_inbox_inbox_seq_seq') - 4611686018427387904 $$;
 CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RETURNS TABLE(box_id uuid, length bigint, upto bigint, via text)
     LANGUAGE sql STABLE
     AS $$
@@ -2745,12 +2869,12 @@ begin
   update state.agent_inbox i
      set turn_epoch = v_epoch, claim_token = null, worker_id = null, silent_by = null,
          dispatched_at = coalesce(i.dispatched_at, now()),
-         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end
+         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end, inbox_seq = state.place_of_begun()
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
   --! rebuild.armed
   -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
   update state.agent_inbox i
-     set status = 'pending', message_type = 'tool_result'
+     set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
      and i.status = 'deferred' and i.next_retry_at is null
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
@@ -2800,7 +2924,7 @@ begin
   -- One that is to stop does not wait: whoever claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
-     set status = case when v_waits then 'deferred' else 'pending' end,
+     set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),
          next_retry_at = case when v_waits then now() + p_backoff end,
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
@@ -2878,7 +3002,8 @@ begin
   end if;
   --! release.head
   update state.agent_inbox i
-     set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
+     set status = 'pending', inbox_seq = case when i.dispatched_at is null then nextval('state.agent_inbox_inbox_seq_seq') else state.place_of_begun() end,
+         next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
          dispatched_at = coalesce(i.dispatched_at, now())
    where i.project_id = p_project and i.agent_turn_id = p_turn;
   v_told := state.tell(p_project, array[p_turn], v_head.agent_id, v_head.status);
@@ -2992,7 +3117,7 @@ begin
   if v_head.status = 'suspended' and v_head.active_agent_turn_id = v_turn
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = v_turn) then
     update state.agent_inbox i
-       set status = 'pending', message_type = p_message_type, armed_at = now()
+       set status = 'pending', inbox_seq = state.place_of_begun(), message_type = p_message_type, armed_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_turn and i.status = 'deferred' and i.next_retry_at is null;
     if found then
       --! report.resumed
@@ -3022,6 +3147,24 @@ begin
   get diagnostics v_n = row_count;
   --! retire.retired
   return v_n;
+end $$;
+CREATE FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_mark record;
+begin
+  select m.running_seq, p_in_flight_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
+    from state.queue_marks m
+   cross join state.agent_inbox_inbox_seq_seq s
+   where m.worker_target = p_target and m.project_id = p_project;
+  if v_mark.room >= p_most then
+    return v_mark.room;
+  end if;
+  return p_in_flight_cap - (select count(*)
+                              from (select from state.agent_inbox i
+                                     where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
+                                     limit p_in_flight_cap) running);
 end $$;
 CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -3718,7 +3861,7 @@ CREATE TABLE state.agent_inbox (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0');
 ALTER TABLE ONLY state.agent_inbox FORCE ROW LEVEL SECURITY;
-ALTER TABLE state.agent_inbox ALTER COLUMN inbox_seq ADD GENERATED ALWAYS AS IDENTITY (
+ALTER TABLE state.agent_inbox ALTER COLUMN inbox_seq ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME state.agent_inbox_inbox_seq_seq
     START WITH 1
     INCREMENT BY 1
@@ -3901,6 +4044,21 @@ CREATE TABLE state.quarantine (
     quarantined_at timestamp with time zone
 );
 ALTER TABLE ONLY state.quarantine FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.queue_marks (
+    worker_target state.target NOT NULL,
+    project_id uuid NOT NULL,
+    begun_seq bigint NOT NULL,
+    new_seq bigint NOT NULL,
+    next_begun_seq bigint NOT NULL,
+    next_new_seq bigint NOT NULL,
+    next_xid xid8 NOT NULL,
+    next_at timestamp with time zone NOT NULL,
+    drawn_seq bigint NOT NULL,
+    n_running bigint NOT NULL,
+    running_seq bigint NOT NULL
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.queue_marks FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.relay_shards (
     shard smallint NOT NULL,
     worker_id uuid,
@@ -4066,6 +4224,8 @@ ALTER TABLE ONLY state.pmo_batches
     ADD CONSTRAINT pmo_batches_pkey PRIMARY KEY (project_id, batch_id);
 ALTER TABLE ONLY state.quarantine
     ADD CONSTRAINT quarantine_pkey PRIMARY KEY (project_id, sweep, subject_id);
+ALTER TABLE ONLY state.queue_marks
+    ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (worker_target, project_id);
 ALTER TABLE ONLY state.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
 ALTER TABLE ONLY state.refusals
@@ -4111,7 +4271,7 @@ CREATE INDEX handed ON state.handovers USING btree (agent_id, source_box_id, upt
 CREATE INDEX idempotency_ended ON state.idempotency USING btree (expires_at);
 CREATE INDEX inbox_due ON state.agent_inbox USING btree (shard, next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) WHERE ((status)::text = 'processing'::text);
-CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id, inbox_seq) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX inbox_later ON state.agent_inbox USING btree (agent_id, project_id) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
 CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
@@ -4228,11 +4388,13 @@ CREATE POLICY project ON state.pmo_batch_slots USING ((project_id = (current_set
 CREATE POLICY project ON state.pmo_batch_tasks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.queue_marks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.queue_marks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
@@ -4242,6 +4404,7 @@ CREATE POLICY scheduler ON state.idempotency TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.outbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.pmo_batches TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.quarantine TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON state.queue_marks TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.relay_shards TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.sweep_clock TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.turns TO waybill_scheduler USING (true);
@@ -4314,6 +4477,8 @@ REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.forget_keys(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.forget_keys(p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.forget_marks() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.forget_marks() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.held_calls(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.held_calls(p_worker uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.held_turns(p_worker uuid) FROM PUBLIC;
@@ -4392,6 +4557,9 @@ REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p
 GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.is_long(p_took interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.is_long(p_took interval) TO waybill_service;
+GRANT ALL ON FUNCTION state.is_long(p_took interval) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.label(p_external boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.label(p_external boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
@@ -4400,16 +4568,24 @@ REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLI
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_service;
+GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_service;
+GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.place_of_begun() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.place_of_begun() TO waybill_service;
 REVOKE ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUBLIC;
@@ -4428,6 +4604,9 @@ REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint,
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_service;
+GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
@@ -4583,7 +4762,7 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_inbox TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_id) ON TABLE state.agent_inbox TO waybill_scheduler;
-GRANT SELECT(inbox_seq) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT(inbox_seq),UPDATE(inbox_seq) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(message_type) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(status),UPDATE(status) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(worker_target) ON TABLE state.agent_inbox TO waybill_scheduler;
@@ -4599,6 +4778,8 @@ GRANT SELECT(armed_at) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(dispatched_at) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(created_at) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.agent_inbox TO waybill_scheduler;
+GRANT SELECT,USAGE ON SEQUENCE state.agent_inbox_inbox_seq_seq TO waybill_scheduler;
+GRANT USAGE ON SEQUENCE state.agent_inbox_inbox_seq_seq TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_service;
 GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
@@ -4631,6 +4812,8 @@ GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_service;
 GRANT SELECT ON TABLE state.quarantine TO waybill_scheduler;
+GRANT SELECT ON TABLE state.queue_marks TO waybill_service;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.turns TO waybill_service;

@@ -18,7 +18,13 @@ pub struct Broken {
 }
 
 /// `$1` is the project. Of turns whose history was dropped nothing is asked.
-pub const INVARIANTS: [(&str, &str); 13] = [
+pub const INVARIANTS: [(&str, &str); 14] = [
+    (
+        "no turn is ready before the mark of its queue",
+        "select i.agent_turn_id from state.agent_inbox i
+           join state.queue_marks m on m.project_id = $1 and m.worker_target = i.worker_target
+          where i.project_id = $1 and i.status = 'pending' and i.inbox_seq < case when i.inbox_seq < 0 then m.begun_seq else m.new_seq end",
+    ),
     (
         "an agent has at most one turn at a time",
         "select i.agent_id from state.agent_inbox i

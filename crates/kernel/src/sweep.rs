@@ -71,6 +71,8 @@ pub struct Swept {
     pub batches_closed: u64,
     pub batches_stopped: u64,
     pub keys_forgotten: i32,
+    /// Of queues, and of no use any more.
+    pub marks_forgotten: i32,
     /// Rows that failed this time.
     pub failures: u64,
     /// Doors behind which work is ready. They were rung; they may know already.
@@ -237,6 +239,7 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
 
     swept.keys_forgotten =
         sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
+    swept.marks_forgotten = sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(kernel.pool()).await?;
     let ready: Vec<(ProjectId, Target, bool)> =
         sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(kernel.pool()).await?;
     swept.doors_rung = ready.len() as u64;

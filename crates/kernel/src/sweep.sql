@@ -148,6 +148,17 @@ begin
   return v_gone;
 end $$;
 
+-- Marks of queues that are of no use any more: nobody's look took long for a minute.
+create or replace function scheduler.forget_marks() returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_gone integer;
+begin
+  delete from state.queue_marks m where m.next_at < clock_timestamp() - interval '1 minute';
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+
 create or replace function scheduler.list_quarantine(p_most integer)
 returns table (project_id uuid, sweep text, subject_id uuid, n_failures integer, last_error text, first_at timestamptz,
   last_at timestamptz, quarantined_at timestamptz)
@@ -167,6 +178,7 @@ alter function scheduler.overdue_batches owner to waybill_scheduler;
 alter function scheduler.stopping_batches owner to waybill_scheduler;
 alter function scheduler.ready_doors owner to waybill_scheduler;
 alter function scheduler.forget_keys owner to waybill_scheduler;
+alter function scheduler.forget_marks owner to waybill_scheduler;
 alter function scheduler.list_quarantine owner to waybill_scheduler;
 
 -- A turn that looks silent: its last step says whether it is. 'alive' moves the time it is looked at next.
@@ -283,12 +295,12 @@ begin
   update state.agent_inbox i
      set turn_epoch = v_epoch, claim_token = null, worker_id = null, silent_by = null,
          dispatched_at = coalesce(i.dispatched_at, now()),
-         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end
+         status = case when i.status in ('processing', 'queued') then 'pending' else i.status end, inbox_seq = state.place_of_begun()
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
   --! rebuild.armed
   -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
   update state.agent_inbox i
-     set status = 'pending', message_type = 'tool_result'
+     set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
      and i.status = 'deferred' and i.next_retry_at is null
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);

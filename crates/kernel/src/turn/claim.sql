@@ -15,6 +15,138 @@ begin
 end $$;
 alter function scheduler.keep_lease owner to waybill_scheduler;
 
+-- The next turn that is ready, locked, in the order of projects and places from beyond (p_project, p_seq) to the end of p_last. What somebody else
+-- has locked is left out, and so is what comes before the mark of its project. Nothing: there is none.
+create or replace function state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid,
+  out project_id uuid, out agent_id uuid, out agent_turn_id uuid, out turn_epoch bigint, out inbox_seq bigint, out message_type text,
+  out n_lost_leases integer, out retry_count integer, out stop_asked boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v_project uuid := p_project;
+  v_seq     bigint := p_seq;
+  v_mark    record;
+begin
+  loop
+    select m.project_id, m.begun_seq, m.new_seq into v_mark
+      from state.queue_marks m
+     where m.worker_target = p_target and m.project_id >= v_project and m.project_id <= p_last
+       and (m.project_id > v_project or v_seq < 9223372036854775807)
+     order by m.project_id
+     limit 1;
+    if v_mark.project_id is distinct from v_project then
+      -- Up to the next mark. Not as a row that is less than another: of that, only the first column ends a walk along an index.
+      select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+        into next_ready.project_id, next_ready.agent_id, next_ready.agent_turn_id, next_ready.turn_epoch, next_ready.inbox_seq,
+             next_ready.message_type, next_ready.n_lost_leases, next_ready.retry_count, next_ready.stop_asked
+        from state.agent_inbox i
+       where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
+         and i.project_id <= p_last and i.project_id < coalesce(v_mark.project_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+       order by i.project_id, i.inbox_seq
+       limit 1
+         for no key update skip locked;
+      exit when found or v_mark.project_id is null;
+      v_project := v_mark.project_id;
+      v_seq := -9223372036854775808;
+    end if;
+    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+      into next_ready.project_id, next_ready.agent_id, next_ready.agent_turn_id, next_ready.turn_epoch, next_ready.inbox_seq,
+           next_ready.message_type, next_ready.n_lost_leases, next_ready.retry_count, next_ready.stop_asked
+      -- Those that were begun, then those that are new.
+      from (values (v_mark.begun_seq, 0), (v_mark.new_seq, 9223372036854775807)) as l (from_seq, end_seq)
+     cross join lateral (
+           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count, i.stop_asked
+             from state.agent_inbox i
+            where i.worker_target = p_target and i.project_id = v_project and i.status = 'pending'
+              and i.inbox_seq > v_seq and i.inbox_seq >= l.from_seq and i.inbox_seq < l.end_seq
+            order by i.inbox_seq
+            limit 1
+              for no key update skip locked) i
+     limit 1;
+    exit when found;
+    v_seq := 9223372036854775807;
+  end loop;
+end $$;
+
+-- Marks how far a project's queue is done and how many of its turns run, after a look that took long, for the next one to begin there. In two steps:
+-- what was found is believed once nobody is left who may have drawn a place before and not yet armed its turn. Not with every look: marks too
+-- stay behind when they are moved. Waits for nobody.
+create or replace function state.mark_queue(p_target text, p_project uuid) returns boolean
+language plpgsql as $$
+declare
+  -- Before anything is looked at: whoever drew one up to this is under way by then, or over.
+  v_drawn bigint := (select s.last_value from state.agent_inbox_inbox_seq_seq s);
+  v_mark  state.queue_marks;
+begin
+  select m.* into v_mark from state.queue_marks m where m.worker_target = p_target and m.project_id = p_project;
+  if v_mark.drawn_seq > v_drawn - 500 or not pg_try_advisory_xact_lock(hashtextextended(p_project::text, 1)) then
+    return false;
+  end if;
+  -- While something older is under way, it is no matter unless it may have armed a turn. To ask takes a look at all locks.
+  if v_mark.next_xid > pg_snapshot_xmin(pg_current_snapshot())
+     and (v_mark.next_at > clock_timestamp() - interval '1 second'
+          or exists (select from pg_locks o
+                       left join pg_stat_activity a on a.pid = o.pid
+                      where o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid <> pg_backend_pid()
+                        and (a.xact_start is null or a.xact_start <= v_mark.next_at))) then
+    return false;
+  end if;
+  insert into state.queue_marks as m
+         (worker_target, project_id, begun_seq, new_seq, next_begun_seq, next_new_seq, next_xid, next_at, drawn_seq, n_running, running_seq)
+  select p_target, p_project,
+         least(f.begun_seq, coalesce(v_mark.next_begun_seq, -4611686018427387904)), least(f.new_seq, coalesce(v_mark.next_new_seq, 0)),
+         coalesce(f.begun_seq, v_drawn - 4611686018427387904), coalesce(f.new_seq, v_drawn),
+         -- A claim that had drawn its place and was not over is not among those that run: a thousand places later it is over.
+         pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp(), v_drawn, r.n_running, least(r.oldest_seq, v_drawn) - 1000
+    -- The first that is ready of those that were begun, and of those that are new. What was under way last time may have armed one before what was found then.
+    from (select (select i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p_project and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(v_mark.begun_seq, -4611686018427387904) and i.inbox_seq < 0
+                   order by i.inbox_seq
+                   limit 1) as begun_seq,
+                 (select i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p_project and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(v_mark.new_seq, 0)
+                   order by i.inbox_seq
+                   limit 1) as new_seq) f,
+         (select count(*) as n_running, min(i.inbox_seq) as oldest_seq
+            from state.agent_inbox i
+           where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)) r
+      on conflict (worker_target, project_id) do update
+     set begun_seq = excluded.begun_seq, new_seq = excluded.new_seq, next_begun_seq = excluded.next_begun_seq,
+         next_new_seq = excluded.next_new_seq, next_xid = excluded.next_xid, next_at = excluded.next_at, drawn_seq = excluded.drawn_seq,
+         n_running = excluded.n_running, running_seq = excluded.running_seq;
+  return true;
+end $$;
+
+-- Whether so many more turns of a project may run, or how many. Counted only where too many may have been claimed since they were counted last.
+create or replace function state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) returns bigint
+language plpgsql as $$
+declare
+  v_mark record;
+begin
+  select m.running_seq, p_in_flight_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
+    from state.queue_marks m
+   cross join state.agent_inbox_inbox_seq_seq s
+   where m.worker_target = p_target and m.project_id = p_project;
+  if v_mark.room >= p_most then
+    return v_mark.room;
+  end if;
+  return p_in_flight_cap - (select count(*)
+                              from (select from state.agent_inbox i
+                                     where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
+                                     limit p_in_flight_cap) running);
+end $$;
+
+-- Whether a look took so long that it is worth writing down what it found. Otherwise a millisecond: a look over some five hundred turns that
+-- vacuum could not take away.
+create or replace function state.is_long(p_took interval) returns boolean
+language sql stable as $$
+  select p_took > coalesce(nullif(current_setting('waybill.long_look', true), ''), '1 ms')::interval
+$$;
+
 -- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
 -- Round robin over the projects that have ready work, from the one after p_after; of each the oldest first, and none of a project
 -- that has p_in_flight_cap turns running.
@@ -31,36 +163,36 @@ declare
   v_row     record;
   v_project uuid := p_after;
   v_seq     bigint := 9223372036854775807;
+  v_last    uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  v_room    bigint;
+  v_since   timestamptz;
   v_wrapped boolean := false;
   v_kept    boolean := false;
+  v_marked  boolean;
   v_told    integer;
   v_emit    boolean;
 begin
   loop
-    select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked,
-           exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) as alive,
-           exists (select from state.agent_inbox r
-                    where r.project_id = i.project_id and r.status = 'processing'
-                   offset p_in_flight_cap - 1) as capped
-      into v_row
-      from state.agent_inbox i
-     where i.worker_target = p_target and i.status = 'pending' and (i.project_id, i.inbox_seq) > (v_project, v_seq)
-     order by i.project_id, i.inbox_seq
-     limit 1
-       for no key update skip locked;
-    if not found or v_wrapped and v_row.project_id > p_after then
+    v_since := clock_timestamp();
+    select n.* into v_row from state.next_ready(p_target, v_project, v_seq, v_last) n;
+    if v_row.project_id is null then
       exit when v_wrapped;
       v_wrapped := true;
       v_project := '00000000-0000-0000-0000-000000000000';
+      v_seq := 9223372036854775807;
+      v_last := p_after;
       continue;
-    end if;
-    if not v_row.alive and not v_kept then
-      v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
     end if;
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
-    if v_row.capped then
+    v_room := state.room(p_target, v_project, p_in_flight_cap, 1);
+    if state.is_long(clock_timestamp() - v_since) then
+      v_marked := state.mark_queue(p_target, v_project);
+    end if;
+    if not v_kept and not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
+      v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
+    end if;
+    if v_room <= 0 then
       v_seq := 9223372036854775807;
       continue;
     end if;
@@ -77,7 +209,7 @@ begin
      where h.project_id = v_project and h.agent_id = v_row.agent_id;
     --! claim.head
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
+       set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = claim.claim_token, silent_by = now() + p_silence
      where i.project_id = v_project and i.agent_turn_id = v_row.agent_turn_id;
     --! claim.taken
     select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
@@ -113,33 +245,37 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_projects uuid[] := '{}';
-  v_rooms    integer[] := '{}';
-  v_room     integer;
+  v_rooms    bigint[] := '{}';
+  v_room     bigint;
   v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
+  v_last     uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  v_since    timestamptz;
   v_wrapped  boolean := false;
   v_kept     boolean;
+  v_marked   boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
+    v_since := clock_timestamp();
     if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
-      v_at := v_only;
+      select n.project_id into v_at from state.next_ready(p_target, v_only, -9223372036854775808, v_only) n;
+      exit when v_at is null;
     else
-      select i.project_id into v_at
-        from state.agent_inbox i
-       where i.worker_target = p_target and i.status = 'pending' and i.project_id > v_at
-       order by i.project_id
-       limit 1;
-      if v_at is null or v_wrapped and v_at > p_after then
+      select n.project_id into v_at from state.next_ready(p_target, v_at, 9223372036854775807, v_last) n;
+      if v_at is null then
         exit when v_wrapped;
         v_wrapped := true;
         v_at := '00000000-0000-0000-0000-000000000000';
+        v_last := p_after;
         continue;
       end if;
     end if;
-    select p_in_flight_cap - count(*) into v_room
-      from (select from state.agent_inbox i where i.project_id = v_at and i.status = 'processing' limit p_in_flight_cap) running;
+    v_room := state.room(p_target, v_at, p_in_flight_cap, p_most);
+    if state.is_long(clock_timestamp() - v_since) then
+      v_marked := state.mark_queue(p_target, v_at);
+    end if;
     if v_room > 0 then
       v_projects := v_projects || v_at;
       v_rooms := v_rooms || v_room;
@@ -148,11 +284,7 @@ begin
   if v_projects = '{}' then
     return;
   end if;
-  -- Of one project it is not known yet whether there is anything. Who has nothing has no lease; who is given something has a whole one.
-  if v_only is not null and not exists (select from state.agent_inbox i
-                                         where i.worker_target = p_target and i.project_id = v_only and i.status = 'pending') then
-    return;
-  end if;
+  -- Who has nothing has no lease; who is given something in a project's own transaction has a whole one.
   if v_only is not null
      or not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
     v_kept := scheduler.keep_lease(p_worker, p_target, p_lease);
@@ -163,15 +295,21 @@ begin
     select i.*
       from unnest(v_projects, v_rooms) as p (project_id, room)
      cross join lateral (
-           select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch
-             from state.agent_inbox i
-            where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
-            order by i.inbox_seq
-            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
-              for no key update skip locked) i
+           select i.*
+             from (values (-4611686018427387904, 0), (0, 9223372036854775807)) as l (from_seq, end_seq)
+             left join state.queue_marks m on m.worker_target = p_target and m.project_id = p.project_id
+            cross join lateral (
+                  select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.inbox_seq
+                    from state.agent_inbox i
+                   where i.worker_target = p_target and i.project_id = p.project_id and i.status = 'pending'
+                     and i.inbox_seq >= coalesce(case when l.end_seq = 0 then m.begun_seq else m.new_seq end, l.from_seq) and i.inbox_seq < l.end_seq
+                   order by i.inbox_seq
+                   limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))
+                     for no key update skip locked) i
+            limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))) i
      limit p_most
   ), free as materialized (
-    select h.project_id, h.agent_id, c.agent_turn_id
+    select h.project_id, h.agent_id, c.agent_turn_id, c.inbox_seq
       from candidate c
       join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
      where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
@@ -182,14 +320,14 @@ begin
        set status = 'running', claim_token = h.claim_token + 1
       from free f
      where h.project_id = f.project_id and h.agent_id = f.agent_id
- returning h.project_id, f.agent_turn_id, h.claim_token
+ returning h.project_id, f.agent_turn_id, f.inbox_seq, h.claim_token
   ), row as (
     update state.agent_inbox i
-       set status = 'processing', worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
+       set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
       from head h
      where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
-           i.stop_asked, i.inbox_seq
+           i.stop_asked, h.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event

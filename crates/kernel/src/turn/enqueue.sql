@@ -1,3 +1,7 @@
+-- A new place in the queue for a turn that was begun: before all that were not, behind those that were and are ready.
+create or replace function state.place_of_begun() returns bigint
+language sql as $$ select nextval('state.agent_inbox_inbox_seq_seq') - 4611686018427387904 $$;
+
 -- Transaction 1. One turn alone costs about half as much here as in the form for many below.
 -- A turn that is known already changes nothing and is answered as the first time.
 create or replace function state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid,

@@ -178,7 +178,7 @@ begin
      where h.project_id = p_project and h.agent_id = p_agent
     returning h.turn_epoch into v_epoch;
     update state.agent_inbox i
-       set status = 'pending', turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+       set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
   end if;
   if v_turn.emit_state_event and p_active or v_next is not null then
@@ -410,7 +410,7 @@ begin
    returning n.agent_turn_id, h.turn_epoch
     ), row as (
       update state.agent_inbox i
-         set status = 'pending', turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
+         set status = 'pending', inbox_seq = default, turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
         from head h
        where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
    returning i.worker_target, i.agent_turn_id

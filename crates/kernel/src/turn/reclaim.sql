@@ -48,7 +48,7 @@ begin
   -- One that is to stop does not wait: whoever claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
-     set status = case when v_waits then 'deferred' else 'pending' end,
+     set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),
          next_retry_at = case when v_waits then now() + p_backoff end,
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
@@ -112,7 +112,8 @@ begin
   end if;
   --! release.head
   update state.agent_inbox i
-     set status = 'pending', next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
+     set status = 'pending', inbox_seq = case when i.dispatched_at is null then nextval('state.agent_inbox_inbox_seq_seq') else state.place_of_begun() end,
+         next_retry_at = null, turn_epoch = v_head.turn_epoch, armed_at = now(),
          dispatched_at = coalesce(i.dispatched_at, now())
    where i.project_id = p_project and i.agent_turn_id = p_turn;
   v_told := state.tell(p_project, array[p_turn], v_head.agent_id, v_head.status);

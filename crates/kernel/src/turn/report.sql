@@ -81,7 +81,7 @@ begin
   if v_head.status = 'suspended' and v_head.active_agent_turn_id = v_turn
      and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = v_turn) then
     update state.agent_inbox i
-       set status = 'pending', message_type = p_message_type, armed_at = now()
+       set status = 'pending', inbox_seq = state.place_of_begun(), message_type = p_message_type, armed_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_turn and i.status = 'deferred' and i.next_retry_at is null;
     if found then
       --! report.resumed

@@ -17,6 +17,7 @@ mod memory;
 mod operations;
 mod outbox;
 mod programs;
+mod queue;
 mod races;
 mod resources;
 mod schema;

@@ -90,7 +90,7 @@ async fn what_must_hold_is_held_to() {
         let broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
         broken.into_iter().map(|broken| broken.invariant).collect::<Vec<_>>()
     };
-    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one at work.
+    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one at work; one that is ready.
     house.family(3, false, LONG).await;
     while house.claim().await.is_some() {}
     house.family(1, false, LONG).await;
@@ -106,10 +106,18 @@ async fn what_must_hold_is_held_to() {
     house.enqueue(agent_id).await;
     house.enqueue(agent_id).await;
     house.claim().await.unwrap();
+    house.enqueue(house.agent().await).await;
     assert_eq!(broken().await, Vec::<&str>::new());
 
     // What is done, what it breaks, and how it is mended. An id that begins with an f is nobody's.
-    let meddled: [(&str, &[&str], &str); 12] = [
+    let meddled: [(&str, &[&str], &str); 13] = [
+        (
+            "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, 0, '1', now(), 0, 0, 0
+               from state.agent_inbox where status = 'pending'
+                 on conflict (worker_target, project_id) do update set new_seq = excluded.new_seq",
+            &["no turn is ready before the mark of its queue"],
+            "delete from state.queue_marks",
+        ),
         (
             "update state.agent_inbox set status = 'pending', stop_reason = 'meddled' where status = 'queued'",
             &["an agent has at most one turn at a time", "as many turns are queued as the head says"],

@@ -45,7 +45,7 @@ pub const MUTANTS: [Mutant; 3] = [
         says: "a turn that is taken from a dead worker is not armed again",
         shows: &["turns that have not ended"],
         changes: &[(
-            "     set status = case when v_waits then 'deferred' else 'pending' end,\n         next_retry_at",
+            "     set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),\n         next_retry_at",
             "     set status = 'deferred',\n         next_retry_at",
         )],
     },

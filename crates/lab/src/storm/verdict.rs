@@ -186,6 +186,9 @@ pub(crate) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> R
         let n: i64 = sqlx::query_scalar(sql).fetch_one(&mut *admin).await.context(what)?;
         figures.push(Figure::new(what, n as f64, "rows", Bar::AtMost(0.0)));
     }
+    let marked: i64 =
+        sqlx::query_scalar("select count(*) from state.queue_marks where new_seq > 0").fetch_one(&mut *admin).await?;
+    figures.push(Figure::new("queues that claims found marked, in the end", marked as f64, "queues", Bar::None));
     Ok(figures)
 }
 
