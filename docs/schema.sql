@@ -600,7 +600,7 @@ declare
   v_seq     bigint := 9223372036854775807;
   v_last    uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
   v_room    bigint;
-  v_since   timestamptz;
+  v_read    bigint;
   v_wrapped boolean := false;
   v_kept    boolean := false;
   v_marked  boolean;
@@ -608,7 +608,7 @@ declare
   v_emit    boolean;
 begin
   loop
-    v_since := clock_timestamp();
+    v_read := state.entries_read();
     select n.* into v_row from state.next_ready(p_target, v_project, v_seq, v_last) n;
     if v_row.project_id is null then
       exit when v_wrapped;
@@ -621,7 +621,7 @@ begin
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
     v_room := state.room(p_target, v_project, p_in_flight_cap, 1);
-    if state.is_long(clock_timestamp() - v_since) then
+    if state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_project);
     end if;
     if not v_kept and not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
@@ -755,13 +755,13 @@ declare
   v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_last     uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-  v_since    timestamptz;
+  v_read     bigint;
   v_wrapped  boolean := false;
   v_kept     boolean;
   v_marked   boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    v_since := clock_timestamp();
+    v_read := state.entries_read();
     if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
@@ -778,7 +778,7 @@ begin
       end if;
     end if;
     v_room := state.room(p_target, v_at, p_in_flight_cap, p_most);
-    if state.is_long(clock_timestamp() - v_since) then
+    if state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_at);
     end if;
     if v_room > 0 then
@@ -2005,6 +2005,11 @@ begin
   end if;
   return v_at;
 end $$;
+CREATE FUNCTION state.entries_read() RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select pg_stat_get_xact_tuples_returned('state.inbox_ready'::regclass) + pg_stat_get_xact_tuples_returned('state.inbox_in_flight'::regclass)
+$$;
 CREATE FUNCTION state.extend_partitions(weeks integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2293,10 +2298,10 @@ begin
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
-CREATE FUNCTION state.is_long(p_took interval) RETURNS boolean
+CREATE FUNCTION state.is_long(n_entries bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select p_took > coalesce(nullif(current_setting('waybill.long_look', true), ''), '1 ms')::interval
+  select n_entries > coalesce(nullif(current_setting('waybill.long_look', true), ''), '500')::bigint
 $$;
 CREATE FUNCTION state.label(p_external boolean) RETURNS text
     LANGUAGE sql
@@ -4549,6 +4554,9 @@ REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_tur
 GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.entries_read() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.entries_read() TO waybill_service;
+GRANT ALL ON FUNCTION state.entries_read() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
@@ -4557,9 +4565,9 @@ REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p
 GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.is_long(p_took interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.is_long(p_took interval) TO waybill_service;
-GRANT ALL ON FUNCTION state.is_long(p_took interval) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.is_long(n_entries bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_service;
+GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.label(p_external boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.label(p_external boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;

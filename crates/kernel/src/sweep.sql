@@ -148,7 +148,7 @@ begin
   return v_gone;
 end $$;
 
--- Marks of queues that are of no use any more: nobody's look took long for a minute.
+-- Marks of queues that are of no use any more: nobody's look was long for a minute.
 create or replace function scheduler.forget_marks() returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -68,7 +68,7 @@ begin
   end loop;
 end $$;
 
--- Marks how far a project's queue is done and how many of its turns run, after a look that took long, for the next one to begin there. In two steps:
+-- Marks how far a project's queue is done and how many of its turns run, after a long look, for the next one to begin there. In two steps:
 -- what was found is believed once nobody is left who may have drawn a place before and not yet armed its turn. Not with every look: marks too
 -- stay behind when they are moved. Waits for nobody.
 create or replace function state.mark_queue(p_target text, p_project uuid) returns boolean
@@ -140,11 +140,16 @@ begin
                                      limit p_in_flight_cap) running);
 end $$;
 
--- Whether a look took so long that it is worth writing down what it found. Otherwise a millisecond: a look over some five hundred turns that
--- vacuum could not take away.
-create or replace function state.is_long(p_took interval) returns boolean
+-- How many entries of the indexes of ready and running turns this session has read. Those of turns that vacuum could not take away are among them.
+create or replace function state.entries_read() returns bigint
 language sql stable as $$
-  select p_took > coalesce(nullif(current_setting('waybill.long_look', true), ''), '1 ms')::interval
+  select pg_stat_get_xact_tuples_returned('state.inbox_ready'::regclass) + pg_stat_get_xact_tuples_returned('state.inbox_in_flight'::regclass)
+$$;
+
+-- Whether a look was so long that it is worth a mark: over five hundred entries, a millisecond or so.
+create or replace function state.is_long(n_entries bigint) returns boolean
+language sql stable as $$
+  select n_entries > coalesce(nullif(current_setting('waybill.long_look', true), ''), '500')::bigint
 $$;
 
 -- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
@@ -165,7 +170,7 @@ declare
   v_seq     bigint := 9223372036854775807;
   v_last    uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
   v_room    bigint;
-  v_since   timestamptz;
+  v_read    bigint;
   v_wrapped boolean := false;
   v_kept    boolean := false;
   v_marked  boolean;
@@ -173,7 +178,7 @@ declare
   v_emit    boolean;
 begin
   loop
-    v_since := clock_timestamp();
+    v_read := state.entries_read();
     select n.* into v_row from state.next_ready(p_target, v_project, v_seq, v_last) n;
     if v_row.project_id is null then
       exit when v_wrapped;
@@ -186,7 +191,7 @@ begin
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
     v_room := state.room(p_target, v_project, p_in_flight_cap, 1);
-    if state.is_long(clock_timestamp() - v_since) then
+    if state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_project);
     end if;
     if not v_kept and not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
@@ -250,13 +255,13 @@ declare
   v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_last     uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-  v_since    timestamptz;
+  v_read     bigint;
   v_wrapped  boolean := false;
   v_kept     boolean;
   v_marked   boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    v_since := clock_timestamp();
+    v_read := state.entries_read();
     if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
@@ -273,7 +278,7 @@ begin
       end if;
     end if;
     v_room := state.room(p_target, v_at, p_in_flight_cap, p_most);
-    if state.is_long(clock_timestamp() - v_since) then
+    if state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_at);
     end if;
     if v_room > 0 then

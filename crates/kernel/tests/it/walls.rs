@@ -389,7 +389,7 @@ async fn every_table_is_walled_off() {
     let pack = Pack { arguments: arguments.as_object().unwrap().clone(), ..whole };
     let refused = pack_context(&mut house.t.begin().await, Packing { handover: &foreign, ..packing }, &[pack]).await;
     assert!(matches!(refused, Err(handover::Error::NoBox(_))), "{refused:?}");
-    // As after a look that took long.
+    // As after a long look.
     let mark = "insert into state.queue_marks select 'other', project_id, 0, 0, 0, 0, '1', now(), 0, 0, 0 from resource.projects";
     house.meddle(mark).await;
     let mut admin = house.t.admin().await;

@@ -132,8 +132,8 @@ impl Storm {
         if let Some(mutant) = mutant {
             mutant.install(&mut owner).await?;
         }
-        // Every look leaves a mark, as if it had taken long: that queues are marked is tried too.
-        let marks = format!("alter database {DATABASE} set waybill.long_look = '0 s'");
+        // Every look leaves a mark, as if it had been long: that queues are marked is tried too.
+        let marks = format!("alter database {DATABASE} set waybill.long_look = '0'");
         sqlx::query(AssertSqlSafe(marks)).execute(&mut server.admin().await?).await?;
         server.open_service_login().await?;
         let kernel = Kernel::connect_unchecked(&work::Config::new(server.service_url(DATABASE))).await?;
