@@ -153,8 +153,8 @@ language sql stable as $$
 $$;
 
 -- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
--- Round robin over the projects that have ready work, from the one after p_after; of each the oldest first, and none of a project
--- that has p_in_flight_cap turns running.
+-- Round robin over the projects that have ready work, from the one after p_after; of each those that were begun first, then the
+-- new ones, in the order in which they became ready; none of a project that has p_in_flight_cap turns running.
 -- A claim waits for nobody: what somebody else has locked, an inbox row or a head, is left for the next claim.
 create or replace function scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval,
   p_lease interval,
