@@ -667,7 +667,7 @@ begin
     return;
   end loop;
 end $$;
-CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
+CREATE FUNCTION scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer, p_lease interval) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer, retry_count integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -738,7 +738,7 @@ begin
  returning c.*
   )
   select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
-         t.n_lost_leases
+         t.n_lost_leases, t.retry_count
     from taken t
    order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
@@ -918,12 +918,12 @@ begin
   get diagnostics v_gone = row_count;
   return v_gone;
 end $$;
-CREATE FUNCTION scheduler.held_calls(p_worker uuid) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer)
+CREATE FUNCTION scheduler.held_calls(p_worker uuid) RETURNS TABLE(project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid, claim_token bigint, deadline_at timestamp with time zone, n_lost_leases integer, retry_count integer)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
-         c.n_lost_leases
+         c.n_lost_leases, c.retry_count
     from state.waiting_calls c
    where c.worker_id = p_worker and c.status = 'processing'
 $$;
@@ -2939,7 +2939,7 @@ begin
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
 end $$;
-CREATE FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) RETURNS text
+CREATE FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2949,7 +2949,8 @@ begin
   v_entered := state.enter(p_project);
   -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
   update state.waiting_calls c
-     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1
+     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1,
+         n_lost_leases = c.n_lost_leases + (not p_failed)::integer, retry_count = c.retry_count + p_failed::integer
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing'
   returning c.target into v_target;
   --! reclaim_call.armed
@@ -4129,6 +4130,7 @@ CREATE TABLE state.waiting_calls (
     claim_token bigint DEFAULT 0 NOT NULL,
     worker_id uuid,
     n_lost_leases integer DEFAULT 0 NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     shard smallint GENERATED ALWAYS AS (((uuid_hash(agent_id) & 15))::smallint) STORED NOT NULL,
     request_card_id uuid,
@@ -4600,8 +4602,8 @@ REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUB
 GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;

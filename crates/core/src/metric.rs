@@ -40,6 +40,7 @@ metrics! {
     TURNS_FINISHED = Counter "waybill_turns_finished_total": "Turns that ended, by how: success, failed, canceled, timeout. Counted before the commit.";
     STEPS = Counter "waybill_steps_total": "Steps that were written, by what they came to.";
     CLAIM_SECONDS = Histogram "waybill_claim_seconds": "How long a look for work takes that finds some.";
+    HELD = Gauge "waybill_held": "Turns and calls that this process has claimed and not let go, by kind: turns, calls.";
     REPORTS = Counter "waybill_reports_total": "Answers to calls, by what became of them: applied, duplicate, dropped.";
 
     SWEEPS = Counter "waybill_sweeps_total": "Ticks of the watchdogs, by how they went: done, failed.";

@@ -190,7 +190,9 @@ create table state.waiting_calls (
   deadline_at       timestamptz not null,
   claim_token       bigint      not null default 0,
   worker_id         uuid,
+  -- How often the process that had it was lost, and how many attempts failed.
   n_lost_leases     integer     not null default 0,
+  retry_count       integer     not null default 0,
   created_at        timestamptz not null default now(),
   shard             smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
   primary key (project_id, tool_call_id),

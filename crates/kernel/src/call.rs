@@ -12,11 +12,11 @@ use waybill_core::{
     },
     request::Decided,
     resource::Profile,
-    turn::ClaimToken,
+    turn::{ClaimToken, MessageType},
 };
 
 use crate::{
-    turn::{Claiming, Error, interval},
+    turn::{self, Attempts, Claiming, Error, Report, interval},
     work::{Kernel, UnitOfWork, Work},
 };
 
@@ -31,8 +31,10 @@ pub struct ClaimedCall {
     pub tool_call_card_id: CardId,
     pub claim_token: ClaimToken,
     pub deadline_at: DateTime<Utc>,
-    /// How often it was taken from somebody before.
+    /// How often the process that had it was lost.
     pub n_lost_leases: i32,
+    /// How many attempts failed.
+    pub retry_count: i32,
 }
 
 /// Claims up to `most` calls, as turns are claimed.
@@ -76,7 +78,7 @@ pub async fn find(
 ) -> Result<Option<ClaimedCall>, Error> {
     let project_id = work.project_id();
     let found = sqlx::query_as(
-        "select project_id, tool_call_id, agent_turn_id, agent_id, step_id, tool_call_card_id, claim_token, deadline_at, n_lost_leases
+        "select project_id, tool_call_id, agent_turn_id, agent_id, step_id, tool_call_card_id, claim_token, deadline_at, n_lost_leases, retry_count
            from state.waiting_calls
           where project_id = $1 and tool_call_id = $2 and claim_token = $3 and worker_id = $4 and status = 'processing'",
     )
@@ -248,17 +250,51 @@ pub async fn answer(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<O
     Ok(card_id)
 }
 
-/// Takes a call from whoever claimed it. False: it was answered, or taken before.
-pub async fn reclaim(work: &mut impl Work, tool_call_id: ToolCallId, claim_token: ClaimToken) -> Result<bool, Error> {
-    let target: Option<Target> = sqlx::query_scalar("select state.reclaim_call($1, $2, $3)")
+/// Takes a call from the process that claimed it, because that was lost or because its attempt failed. False: it was answered, or taken
+/// before.
+pub async fn reclaim(
+    work: &mut impl Work,
+    tool_call_id: ToolCallId,
+    claim_token: ClaimToken,
+    has_failed: bool,
+) -> Result<bool, Error> {
+    let target: Option<Target> = sqlx::query_scalar("select state.reclaim_call($1, $2, $3, $4)")
         .bind(work.project_id())
         .bind(tool_call_id)
         .bind(claim_token)
+        .bind(has_failed)
         .fetch_one(work.connection())
         .await?;
     let taken = target.is_some();
     target.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(taken)
+}
+
+/// An attempt to answer a call failed. It is tried again, so many times; then it is answered with why. One that must not be done twice is
+/// answered at once: it may have been done.
+pub async fn give_back(kernel: &Kernel, call: &ClaimedCall, why: &str, attempts: Attempts) -> Result<(), Error> {
+    let mut work = kernel.begin(call.project_id).await?;
+    let tool_call_id = call.tool_call_id;
+    let (status, card) = if is_once_in_hand(&mut work, tool_call_id).await? {
+        ("outcome_unknown", unknown_card(tool_call_id)?)
+    } else if call.retry_count + 1 < attempts.max_attempts {
+        reclaim(&mut work, tool_call_id, call.claim_token, true).await?;
+        return Ok(work.commit().await?);
+    } else {
+        let why = format!("it was tried {} times and failed each time; the last time: {why}", attempts.max_attempts);
+        ("failed", Draft::tool_result(tool_call_id, "failed", why.into()).seal()?)
+    };
+    drop(work);
+    let report = Report {
+        is_external: false,
+        tool_call_id,
+        claim_token: Some(call.claim_token),
+        message_type: MessageType::ToolResult,
+        status: status.to_owned(),
+        card,
+    };
+    turn::report(&mut kernel.alone(call.project_id).await?, &report).await?;
+    Ok(())
 }
 
 /// The answer that stands in for one that did not come in time.

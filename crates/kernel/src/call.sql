@@ -3,7 +3,7 @@
 create or replace function scheduler.claim_calls(p_worker uuid, p_target text, p_after uuid, p_most integer, p_in_flight_cap integer,
   p_lease interval)
 returns table (project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid,
-  claim_token bigint, deadline_at timestamptz, n_lost_leases integer)
+  claim_token bigint, deadline_at timestamptz, n_lost_leases integer, retry_count integer)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -72,7 +72,7 @@ begin
  returning c.*
   )
   select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
-         t.n_lost_leases
+         t.n_lost_leases, t.retry_count
     from taken t
    order by array_position(v_projects, t.project_id), t.call_seq;
   --! claim_calls.taken
@@ -82,17 +82,17 @@ alter function scheduler.claim_calls owner to waybill_scheduler;
 -- What a service holds: for one whose claim was committed without its learning of it.
 create or replace function scheduler.held_calls(p_worker uuid)
 returns table (project_id uuid, tool_call_id uuid, agent_turn_id uuid, agent_id uuid, step_id uuid, tool_call_card_id uuid,
-  claim_token bigint, deadline_at timestamptz, n_lost_leases integer)
+  claim_token bigint, deadline_at timestamptz, n_lost_leases integer, retry_count integer)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
-         c.n_lost_leases
+         c.n_lost_leases, c.retry_count
     from state.waiting_calls c
    where c.worker_id = p_worker and c.status = 'processing'
 $$;
 alter function scheduler.held_calls owner to waybill_scheduler;
 
--- Takes a call from whoever claimed it, so that another may.
-create or replace function state.reclaim_call(p_project uuid, p_call uuid, p_token bigint) returns text
+-- Takes a call from the process that claimed it, so that another may: that process was lost, or its attempt failed. The two are counted apart.
+create or replace function state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean default false) returns text
 language plpgsql as $$
 declare
   v_entered text;
@@ -101,7 +101,8 @@ begin
   v_entered := state.enter(p_project);
   -- No head's lock: nothing of the turn changes, and the row's own lock orders this with a report.
   update state.waiting_calls c
-     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1, n_lost_leases = c.n_lost_leases + 1
+     set status = 'pending', worker_id = null, claim_token = c.claim_token + 1,
+         n_lost_leases = c.n_lost_leases + (not p_failed)::integer, retry_count = c.retry_count + p_failed::integer
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing'
   returning c.target into v_target;
   --! reclaim_call.armed

@@ -1,20 +1,27 @@
-//! How a process comes to its work (L0-16, L0-17): it listens at its door, looks, claims, and keeps its lease while it holds something.
+//! How a process gets its work (L0-16, L0-17): it listens at its door, looks, claims, and keeps its lease while it holds something.
 //!
 //! ```text
-//!   full ──▶ deaf: it does not listen, so a ring wakes somebody who has room
+//!   full ──▶ deaf: it does not listen, so a ring wakes a process that has room
 //!   room ──▶ listen, look, and if there is nothing wait for a ring or for the next look
 //! ```
-//! * Rings are trusted while the bus is up: then looks are rare, since whatever is ready is rung for again by the sweeps. A look that finds
-//!   something nobody rang for ends the trust until the next ring; without trust looks come about once a second.
-//! * Whoever got as much as it asked for rings on: there may be more, for others.
+//! * Looking, renewing and handing out are tasks apart. A claim that was sent is always waited for, so its rows reach the process whatever
+//!   its caller is doing. [`Intake::serve`] is the one loop that runs turns, tool calls and commands.
+//! * A process never holds more than [`Config::most`].
+//! * Rings are trusted while the bus is up: then looks are rare, since the sweeps ring again for everything that is ready. A look that finds
+//!   something without a ring ends the trust until the next ring; without trust, looks come about once a second.
+//! * A process that got as much as it asked for rings on: there may be more, for others.
 //! * An idle process has no lease and asks nothing but its rare looks.
-//! * What the database says we hold and we do not know of, twice in a row, is ours: a claim that was committed without our learning of
-//!   it, or something that was given up without a word.
+//! * What the database lists under our name twice in a row and we do not know of is ours: a claim whose answer was lost, or work that was
+//!   dropped without a word. It is taken up as soon as there is room, before anything new.
+//! * A handler that gives up, or panics, is an attempt that failed: it is counted, and the work is tried again or ends.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    any::Any,
+    collections::{HashMap, HashSet},
     fmt::Debug,
     hash::{BuildHasher, Hash, RandomState},
+    panic::AssertUnwindSafe,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,18 +29,20 @@ use std::{
 use futures::{FutureExt, StreamExt, stream::BoxStream};
 use sqlx::{FromRow, postgres::PgRow};
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
+    task::{JoinHandle, JoinSet},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use waybill_core::{
     bus::{Bell, Door},
     id::{Target, ToolCallId, TurnId, WorkerId},
+    metric,
 };
 
 use crate::{
     call::{self, ClaimedCall},
     lease,
-    turn::{self, Claimed, Claiming, Error},
+    turn::{self, Attempts, Claimed, Claiming, Error, Loss},
     work::Kernel,
 };
 
@@ -68,15 +77,23 @@ impl Default for Config {
 /// What can be claimed: turns, and calls.
 pub trait Claimable: Debug + Send + Sized + 'static {
     type Id: Copy + Debug + Eq + Hash + Send + Sync + 'static;
+    /// As metrics call them.
+    const KIND: &'static str;
 
     fn id(&self) -> Self::Id;
     fn door(target: Target) -> Door;
     fn claim(kernel: &Kernel, claiming: &mut Claiming) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
     fn held(kernel: &Kernel, worker_id: WorkerId) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
+    /// The attempt failed: it is counted, and the work is tried again or ends as failed.
+    fn give_back(&self, kernel: &Kernel, why: &str) -> impl Future<Output = Result<(), Error>> + Send;
 }
+
+/// Between an attempt of a turn that failed and the next.
+const BACKOFF: Duration = Duration::from_secs(2);
 
 impl Claimable for Claimed {
     type Id = TurnId;
+    const KIND: &'static str = "turns";
 
     fn id(&self) -> TurnId {
         self.fence.agent_turn_id()
@@ -93,10 +110,18 @@ impl Claimable for Claimed {
     async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<Claimed>, Error> {
         turn::held(kernel, worker_id).await
     }
+
+    async fn give_back(&self, kernel: &Kernel, why: &str) -> Result<(), Error> {
+        let mut work = kernel.begin(self.fence.project_id()).await?;
+        let loss = Loss::Attempt { error: why.to_owned(), backoff: BACKOFF };
+        turn::reclaim(&mut work, &self.fence, &loss, Attempts::default()).await?;
+        Ok(work.commit().await?)
+    }
 }
 
 impl Claimable for ClaimedCall {
     type Id = ToolCallId;
+    const KIND: &'static str = "calls";
 
     fn id(&self) -> ToolCallId {
         self.tool_call_id
@@ -112,6 +137,10 @@ impl Claimable for ClaimedCall {
 
     async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCall>, Error> {
         call::held(kernel, worker_id).await
+    }
+
+    async fn give_back(&self, kernel: &Kernel, why: &str) -> Result<(), Error> {
+        call::give_back(kernel, self, why, Attempts::default()).await
     }
 }
 
@@ -157,10 +186,10 @@ impl<T: Claimable> Drop for Holding<T> {
         let mut state = self.desk.state();
         // What was lost may be held again by now.
         if self.order() != Order::Lost {
-            state.held.remove(&self.claimed.id());
+            state.let_go(self.claimed.id());
         }
         state.busy = Instant::now();
-        let last = state.closed && state.held.is_empty();
+        let last = state.is_over();
         drop(state);
         self.desk.freed.notify_one();
         if last {
@@ -169,13 +198,13 @@ impl<T: Claimable> Drop for Holding<T> {
     }
 }
 
-/// What one process holds, shared between the intake, its renewals and the holders.
+/// What one process holds, shared between the looks, the renewals and the holders.
 #[derive(Debug)]
 struct Desk<T: Claimable> {
     state: Mutex<State<T>>,
-    /// For the renewals: something was taken, or may have been.
+    /// For the renewals: something was taken, or may have been; or the intake is closed.
     taken: Notify,
-    /// For the intake: something was given back, or is to be adopted.
+    /// For the looks: something was given back, or is to be taken up; or the intake is closed.
     freed: Notify,
 }
 
@@ -186,11 +215,38 @@ struct State<T: Claimable> {
     renewed: Option<Instant>,
     /// When something was last held, or may have been.
     busy: Instant,
-    /// The intake is gone: when nothing is held any more, the lease is given up.
+    /// No more is claimed: when nothing is held any more, the lease is given up.
     closed: bool,
+    /// A claim is under way.
+    claiming: bool,
     held: HashMap<T::Id, watch::Sender<Order>>,
-    /// The database says that we hold what we do not know of.
-    strays: bool,
+    /// So many more are ours by the database, and we do not know of them.
+    n_strays: usize,
+}
+
+impl<T: Claimable> State<T> {
+    fn hold(&mut self, claimed: T, desk: &Arc<Desk<T>>) -> Holding<T> {
+        let (sender, order) = watch::channel(Order::Go);
+        match self.held.insert(claimed.id(), sender) {
+            // Claimed again: the holder of the old claim has lost it.
+            Some(before) => drop(before.send_replace(Order::Lost)),
+            None => metrics::gauge!(metric::HELD, "kind" => T::KIND).increment(1.0),
+        }
+        Holding { claimed, order, desk: desk.clone() }
+    }
+
+    fn let_go(&mut self, id: T::Id) -> Option<watch::Sender<Order>> {
+        let gone = self.held.remove(&id);
+        if gone.is_some() {
+            metrics::gauge!(metric::HELD, "kind" => T::KIND).decrement(1.0);
+        }
+        gone
+    }
+
+    /// Closed, nothing is held, and no claim under way can change that.
+    fn is_over(&self) -> bool {
+        self.closed && !self.claiming && self.held.is_empty()
+    }
 }
 
 impl<T: Claimable> Desk<T> {
@@ -204,29 +260,188 @@ impl<T: Claimable> Desk<T> {
         if state.worker_id == worker_id {
             state.worker_id = WorkerId::new();
             state.renewed = None;
-            state.strays = false;
-            for (_, order) in state.held.drain() {
+            state.n_strays = 0;
+            let held: Vec<T::Id> = state.held.keys().copied().collect();
+            for order in held.into_iter().filter_map(|id| state.let_go(id)) {
                 order.send_replace(Order::Lost);
             }
         }
         drop(state);
         self.freed.notify_one();
     }
+
+    fn close(&self) {
+        self.state().closed = true;
+        self.taken.notify_one();
+        self.freed.notify_one();
+    }
 }
 
-/// One process's intake of one kind of work.
+/// One process's intake of one kind of work. Dropped, it claims no more; what is held stays held, and its lease is kept, until the last of
+/// it is dropped.
 #[derive(Debug)]
 pub struct Intake<T: Claimable> {
+    kernel: Kernel,
+    desk: Arc<Desk<T>>,
+    claimed: mpsc::UnboundedReceiver<Holding<T>>,
+    renewals: JoinHandle<()>,
+}
+
+impl<T: Claimable> Drop for Intake<T> {
+    fn drop(&mut self) {
+        self.desk.close();
+    }
+}
+
+impl<T: Claimable + Sync> Intake<T>
+where
+    (Vec<T::Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    /// Begins to look for work, and to claim it as long as there is room.
+    pub fn open(kernel: &Kernel, target: Target, config: Config) -> Intake<T> {
+        let worker_id = WorkerId::new();
+        let state = State {
+            worker_id,
+            renewed: None,
+            busy: Instant::now(),
+            closed: false,
+            claiming: false,
+            held: HashMap::new(),
+            n_strays: 0,
+        };
+        let desk = Arc::new(Desk { state: Mutex::new(state), taken: Notify::new(), freed: Notify::new() });
+        let claiming = Claiming {
+            in_flight_cap: config.in_flight_cap,
+            lease: config.lease,
+            silence: config.silence,
+            ..Claiming::new(worker_id, target)
+        };
+        let renewals = tokio::spawn(renew(kernel.clone(), desk.clone(), config.lease));
+        let (hand, claimed) = mpsc::unbounded_channel();
+        let looks = Looks {
+            kernel: kernel.clone(),
+            config,
+            claiming,
+            desk: desk.clone(),
+            bells: None,
+            trusts: true,
+            waiting: None,
+            in_doubt: false,
+            hand,
+        };
+        tokio::spawn(looks.run());
+        Intake { kernel: kernel.clone(), desk, claimed, renewals }
+    }
+
+    /// The next piece of work, however long that takes. A caller may stop waiting and ask again: nothing is lost.
+    pub async fn next(&mut self) -> Holding<T> {
+        loop {
+            match self.claimed.recv().await {
+                Some(holding) if holding.order() == Order::Lost => {}
+                Some(holding) => return holding,
+                // The process is ending.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Handles each piece of work in a task of its own until `end` comes. Then claims no more, waits for what is under way, `grace` at most,
+    /// and gives the lease up, so that others get at once what was not done.
+    pub async fn serve<F>(
+        mut self,
+        end: impl Future<Output = ()>,
+        grace: Duration,
+        handle: impl Fn(Arc<Holding<T>>) -> F,
+    ) where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let mut tasks = JoinSet::new();
+        let mut end = pin!(end);
+        loop {
+            tokio::select! {
+                holding = self.next() => {
+                    let holding = Arc::new(holding);
+                    let handled = handle(holding.clone());
+                    tasks.spawn(hold(self.kernel.clone(), holding, handled));
+                }
+                Some(_) = tasks.join_next() => {}
+                () = &mut end => break,
+            }
+        }
+        self.desk.close();
+        self.claimed.close();
+        while let Ok(unbegun) = self.claimed.try_recv() {
+            drop(unbegun);
+        }
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if timeout(grace, ended).await.is_err() {
+            tracing::warn!(kind = T::KIND, n = tasks.len(), "work that was under way is given up");
+            tasks.shutdown().await;
+        }
+        // Bounded by its own time-outs. Where it fails, the lease lapses.
+        let _ = (&mut self.renewals).await;
+    }
+}
+
+/// Tries to give work back after a failed attempt.
+const GIVE_BACK_TRIES: u32 = 8;
+
+/// Handles a piece of work while it is ours. `Err`, or a panic, is an attempt that failed; what `Err` says may be read by the tenant.
+async fn hold<T: Claimable + Sync>(
+    kernel: Kernel,
+    holding: Arc<Holding<T>>,
+    handled: impl Future<Output = Result<(), String>>,
+) {
+    let id = holding.claimed.id();
+    let outcome = tokio::select! {
+        outcome = AssertUnwindSafe(handled).catch_unwind() => outcome,
+        () = holding.lost() => {
+            tracing::debug!(?id, "work was lost to another process");
+            return;
+        }
+    };
+    let why = match outcome {
+        Ok(Ok(())) => return,
+        Ok(Err(why)) => why,
+        Err(panic) => {
+            tracing::error!(?id, panic = panic_message(&*panic), "a handler panicked");
+            "the handler panicked".to_owned()
+        }
+    };
+    tracing::warn!(?id, kind = T::KIND, why, "an attempt failed");
+    let mut pause = Duration::from_millis(20);
+    for _ in 0..GIVE_BACK_TRIES {
+        match holding.claimed.give_back(&kernel, &why).await {
+            Err(error) if error.is_of_the_server() => sleep(pause).await,
+            Ok(()) | Err(Error::Stale(_)) => return,
+            Err(error) => {
+                tracing::error!(?id, %error, "it could not be given back: it is taken up again with the lease");
+                return;
+            }
+        }
+        pause *= 2;
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let said = panic.downcast_ref::<&str>().copied();
+    said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+/// The task that looks for work. It ends when the intake is closed.
+struct Looks<T: Claimable> {
     kernel: Kernel,
     config: Config,
     claiming: Claiming,
     desk: Arc<Desk<T>>,
-    bells: Bells,
+    /// None: deaf.
+    bells: Option<BoxStream<'static, ()>>,
     trusts: bool,
     /// Since when it waits for the next look; none: it is to look.
     waiting: Option<Waiting>,
-    /// Claimed, not yet handed out.
-    ready: VecDeque<Holding<T>>,
+    /// Of the last claim it is not known whether it was written.
+    in_doubt: bool,
+    hand: mpsc::UnboundedSender<Holding<T>>,
 }
 
 /// Since when, and how long where bells are trusted, and where they are not.
@@ -240,112 +455,43 @@ struct Waiting {
 /// Why it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// Somebody rang.
     Rung,
-    /// Nobody did, for long enough.
+    /// No ring came, for long enough.
     Unrung,
     /// It has just begun, or has room again.
     Anyhow,
 }
 
-struct Bells(Option<BoxStream<'static, ()>>);
-
-impl Debug for Bells {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "listening" } else { "deaf" })
-    }
-}
-
-/// What is still held stays held, and its lease is kept, until the last of it is dropped.
-impl<T: Claimable> Drop for Intake<T> {
-    fn drop(&mut self) {
-        self.desk.state().closed = true;
-        self.desk.taken.notify_one();
-    }
-}
-
-/// A claim is under way. Given up in the middle it may still be written: the renewals find out, so there must be some.
-struct InDoubt<'d, T: Claimable> {
-    desk: &'d Desk<T>,
-    worker_id: WorkerId,
-    begun: Instant,
-    settled: bool,
-}
-
-impl<T: Claimable> Drop for InDoubt<'_, T> {
-    fn drop(&mut self) {
-        let mut state = self.desk.state();
-        if !self.settled && state.worker_id == self.worker_id {
-            state.renewed.get_or_insert(self.begun);
-            state.busy = Instant::now();
-            self.desk.taken.notify_one();
-        }
-    }
-}
-
-impl<T: Claimable> Intake<T>
-where
-    (Vec<T::Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
-{
-    pub fn open(kernel: &Kernel, target: Target, config: Config) -> Intake<T> {
-        let worker_id = WorkerId::new();
-        let state = State {
-            worker_id,
-            renewed: None,
-            busy: Instant::now(),
-            closed: false,
-            held: HashMap::new(),
-            strays: false,
-        };
-        let desk = Arc::new(Desk { state: Mutex::new(state), taken: Notify::new(), freed: Notify::new() });
-        let claiming = Claiming {
-            in_flight_cap: config.in_flight_cap,
-            lease: config.lease,
-            silence: config.silence,
-            ..Claiming::new(worker_id, target)
-        };
-        tokio::spawn(renew(kernel.clone(), desk.clone(), config.lease));
-        Intake {
-            kernel: kernel.clone(),
-            config,
-            claiming,
-            desk,
-            bells: Bells(None),
-            trusts: true,
-            waiting: None,
-            ready: VecDeque::new(),
-        }
-    }
-
-    /// The next piece of work, however long that takes. Trouble with the database is waited out. May be given up and called again.
-    pub async fn next(&mut self) -> Holding<T> {
+impl<T: Claimable> Looks<T> {
+    async fn run(mut self) {
         let door = T::door(self.claiming.target.clone());
         let mut why = Look::Anyhow;
         loop {
-            if let Some(holding) = self.ready.pop_front() {
-                if holding.order() == Order::Lost {
-                    continue;
-                }
-                return holding;
-            }
-            let (room, strays) = {
+            let (closed, room, is_missing_some) = {
                 let state = self.desk.state();
-                (self.config.most.saturating_sub(state.held.len()), state.strays)
+                let room = self.config.most.saturating_sub(state.held.len());
+                (state.closed, room, state.n_strays > 0 || self.in_doubt)
             };
-            if room == 0 && !strays {
-                self.bells.0 = None;
+            if closed {
+                return;
+            }
+            if room == 0 {
+                self.bells = None;
                 self.desk.freed.notified().await;
                 (why, self.waiting) = (Look::Anyhow, None);
                 continue;
             }
-            if self.bells.0.is_none() {
-                self.bells.0 = Some(self.kernel.bus().hear(&door));
+            if self.bells.is_none() {
+                self.bells = Some(self.kernel.bus().hear(&door));
             }
-            if self.waiting.is_some() && !strays {
+            if self.waiting.is_some() && !is_missing_some {
                 why = self.wait().await;
                 self.waiting = None;
+                continue;
             }
-            match self.take(room, strays).await {
+            let looked = if is_missing_some { self.find(room).await } else { self.claim(room).await };
+            match looked {
+                Ok(_) if is_missing_some => {}
                 Ok(0) => {
                     let (trusting, wary) = (jittered(self.config.trusting), jittered(self.config.wary));
                     self.waiting = Some(Waiting { since: Instant::now(), trusting, wary });
@@ -357,7 +503,7 @@ where
                         Look::Anyhow => {}
                     }
                     if n >= room {
-                        self.bells.0 = None;
+                        self.bells = None;
                         let project_id = self.claiming.after;
                         self.kernel.bus().ring(Bell { project_id, door: door.clone() });
                     }
@@ -371,71 +517,86 @@ where
         }
     }
 
-    /// Claims, or finds what we hold without knowing of it. Says how much.
-    async fn take(&mut self, room: usize, strays: bool) -> Result<usize, Error> {
+    /// Claims as much as there is room for. Says how much it got.
+    async fn claim(&mut self, room: usize) -> Result<usize, Error> {
         let begun = Instant::now();
         let (worker_id, lapsed) = {
             let state = self.desk.state();
             (state.worker_id, state.renewed.is_some_and(|at| at.elapsed() > self.config.lease))
         };
         if lapsed {
-            // We slept through it: whatever was held under that name is somebody else's, or will be.
+            // We slept through it: what was held under that name is with another process, or will be.
             self.desk.lose(worker_id);
         }
         self.claiming.worker_id = {
             let mut state = self.desk.state();
             let fresh = state.renewed.is_some_and(|at| at.elapsed() < self.config.lease / 2);
-            if state.held.is_empty() && !strays && !fresh {
+            if state.held.is_empty() && !fresh {
                 // The lease of an idle process lapses. It begins again with what is claimed under another name.
                 state.worker_id = WorkerId::new();
                 state.renewed = None;
             }
+            state.claiming = true;
             state.worker_id
         };
         self.claiming.most = i32::try_from(room).unwrap_or(i32::MAX);
-        let mut doubt = InDoubt { desk: &self.desk, worker_id: self.claiming.worker_id, begun, settled: false };
-        let found = if strays {
-            timeout(self.config.lease, T::held(&self.kernel, self.claiming.worker_id)).await
-        } else {
-            timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await
-        };
+        let found = timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await;
         let found = found.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)));
-        doubt.settled = !found.as_ref().is_err_and(Error::is_of_the_server);
-        drop(doubt);
-        let found = found?;
-        let n = found.len();
+        self.in_doubt = found.as_ref().is_err_and(Error::is_of_the_server);
+        let settled = {
+            let mut state = self.desk.state();
+            state.claiming = false;
+            if state.worker_id != self.claiming.worker_id {
+                self.in_doubt = false;
+                found.map(|_| Vec::new()) // lost meanwhile
+            } else {
+                // An error of the server may hide a claim that was written. The renewals keep its lease until we have found out.
+                if self.in_doubt || found.as_ref().is_ok_and(|found| !found.is_empty()) {
+                    state.renewed.get_or_insert(begun);
+                    state.busy = Instant::now();
+                }
+                found.map(|found| found.into_iter().map(|claimed| state.hold(claimed, &self.desk)).collect())
+            }
+        };
+        self.desk.taken.notify_one();
+        settled.map(|holdings| self.hand_out(holdings))
+    }
+
+    /// A closed intake lets go of them at once.
+    fn hand_out(&self, holdings: Vec<Holding<T>>) -> usize {
+        let n = holdings.len();
+        for holding in holdings {
+            let _ = self.hand.send(holding);
+        }
+        n
+    }
+
+    /// Takes up what we hold without knowing of it, as far as there is room. Says how much.
+    async fn find(&mut self, room: usize) -> Result<usize, Error> {
+        let worker_id = self.desk.state().worker_id;
+        let held = timeout(self.config.lease, T::held(&self.kernel, worker_id)).await;
+        let held = held.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)))?;
+        self.in_doubt = false;
         let mut state = self.desk.state();
-        if state.worker_id != self.claiming.worker_id {
+        if state.worker_id != worker_id {
             return Ok(0); // lost meanwhile
         }
-        if strays {
-            state.strays = false;
-        } else if n > 0 && state.renewed.is_none() {
-            state.renewed = Some(begun);
-        }
-        for claimed in found {
-            if strays && state.held.contains_key(&claimed.id()) {
-                continue;
-            }
-            let (sender, order) = watch::channel(Order::Go);
-            if let Some(before) = state.held.insert(claimed.id(), sender) {
-                // Claimed anew: whoever still holds the old claim has lost it.
-                before.send_replace(Order::Lost);
-            }
-            self.ready.push_back(Holding { claimed, order, desk: self.desk.clone() });
-        }
-        if n > 0 {
+        let mut strays: Vec<T> = held.into_iter().filter(|claimed| !state.held.contains_key(&claimed.id())).collect();
+        state.n_strays = strays.len().saturating_sub(room);
+        strays.truncate(room);
+        let holdings: Vec<_> = strays.into_iter().map(|claimed| state.hold(claimed, &self.desk)).collect();
+        if !holdings.is_empty() {
             state.busy = Instant::now();
-            drop(state);
-            self.desk.taken.notify_one();
         }
-        Ok(n)
+        drop(state);
+        self.desk.taken.notify_one();
+        Ok(self.hand_out(holdings))
     }
 
     /// Waits for a ring, or for the time of the next look.
     async fn wait(&mut self) -> Look {
         let Some(Waiting { since, trusting, wary }) = self.waiting else { return Look::Anyhow };
-        let Some(bells) = self.bells.0.as_mut() else { return Look::Anyhow };
+        let Some(bells) = self.bells.as_mut() else { return Look::Anyhow };
         loop {
             let until = since + if self.trusts && self.kernel.bus().is_up() { trusting } else { wary };
             // Also to see whether the bus is still up.
@@ -447,11 +608,12 @@ where
                         return Look::Rung;
                     }
                     sleep(wary).await;
-                    self.bells.0 = None;
+                    self.bells = None;
                     return Look::Unrung;
                 }
                 () = self.desk.freed.notified() => {
-                    if self.desk.state().strays {
+                    let state = self.desk.state();
+                    if state.n_strays > 0 || state.closed {
                         return Look::Anyhow;
                     }
                 }
@@ -475,12 +637,12 @@ where
     loop {
         let (worker_id, renewed, over) = {
             let mut state = desk.state();
-            let idle = state.held.is_empty() && unknown.is_empty() && !state.strays;
+            let idle = state.held.is_empty() && !state.claiming && unknown.is_empty() && state.n_strays == 0;
             if idle && state.busy.elapsed() > lease * 3 / 4 {
                 // Long enough for a claim that was under way to show. From here on the lease may lapse.
                 state.renewed = None;
             }
-            (state.worker_id, state.renewed, state.closed && state.held.is_empty())
+            (state.worker_id, state.renewed, state.is_over())
         };
         if over {
             if renewed.is_some() {
@@ -509,14 +671,12 @@ where
                 state.renewed = Some(asked);
                 let strange: HashSet<T::Id> =
                     held.iter().map(|(id, _)| *id).filter(|id| !state.held.contains_key(id)).collect();
-                if strange.intersection(&unknown).next().is_some() && !state.closed {
-                    state.strays = true;
-                }
+                state.n_strays = if state.closed { 0 } else { strange.intersection(&unknown).count() };
                 let listed: HashSet<T::Id> = held.iter().map(|(id, _)| *id).collect();
                 let missing: HashSet<T::Id> = state.held.keys().filter(|id| !listed.contains(id)).copied().collect();
                 for id in missing.intersection(&absent) {
                     // Over, or taken from us: twice in a row is no accident.
-                    if let Some(order) = state.held.remove(id) {
+                    if let Some(order) = state.let_go(*id) {
                         order.send_replace(Order::Lost);
                     }
                 }
@@ -530,10 +690,10 @@ where
                         });
                     }
                 }
-                let strays = state.strays;
+                let (strays, lost) = (state.n_strays > 0, missing.intersection(&absent).next().is_some());
                 drop(state);
                 (unknown, absent) = (strange, missing);
-                if strays {
+                if strays || lost {
                     desk.freed.notify_one();
                 }
             }

@@ -172,7 +172,7 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
             Box::pin(async move {
                 let mut alone = kernel.alone(project_id).await?;
                 if !once {
-                    return call::reclaim(&mut alone, tool_call_id, token).await;
+                    return call::reclaim(&mut alone, tool_call_id, token, false).await;
                 }
                 // Done or not, nobody may do it again (WK-7).
                 let report = Report {

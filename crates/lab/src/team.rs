@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    future::pending,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -437,21 +438,29 @@ fn script(asked: &Asked) -> Reply {
 
 /// The web: whatever is looked for is found.
 async fn search(kernel: Kernel) {
-    let mut intake = Intake::<ClaimedCall>::open(&kernel, "web".parse().expect("a target"), Hands::default());
+    let intake = Intake::<ClaimedCall>::open(&kernel, "web".parse().expect("a target"), Hands::default());
+    let calls = intake.serve(pending(), Duration::ZERO, |holding| {
+        let kernel = kernel.clone();
+        async move { answer(&kernel, &holding.claimed).await.map_err(|error| error.to_string()) }
+    });
+    calls.await;
+}
+
+async fn answer(kernel: &Kernel, call: &ClaimedCall) -> Result<(), turn::Error> {
+    let report = Report {
+        is_external: false,
+        tool_call_id: call.tool_call_id,
+        claim_token: Some(call.claim_token),
+        message_type: MessageType::ToolResult,
+        status: "success".to_owned(),
+        card: Draft::tool_result(call.tool_call_id, "success", json!(["a page"])).seal()?,
+    };
     loop {
-        let holding = intake.next().await;
-        let call = &holding.claimed;
-        let Ok(card) = Draft::tool_result(call.tool_call_id, "success", json!(["a page"])).seal() else { continue };
-        let report = Report {
-            is_external: false,
-            tool_call_id: call.tool_call_id,
-            claim_token: Some(call.claim_token),
-            message_type: MessageType::ToolResult,
-            status: "success".to_owned(),
-            card,
-        };
-        if let Ok(mut alone) = kernel.alone(call.project_id).await {
-            let _ = turn::report(&mut alone, &report).await;
+        let reported = async { turn::report(&mut kernel.alone(call.project_id).await?, &report).await };
+        match reported.await {
+            Err(error) if error.is_of_the_server() => sleep(Duration::from_millis(50)).await,
+            Err(turn::Error::Stale(_)) => return Ok(()),
+            known => return known.map(|_| ()),
         }
     }
 }

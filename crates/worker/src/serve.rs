@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::JoinSet;
 use waybill_artifact::Artifacts;
 use waybill_context::layer::BlockKey;
 use waybill_core::{error::innermost, id::Target};
@@ -25,7 +24,6 @@ use crate::{
     knowledge::Shelved,
     model::Models,
     turn::{Error, Outcome, run},
-    write,
 };
 
 /// How a process works.
@@ -111,58 +109,32 @@ impl Worker {
             wary: config.look,
             ..intake::Config::default()
         };
-        let mut intake = Intake::<Claimed>::open(&self.kernel, config.target.clone(), intake);
-        let mut turns = JoinSet::new();
-        let mut end = std::pin::pin!(end);
-        loop {
-            tokio::select! {
-                holding = intake.next() => {
-                    let worker = self.clone();
-                    turns.spawn(async move { worker.hold(holding).await });
-                }
-                Some(_) = turns.join_next() => {}
-                () = &mut end => break,
-            }
-        }
-        self.leaving.store(true, Ordering::Relaxed);
-        drop(intake);
-        let ended = async { while turns.join_next().await.is_some() {} };
-        if tokio::time::timeout(config.grace, ended).await.is_err() {
-            tracing::warn!("steps that were under way are given up");
-            turns.shutdown().await;
-        }
-        // Time for the lease to be given up, so that others need not wait for it to lapse.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let intake = Intake::<Claimed>::open(&self.kernel, config.target.clone(), intake);
+        let end = async {
+            end.await;
+            self.leaving.store(true, Ordering::Relaxed);
+        };
+        intake
+            .serve(end, config.grace, |holding| {
+                let worker = self.clone();
+                async move { worker.hold(&holding).await }
+            })
+            .await;
     }
 
-    /// Runs a turn while it is ours.
-    async fn hold(&self, holding: Holding<Claimed>) {
+    /// Runs a turn while it is ours. An error that `run` does not know how to handle is an attempt that failed.
+    async fn hold(&self, holding: &Holding<Claimed>) -> Result<(), String> {
         let turn_id = holding.claimed.fence.agent_turn_id();
-        let outcome = tokio::select! {
-            outcome = run(self, &holding) => outcome,
-            () = holding.lost() => {
-                tracing::debug!(%turn_id, "a turn was lost");
-                return;
-            }
-        };
-        match outcome {
+        match run(self, holding).await {
             Ok(Outcome::Left) => tracing::debug!(%turn_id, "a turn is left to others"),
             Ok(outcome) => tracing::debug!(%turn_id, ?outcome, "a turn moved"),
-            // Somebody else has it.
+            // Another worker has it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
             Err(error) => {
-                let cause = innermost(&error);
-                tracing::error!(%turn_id, %error, cause, "an attempt failed");
-                self.give_back(&holding, &error).await;
+                tracing::error!(%turn_id, %error, cause = innermost(&error), "a turn could not go on");
+                return Err(error.to_string());
             }
         }
-    }
-
-    /// An attempt that failed in a way that nobody foresaw is counted, and tried again later.
-    async fn give_back(&self, holding: &Holding<Claimed>, error: &Error) {
-        let loss = turn::Loss::Attempt { error: error.to_string(), backoff: Duration::from_secs(2) };
-        if let Err(error) = write::give_back(&self.kernel, &holding.claimed.fence, &loss, self.attempts).await {
-            tracing::debug!(%error, "it could not be given back: its lease ends");
-        }
+        Ok(())
     }
 }

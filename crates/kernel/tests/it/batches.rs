@@ -268,7 +268,7 @@ async fn a_fork_is_taken_over() {
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], std::slice::from_ref(&card)).await.unwrap();
     // It dies here. The call is given to another, who finds the batch and its tasks.
-    waybill_kernel::call::reclaim(&mut alone, call.tool_call_id, call.claim_token).await.unwrap();
+    waybill_kernel::call::reclaim(&mut alone, call.tool_call_id, call.claim_token, false).await.unwrap();
     let again = house.claim_calls("sys-pmo", 1).await.remove(0);
     let opened = batch::open(&mut alone, again.tool_call_id, again.claim_token, &fork).await.unwrap();
     assert!(opened.duplicate);

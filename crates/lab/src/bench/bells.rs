@@ -1,6 +1,7 @@
 //! What a doorbell costs, and what idleness costs.
 
 use std::{
+    future::pending,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -71,19 +72,16 @@ impl House {
         agent::create(&mut work, &[agent_id], &target).await?;
         work.commit().await?;
         let (tell, claimed) = mpsc::unbounded_channel();
-        let mut intake = Intake::<Claimed>::open(&kernel, target, Config::default());
+        let intake = Intake::<Claimed>::open(&kernel, target, Config::default());
         let mut worker = JoinSet::new();
         let hands = kernel.clone();
-        worker.spawn(async move {
-            loop {
-                let holding = intake.next().await;
-                let at = Instant::now();
-                let fence = holding.claimed.fence;
-                if finish(&hands, fence).await.is_err() || tell.send(at).is_err() {
-                    return;
-                }
+        worker.spawn(intake.serve(pending(), Duration::ZERO, move |holding| {
+            let (hands, tell, at) = (hands.clone(), tell.clone(), Instant::now());
+            async move {
+                finish(&hands, holding.claimed.fence).await.map_err(|error| format!("{error:#}"))?;
+                tell.send(at).map_err(|_| "the bench is over".to_owned())
             }
-        });
+        }));
         Ok(House { kernel, project_id, agent_id, claimed, _worker: worker })
     }
 
@@ -146,8 +144,8 @@ async fn idleness(
     let mut workers = JoinSet::new();
     for _ in 0..IDLE_WORKERS {
         let kernel = kernel.clone().on(Arc::new(Nats::connect(nats_url).await?));
-        let mut intake = Intake::<Claimed>::open(&kernel, "idle".parse()?, Config::default());
-        workers.spawn(async move { drop(intake.next().await) });
+        let intake = Intake::<Claimed>::open(&kernel, "idle".parse()?, Config::default());
+        workers.spawn(intake.serve(pending(), Duration::ZERO, |_| async { Ok(()) }));
     }
     let idle = per_minute(server, "idle workers", options.window).await?;
     workers.shutdown().await;

@@ -4,6 +4,7 @@
 //! deliver.
 
 use std::{
+    future::pending,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -102,19 +103,12 @@ impl House {
         let mut crew = JoinSet::new();
         for _ in 0..WORKERS {
             let kernel = kernel.clone().on(Arc::new(Nats::connect(nats_url).await?));
-            crew.spawn(async move {
-                let config = Config { most: 16, ..Config::default() };
-                let mut intake = Intake::<Claimed>::open(&kernel, "child".parse().expect("a target"), config);
-                loop {
-                    let holding = intake.next().await;
-                    let kernel = kernel.clone();
-                    tokio::spawn(async move {
-                        if let Err(error) = work_on(&kernel, &holding.claimed).await {
-                            tracing::error!(error = format!("{error:#}"), "a child was given up");
-                        }
-                    });
-                }
-            });
+            let config = Config { most: 16, ..Config::default() };
+            let intake = Intake::<Claimed>::open(&kernel, "child".parse()?, config);
+            crew.spawn(intake.serve(pending(), Duration::ZERO, move |holding| {
+                let kernel = kernel.clone();
+                async move { work_on(&kernel, &holding.claimed).await.map_err(|error| format!("{error:#}")) }
+            }));
         }
         let kernel = kernel.clone().on(Arc::new(Nats::connect(nats_url).await?));
         let (commands, sweeps) = (kernel.clone(), kernel.clone());

@@ -23,6 +23,7 @@ pub mod card_box;
 pub mod compose;
 pub mod fork;
 pub mod knowledge;
+pub mod serve;
 pub mod storage;
 pub mod turns;
 

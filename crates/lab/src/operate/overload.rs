@@ -3,10 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -19,10 +16,10 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 use waybill_api::{Config, Limits};
-use waybill_core::id::{Target, TurnId, WorkerId};
+use waybill_core::id::{Target, TurnId};
 use waybill_kernel::{
-    lease,
-    turn::{self, Claiming},
+    intake::{self, Intake},
+    turn::{self, Claimed},
     work::Kernel,
 };
 
@@ -57,7 +54,6 @@ const WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct Seen {
-    over: AtomicBool,
     accepted: Mutex<Vec<(TurnId, Instant, bool)>>,
     claimed: Mutex<HashMap<TurnId, Instant>>,
     /// Refused, by status; and how many of them did not say when to come back.
@@ -85,11 +81,9 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
             seen: seen.clone(),
         });
     }
-    let worker = lease::start(&kernel, &target, Duration::from_secs(3600)).await?;
-    let mut workers = JoinSet::new();
-    for _ in 0..WORKERS {
-        workers.spawn(work(kernel.clone(), worker, target.clone(), seen.clone()));
-    }
+    let (over, is_over) = oneshot::channel::<()>();
+    let is_over = async { is_over.await.unwrap_or_default() };
+    let worker = tokio::spawn(work(kernel.clone(), target.clone(), seen.clone(), is_over));
 
     let bar = progress("overload", 4);
     let mut at = vec![Instant::now()];
@@ -111,10 +105,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         }
         sleep(Duration::from_millis(200)).await;
     }
-    seen.over.store(true, Relaxed);
-    while let Some(worker) = workers.join_next().await {
-        worker??;
-    }
+    let _ = over.send(());
+    worker.await?;
     let _ = end.send(());
     serving.await??;
 
@@ -172,23 +164,24 @@ async fn open(admin: &mut sqlx::PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select count(*) from state.turns where status = 'open'").fetch_one(admin).await?)
 }
 
-async fn work(kernel: Kernel, worker: WorkerId, target: Target, seen: Arc<Seen>) -> Result<()> {
-    let mut claiming = Claiming::new(worker, target);
-    while !seen.over.load(Relaxed) {
-        let claimed = turn::claim(kernel.pool(), &mut claiming).await?;
-        if claimed.is_empty() {
-            sleep(Duration::from_millis(5)).await;
-        }
-        for claimed in claimed {
-            let fence = claimed.fence;
-            seen.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(fence.agent_turn_id(), Instant::now());
+/// So many turns at a time, until it is over.
+async fn work(kernel: Kernel, target: Target, seen: Arc<Seen>, end: impl Future<Output = ()>) {
+    let intake = Intake::<Claimed>::open(&kernel, target, intake::Config { most: WORKERS, ..Default::default() });
+    let turns = intake.serve(end, Duration::from_secs(5), |holding| {
+        let fence = holding.claimed.fence;
+        seen.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(fence.agent_turn_id(), Instant::now());
+        let kernel = kernel.clone();
+        async move {
             sleep(SERVICE).await;
-            let mut work = kernel.begin(fence.project_id()).await?;
-            turn::finish(&mut work, &[ending(fence)]).await?;
-            work.commit().await?;
+            let finished = async {
+                let mut work = kernel.begin(fence.project_id()).await?;
+                turn::finish(&mut work, &[ending(fence)]).await?;
+                Ok::<_, turn::Error>(work.commit().await?)
+            };
+            finished.await.map_err(|error| error.to_string())
         }
-    }
-    Ok(())
+    });
+    turns.await;
 }
 
 /// Somebody who starts turns, whether they are taken or not.

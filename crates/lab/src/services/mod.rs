@@ -118,7 +118,7 @@ fn abandoned(home: &Home, kind: &str) -> Result<Vec<PathBuf>> {
     Ok(fs::read_dir(home.path("."))?.flatten().map(|entry| entry.path()).filter(is_abandoned).collect())
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free loopback port")?;
     Ok(listener.local_addr()?.port())
 }

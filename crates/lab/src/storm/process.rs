@@ -3,7 +3,7 @@
 //! A worker and a tool do what a real one does, through the same kernel, intake and bus; only the model and the effect are made up.
 //! They connect without asking whether the database is fit to serve from, so that a storm can also try a database that is broken.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use serde_json::json;
@@ -87,21 +87,21 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
         }
         Role::Worker => {
             let desk = Desk::open(&kernel, &post)?;
-            let mut intake = Intake::<Claimed>::open(&kernel, target("llm"), config(&post, 16));
-            loop {
-                let holding = intake.next().await;
+            let intake = Intake::<Claimed>::open(&kernel, target("llm"), config(&post, 16));
+            let turns = intake.serve(pending(), Duration::ZERO, |holding| {
                 let desk = desk.clone();
-                tokio::spawn(async move { desk.turn(holding).await });
-            }
+                async move { desk.turn(&holding).await }
+            });
+            turns.await;
         }
         Role::Tool => {
             let desk = Desk::open(&kernel, &post)?;
-            let mut tools = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
-            loop {
-                let holding = tools.next().await;
+            let intake = Intake::<ClaimedCall>::open(&kernel, target("tool"), config(&post, 16));
+            let calls = intake.serve(pending(), Duration::ZERO, |holding| {
                 let desk = desk.clone();
-                tokio::spawn(async move { desk.call(holding).await });
-            }
+                async move { desk.call(&holding.claimed).await }
+            });
+            calls.await;
         }
         Role::Orchestrator => {
             command::run(&kernel, &command::Config { lease: post.lease, ..command::Config::default() }).await;
@@ -156,18 +156,13 @@ impl Desk {
         Ok(Desk { kernel: kernel.clone(), ledger, name: post.name.as_str().into() })
     }
 
-    async fn turn(&self, holding: Holding<Claimed>) {
+    async fn turn(&self, holding: &Holding<Claimed>) -> Result<(), String> {
         let claimed = &holding.claimed;
         let (turn_id, token) = (claimed.fence.agent_turn_id(), claimed.fence.claim_token());
         self.ledger.note(&Entry::Claimed { turn_id, token, by: self.name.to_string() });
-        let outcome = tokio::select! {
-            outcome = self.follow(&holding) => outcome,
-            () = holding.lost() => return,
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(trouble) if trouble.downcast_ref::<Error>().is_some_and(|e| matches!(e, Error::Stale(_))) => {}
-            Err(trouble) => tracing::error!(%turn_id, error = format!("{trouble:#}"), "a turn was given up"),
+        match self.follow(holding).await {
+            Err(trouble) if !matches!(trouble.downcast_ref(), Some(Error::Stale(_))) => Err(format!("{trouble:#}")),
+            _ => Ok(()),
         }
     }
 
@@ -262,17 +257,12 @@ impl Desk {
         error.into()
     }
 
-    async fn call(&self, holding: Holding<ClaimedCall>) {
-        let tool_call_id = holding.claimed.tool_call_id;
-        let outcome = tokio::select! {
-            outcome = self.answer(&holding.claimed) => outcome,
-            () = holding.lost() => return,
-        };
-        if let Err(trouble) = outcome {
-            match trouble.downcast_ref::<Error>() {
-                Some(Error::Stale(_) | Error::NotFound(_)) => {}
-                _ => tracing::error!(%tool_call_id, error = format!("{trouble:#}"), "a call was given up"),
+    async fn call(&self, claimed: &ClaimedCall) -> Result<(), String> {
+        match self.answer(claimed).await {
+            Err(trouble) if !matches!(trouble.downcast_ref(), Some(Error::Stale(_) | Error::NotFound(_))) => {
+                Err(format!("{trouble:#}"))
             }
+            _ => Ok(()),
         }
     }
 

@@ -9,7 +9,7 @@
 //!
 //! A new flow is one file: a [`Handler`] with its own handover, made of [`spawn`]'s parts, and a line in [`handlers`].
 
-use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt::Debug, future::pending, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
@@ -19,6 +19,7 @@ use waybill_artifact::Artifacts;
 use waybill_core::{
     bus::PMO,
     card::Draft,
+    error::innermost,
     id::{AgentId, BatchId, CardId, TraceId},
     json,
     request::Request,
@@ -30,7 +31,7 @@ use waybill_kernel::{
     call::{Asked, ClaimedCall},
     external,
     handover::{self, Target},
-    intake::{self, Holding, Intake},
+    intake::{self, Intake},
     request, resource,
     turn::{self, Report},
     work::{self, Kernel, UnitOfWork},
@@ -230,40 +231,34 @@ pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     let target = PMO.parse().expect("a target");
     let intake =
         intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
-    let mut intake = Intake::<ClaimedCall>::open(kernel, target, intake);
-    loop {
-        let holding = intake.next().await;
+    let intake = Intake::<ClaimedCall>::open(kernel, target, intake);
+    let serve = intake.serve(pending(), Duration::ZERO, |holding| {
         let (kernel, handlers) = (kernel.clone(), handlers.clone());
-        tokio::spawn(async move { hold(&kernel, &handlers, holding).await });
-    }
+        async move { hold(&kernel, &handlers, &holding.claimed).await }
+    });
+    serve.await;
+    unreachable!("it has no end")
 }
 
-/// Until it is done, or somebody else's. However often the server is in trouble, the ids of what is written are the same.
-async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], holding: Holding<ClaimedCall>) {
-    let tool_call_id = holding.claimed.tool_call_id;
-    let answered = async {
-        loop {
-            match deliver(kernel, handlers, &holding.claimed).await {
-                Err(error) if error.is_of_the_server() => {
-                    tracing::debug!(%tool_call_id, %error, "a command is tried again");
-                    sleep(Duration::from_millis(250)).await;
-                }
-                outcome => break outcome,
+/// Until it is done. However often the server is in trouble, the ids of what is written are the same.
+async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall) -> Result<(), String> {
+    let tool_call_id = call.tool_call_id;
+    loop {
+        match deliver(kernel, handlers, call).await {
+            Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
+            // Another orchestrator has it, or its turn waits for it no longer.
+            Err(Error::Turn(turn::Error::Stale(_))) => {}
+            Err(error) if error.is_of_the_server() => {
+                tracing::debug!(%tool_call_id, %error, "a command is tried again");
+                sleep(Duration::from_millis(250)).await;
+                continue;
+            }
+            Err(error) => {
+                tracing::error!(%tool_call_id, %error, cause = innermost(&error), "a command was not carried out");
+                return Err(error.to_string());
             }
         }
-    };
-    let outcome = tokio::select! {
-        outcome = answered => outcome,
-        () = holding.lost() => return,
-    };
-    match outcome {
-        Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
-        // Somebody else has it, or nobody waits for it any more.
-        Err(Error::Turn(turn::Error::Stale(_))) => {}
-        Err(error) => {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(%tool_call_id, %error, cause, "a command was given up");
-        }
+        return Ok(());
     }
 }
 

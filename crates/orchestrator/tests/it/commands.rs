@@ -627,7 +627,7 @@ async fn a_fork_is_taken_over_in_the_middle() {
         () = dispatched => {}
     }
     let mut alone = team.kernel().alone(team.t.project_id).await.unwrap();
-    call::reclaim(&mut alone, call.tool_call_id, call.claim_token).await.unwrap();
+    call::reclaim(&mut alone, call.tool_call_id, call.claim_token, false).await.unwrap();
     if let Some(again) = team.claim_call().await {
         team.deliver(&again).await.unwrap();
         // Whoever was thought dead comes back: it changes nothing.

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, artifact, bells, card_box, compose, fork, knowledge, storage, turns},
+    bench::{api, artifact, bells, card_box, compose, fork, knowledge, serve, storage, turns},
     figure::Bar,
     operate::held,
 };
@@ -92,6 +92,14 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// `waybill worker` as a process: it never holds more than `--most`, knows of all that it holds, and turns end as soon under load as without.
+    ///
+    /// Starts a private NATS, a private PostgreSQL with durability on, and two worker processes on the demo model.
+    Serve {
+        /// The size for CI: a backlog of 300 turns, 6 seconds at each load.
+        #[arg(long)]
+        short: bool,
+    },
     /// What is known, found: by exact terms in Chinese and English, by meaning, and how long it takes as there is more of it.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -138,6 +146,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let (before, held) = (Duration::from_secs(before), Duration::from_secs(held));
                 let alert = (!short).then_some(Duration::from_secs(60));
                 held::run(&held::Options { before, held, alert }).await
+            }
+            Command::Serve { short } => {
+                let program = std::env::current_exe().context("this program cannot be found")?;
+                let (backlog, window) = if short { (300, 6) } else { (5_000, 60) };
+                serve::run(&serve::Options { program, backlog, window: Duration::from_secs(window) }).await
             }
             Command::Knowledge { vectors, short } => {
                 let (many, questions) = if short { (15_000, 100) } else { (100_000, 400) };

@@ -8,12 +8,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use waybill_artifact::Artifacts;
 use waybill_core::{
+    error::innermost,
     id::{CardId, Name, ProjectId, Target},
     metric,
     resource::Effect,
@@ -21,7 +19,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     call::ClaimedCall,
-    intake::{self, Holding, Intake},
+    intake::{self, Intake},
     lease, turn,
     work::Kernel,
 };
@@ -106,40 +104,22 @@ impl Tools {
     pub async fn serve(&self, config: &Config, end: impl Future<Output = ()>) {
         let intake =
             intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
-        let mut intake = Intake::<ClaimedCall>::open(&self.0.kernel, config.target.clone(), intake);
-        let mut calls = JoinSet::new();
-        let mut end = std::pin::pin!(end);
-        loop {
-            tokio::select! {
-                holding = intake.next() => {
-                    let tools = self.clone();
-                    calls.spawn(async move { tools.hold(holding).await });
+        let intake = Intake::<ClaimedCall>::open(&self.0.kernel, config.target.clone(), intake);
+        intake
+            .serve(end, config.grace, |holding| {
+                let tools = self.clone();
+                async move {
+                    match tools.answer(&holding.claimed).await {
+                        Ok(()) | Err(turn::Error::Stale(_)) => Ok(()),
+                        Err(error) => {
+                            let tool_call_id = holding.claimed.tool_call_id;
+                            tracing::error!(%tool_call_id, %error, cause = innermost(&error), "a call was not answered");
+                            Err(error.to_string())
+                        }
+                    }
                 }
-                Some(_) = calls.join_next() => {}
-                () = &mut end => break,
-            }
-        }
-        drop(intake);
-        let ended = async { while calls.join_next().await.is_some() {} };
-        if timeout(config.grace, ended).await.is_err() {
-            tracing::warn!("calls that were under way are given up");
-            calls.shutdown().await;
-        }
-    }
-
-    async fn hold(&self, holding: Holding<ClaimedCall>) {
-        let tool_call_id = holding.claimed.tool_call_id;
-        let outcome = tokio::select! {
-            outcome = self.answer(&holding.claimed) => outcome,
-            () = holding.lost() => return,
-        };
-        match outcome {
-            Ok(()) | Err(turn::Error::Stale(_)) => {}
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%tool_call_id, %error, cause, "a call was given up: its lease ends");
-            }
-        }
+            })
+            .await;
     }
 
     /// Answers one call, or has people asked about it.
