@@ -3,7 +3,11 @@
 use std::{
     env, fmt,
     fs::{self, File},
-    os::unix::{fs::chown, process::CommandExt},
+    io::Write,
+    os::unix::{
+        fs::{OpenOptionsExt, chown},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,11 +18,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
 use url::Url;
+use waybill_core::key::ApiKey;
 
 use super::{Home, abandoned, end_process, free_port, is_alive};
-
-/// A password that is no secret: for servers that demand one and are thrown away.
-const LAB_PASSWORD: &str = "waybill-lab";
 
 /// Loses everything in a crash, and is three times as fast: for tests, which make their databases anew.
 const FORGETFUL: &[&str] = &[
@@ -61,12 +63,12 @@ pub struct Server {
     owner: Login,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Login {
     /// On a server of ours: roles without passwords, the owner no superuser.
     Ours,
-    /// On a server we were given: whoever was named owns the databases.
-    Given,
+    /// On a server we were given: the user it was given with owns the databases, and the service logs in with this password.
+    Given { password: String },
 }
 
 impl fmt::Debug for Server {
@@ -81,10 +83,10 @@ impl Server {
         Ok(Server { admin_url, owner: Login::Ours })
     }
 
-    /// A server that we were given, by the URL of somebody who may make databases on it.
-    pub fn given(url: &str) -> Result<Server> {
-        let admin_url = Url::parse(url).map_err(|_| anyhow!("DATABASE_URL is not a URL"))?;
-        Ok(Server { admin_url, owner: Login::Given })
+    /// A server that we were given, by the URL of a user who may make databases on it. The service's password on it is kept in the home.
+    pub fn given(url: &str, home: &Home) -> Result<Server> {
+        let admin_url = Url::parse(url).map_err(|_| anyhow!("the URL of the database is not a URL"))?;
+        Ok(Server { admin_url, owner: Login::Given { password: kept_password(home)? } })
     }
 
     /// As the administrator: may make and drop databases.
@@ -109,7 +111,7 @@ impl Server {
     pub fn owner_url(&self, database: &str) -> String {
         match self.owner {
             Login::Ours => self.url(database, Some("waybill_owner")),
-            Login::Given => self.url(database, None),
+            Login::Given { .. } => self.url(database, None),
         }
     }
 
@@ -122,7 +124,7 @@ impl Server {
     pub fn owner(&self) -> &str {
         match self.owner {
             Login::Ours => "waybill_owner",
-            Login::Given => self.admin_url.username(),
+            Login::Given { .. } => self.admin_url.username(),
         }
     }
 
@@ -131,7 +133,10 @@ impl Server {
         url.set_path(database);
         if let Some(user) = user {
             url.set_username(user).expect("a postgres URL has a user");
-            let password = matches!(self.owner, Login::Given).then_some(LAB_PASSWORD);
+            let password = match &self.owner {
+                Login::Ours => None,
+                Login::Given { password } => Some(password.as_str()),
+            };
             url.set_password(password).expect("a postgres URL has a password");
         }
         url.into()
@@ -150,23 +155,52 @@ impl Server {
         Ok(())
     }
 
-    /// On a server we were given, the service's role needs a password before anyone can log in as it. One that has a
-    /// password already belongs to somebody's real installation.
+    /// The server's host, port and this database, without user and password.
+    pub fn place(&self, database: &str) -> String {
+        format!("{}:{}/{database}", self.admin_url.host_str().unwrap_or_default(), self.port())
+    }
+
+    /// On a server we were given, the service's role needs a password before anyone can log in as it. A role that has a
+    /// password already belongs to another installation, and keeps it.
     pub async fn open_service_login(&self) -> Result<()> {
-        let open = PgConnection::connect(&self.service_url(self.database())).await.is_ok();
-        if matches!(self.owner, Login::Ours) || open {
+        let Login::Given { password } = &self.owner else { return Ok(()) };
+        if PgConnection::connect(&self.service_url(self.database())).await.is_ok() {
             return Ok(());
         }
         let mut admin = self.admin().await?;
         let taken = "select rolpassword is not null from pg_authid where rolname = 'waybill_service'";
-        let taken: bool = sqlx::query_scalar(taken).fetch_one(&mut admin).await?;
+        let taken: bool = sqlx::query_scalar(taken)
+            .fetch_one(&mut admin)
+            .await
+            .context("only a superuser can see whether the role waybill_service has a password")?;
         ensure!(
             !taken,
-            "the server of DATABASE_URL has a waybill_service with a password: name one that can be thrown away"
+            "the role waybill_service of this server has a password that was not set from here, so another installation uses the \
+             server: name a server of your own"
         );
-        let sql = format!("alter role waybill_service password '{LAB_PASSWORD}'");
+        let sql = format!("alter role waybill_service password '{password}'");
         sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
         Ok(())
+    }
+}
+
+/// The password of the service on servers that we are given: random, and made once for each home.
+fn kept_password(home: &Home) -> Result<String> {
+    let path = home.path("service-password");
+    if let Ok(known) = fs::read_to_string(&path) {
+        return Ok(known);
+    }
+    let made = ApiKey::mint("lab").expose().to_owned();
+    // Of several processes at once, one gives the file its name; the others read it.
+    let draft = home.path(&format!("service-password-{}", std::process::id()));
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&draft);
+    file.and_then(|mut file| file.write_all(made.as_bytes()))
+        .with_context(|| format!("cannot write {}", draft.display()))?;
+    let linked = fs::hard_link(&draft, &path);
+    fs::remove_file(&draft)?;
+    match linked {
+        Ok(()) => Ok(made),
+        Err(_) => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -185,7 +219,7 @@ impl Private {
     pub async fn start() -> Result<Private> {
         if let Ok(url) = env::var("DATABASE_URL") {
             return Ok(Private {
-                server: Server::given(&url)?,
+                server: Server::given(&url, &Home::find()?)?,
                 folder: None,
                 settings: DURABLE,
                 child: Mutex::default(),
@@ -307,41 +341,78 @@ impl Drop for Private {
 const KEPT: &[&str] =
     &["fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=60", "max_wal_size=1GB"];
 
-/// A PostgreSQL whose data is kept in a folder. It runs while this value lives.
+/// A PostgreSQL whose data is kept in a folder. It runs while this value lives. The caller makes sure that there is one per folder.
 #[derive(Debug)]
 pub struct Kept {
     pub server: Server,
     folder: PathBuf,
-    child: Option<Child>,
+    /// None: a server that a process which was killed left running.
+    child: Mutex<Option<Child>>,
 }
 
 impl Kept {
-    /// Starts the server of the folder, which is made where there is none; or goes on with one that somebody who was killed left running.
+    /// Starts the server of the folder, which is made where there is none; or goes on with one that a process which was killed left running.
     pub async fn start(folder: &Path) -> Result<Kept> {
         ensure!(
             installed().is_some(),
             "PostgreSQL 15 or newer is not installed: on Debian or Ubuntu `apt-get install postgresql-15`, on Fedora `dnf install \
-             postgresql-server`, on macOS `brew install postgresql@17`; or name a server with DATABASE_URL"
+             postgresql-server`, on macOS `brew install postgresql@17`; or name a server with `--database-url`"
         );
         let folder = folder.to_owned();
         if let Some((_, port)) = running(&folder) {
-            return Ok(Kept { server: Server::ours(port)?, folder, child: None });
+            return Ok(Kept { server: Server::ours(port)?, folder, child: Mutex::default() });
         }
         if folder.join("data").join("PG_VERSION").exists() {
             let port = free_port()?;
             let mut child = spawn(&folder, KEPT, port)?;
             let server = until_up(Server::ours(port)?, &mut child).await?;
-            return Ok(Kept { server, folder, child: Some(child) });
+            return Ok(Kept { server, folder, child: Mutex::new(Some(child)) });
         }
         let (server, child) = launch(&folder, KEPT).await?;
-        Ok(Kept { server, folder, child: Some(child) })
+        Ok(Kept { server, folder, child: Mutex::new(Some(child)) })
+    }
+
+    /// Starts the server again, at the same place, whenever it has ended. Never returns.
+    pub async fn keep_up(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if !self.has_ended() {
+                continue;
+            }
+            eprintln!("PostgreSQL has ended; starting it again");
+            match self.start_again().await {
+                Ok(()) => eprintln!("PostgreSQL is up again"),
+                // The processes of a server that was killed may hold its memory for a moment.
+                Err(error) => eprintln!("PostgreSQL cannot be started: {error:#}"),
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        // Also waits for a child that has ended: until then no other server takes its place.
+        match &mut *self.child() {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => running(&self.folder).is_none(),
+        }
+    }
+
+    async fn start_again(&self) -> Result<()> {
+        let mut child = spawn(&self.folder, KEPT, self.server.port())?;
+        let up = until_up(self.server.clone(), &mut child).await;
+        *self.child() = Some(child);
+        up.map(drop)
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         end(&self.folder);
-        if let Some(mut child) = self.child.take() {
+        let child = self.child().take();
+        if let Some(mut child) = child {
             let _ = child.wait();
         }
     }
@@ -358,7 +429,7 @@ fn sweep(home: &Home) -> Result<()> {
 
 pub(super) async fn shared(home: &Home) -> Result<Server> {
     if let Ok(url) = env::var("DATABASE_URL") {
-        return Server::given(&url);
+        return Server::given(&url, home);
     }
     let folder = home.path("postgres");
     if let Some((_, port)) = running(&folder) {

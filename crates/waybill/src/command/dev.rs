@@ -60,8 +60,8 @@ pub(crate) struct Arguments {
     /// Where everything is kept: the database, and the file that tells the other commands where to find it.
     #[arg(long, default_value = ".waybill", value_name = "FOLDER")]
     data: PathBuf,
-    /// A database to use, as its owner, instead of a private PostgreSQL.
-    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    /// A database to use, as its owner, instead of a private PostgreSQL. Named here only: neither the environment nor a file can say it.
+    #[arg(long, value_name = "URL")]
     database_url: Option<SecretString>,
     #[command(flatten)]
     bus: Bus,
@@ -86,6 +86,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             arguments.listen
         );
     }
+    let installation = arguments.models.read()?;
+    let home = Home::at(&arguments.data)?;
+    fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    let mut lock = Lock::take(&arguments.data)?;
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| {
         format!(
@@ -93,9 +97,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             arguments.listen
         )
     })?;
-    let installation = arguments.models.read()?;
-    let home = Home::at(&arguments.data)?;
-    fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    let api_url = format!("http://{}", listener.local_addr()?);
+    lock.say(&api_url)?;
 
     let database = Database::open(&home, arguments.database_url.as_ref()).await?;
     let nats = arguments.bus.connect().await?;
@@ -107,7 +110,6 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     arguments.watch.begin("dev", &kernel, true).await?;
     let project_id = seed(&kernel).await?;
     let api_key = keep_key(&kernel, project_id, &arguments.data.join("key")).await?;
-    let api_url = format!("http://{}", listener.local_addr()?);
     let folder = home.path("artifacts");
     let place = arguments.storage.artifacts.clone().unwrap_or_else(|| folder.display().to_string());
     let artifacts = Storage { artifacts: Some(place.clone()) }.open(&kernel)?;
@@ -122,6 +124,15 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         }
     };
     let mut parts = JoinSet::new();
+    if let Some(kept) = database.kept.clone() {
+        let until = ended();
+        parts.spawn(async move {
+            tokio::select! {
+                never = kept.keep_up() => match never {},
+                () = until => {}
+            }
+        });
+    }
     let api = ApiConfig { access: Access::Loopback, artifacts: artifacts.clone(), ..ApiConfig::default() };
     let (serving, until) = (kernel.clone(), ended());
     parts.spawn(async move {
@@ -171,17 +182,19 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         };
         parts.spawn(async move { worker.serve(&config, until).await });
     }
-    greet(&api_url, &api_key, &pids);
+    greet(&api_url, &api_key, &database.place, &pids);
     interrupted().await?;
     eprintln!("ending");
     let _ = end.send(true);
     while parts.join_next().await.is_some() {}
     drop(database);
+    drop(lock);
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(api_url: &str, api_key: &str, pids: &[u32]) {
+fn greet(api_url: &str, api_key: &str, place: &str, pids: &[u32]) {
     println!("Waybill is up: {api_url}  (OpenAPI: {api_url}/openapi.json)");
+    println!("database: {place}");
     println!("a key of project `{PROJECT}`: {api_key}");
     for (n, pid) in pids.iter().enumerate() {
         println!("worker {}: process {pid}", n + 1);
@@ -193,30 +206,72 @@ fn greet(api_url: &str, api_key: &str, pids: &[u32]) {
     println!("Ctrl-C ends everything. The data stays in the folder.");
 }
 
+/// The right to use a data folder. The system takes it back when the process ends, however it ends.
+struct Lock(fs::File);
+
+impl Lock {
+    fn take(data: &Path) -> Result<Lock> {
+        let path = data.join("dev.lock");
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock(file)),
+            Err(fs::TryLockError::WouldBlock) => {
+                let said = fs::read_to_string(&path).unwrap_or_default();
+                let found = if said.is_empty() { "it is just starting" } else { said.trim() };
+                bail!(
+                    "another `waybill dev` uses {} ({found}): use that one, end it with Ctrl-C, or give this one a folder of its own with `--data FOLDER`",
+                    data.display()
+                )
+            }
+            Err(fs::TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", path.display()))
+            }
+        }
+    }
+
+    /// Tells a process that comes later where this one is.
+    fn say(&mut self, api_url: &str) -> Result<()> {
+        use std::io::Write;
+        self.0.set_len(0)?;
+        self.0.write_all(format!("{api_url}, process {}\n", std::process::id()).as_bytes())?;
+        Ok(())
+    }
+}
+
 /// What there is to work on.
 struct Database {
     service_url: String,
     owner_url: String,
-    _kept: Option<Kept>,
+    /// Which one it is, for people.
+    place: String,
+    kept: Option<Arc<Kept>>,
 }
 
 impl Database {
     async fn open(home: &Home, given: Option<&SecretString>) -> Result<Database> {
         let Some(url) = given else {
-            eprintln!("starting PostgreSQL in {}", home.path("postgres").display());
-            let kept = Kept::start(&home.path("postgres")).await?;
+            let folder = home.path("postgres");
+            if env::var_os("DATABASE_URL").is_some() {
+                eprintln!("DATABASE_URL is set and not used: `--database-url` names a database for `waybill dev`");
+            }
+            eprintln!("starting PostgreSQL in {}", folder.display());
+            let kept = Kept::start(&folder).await?;
             if !kept.server.has_database(DATABASE).await? {
                 kept.server.create_database(DATABASE).await?;
             }
             let (service_url, owner_url) = (kept.server.service_url(DATABASE), kept.server.owner_url(DATABASE));
+            let place = format!("{}, private to this folder", kept.server.place(DATABASE));
             migrate(&owner_url).await?;
-            return Ok(Database { service_url, owner_url, _kept: Some(kept) });
+            return Ok(Database { service_url, owner_url, place, kept: Some(Arc::new(kept)) });
         };
-        let server = Server::given(url.expose_secret())?;
+        let server = Server::given(url.expose_secret(), home)?;
+        let place = format!("{}, named by --database-url", server.place(server.database()));
+        eprintln!("using the database {place}");
         let (service_url, owner_url) = (server.service_url(server.database()), server.owner_url(server.database()));
         migrate(&owner_url).await?;
         server.open_service_login().await?;
-        Ok(Database { service_url, owner_url, _kept: None })
+        Ok(Database { service_url, owner_url, place, kept: None })
     }
 }
 

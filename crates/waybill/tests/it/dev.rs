@@ -9,6 +9,8 @@ use std::{
 };
 
 use serde_json::Value;
+use sqlx::Connection;
+use waybill_lab::services::postgres::Private;
 
 use crate::cli::{json, text};
 
@@ -210,6 +212,81 @@ fn the_five_minutes_of_the_readme_are_true() {
     let deleted = waybill("project delete demo --yes demo");
     assert!(text(&deleted.stdout).contains("is gone"), "{deleted:?}");
     dev.end(&folder);
+}
+
+/// One `waybill dev` per folder; and its PostgreSQL is started again when it dies.
+#[test]
+fn a_second_dev_in_a_folder_is_refused_and_a_dead_server_is_started_again() {
+    let folder = Folder::new("two-devs");
+    let dev = Dev::start(&folder, "./target/release/waybill dev");
+    let postmaster = || {
+        let file = fs::read_to_string(folder.0.join(".waybill/postgres/data/postmaster.pid")).unwrap();
+        file.lines().next().unwrap().trim().to_owned()
+    };
+    let first = postmaster();
+    let second = folder.run("timeout 30 ./target/release/waybill dev --listen 127.0.0.1:0");
+    assert!(!second.status.success(), "{second:?}");
+    let said = text(&second.stderr);
+    for part in ["another `waybill dev` uses", &dev.url(), "--data FOLDER"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(postmaster(), first, "the first one's PostgreSQL goes on");
+    assert!(folder.run("./target/release/waybill turn list").status.success());
+
+    assert!(folder.run(&format!("kill -9 {first}")).status.success());
+    let begun = Instant::now();
+    while !dev.said().contains("PostgreSQL is up again") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", dev.said());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_ne!(postmaster(), first);
+    let run = folder.run("timeout 60 ./target/release/waybill run archivist 'What is bread?'");
+    assert!(run.status.success(), "{run:?}\n{}", dev.said());
+    dev.end(&folder);
+}
+
+/// A database of somebody else's is used only where the command line names it, and its roles keep their passwords.
+#[tokio::test]
+async fn dev_uses_another_database_only_when_it_is_named() {
+    let (folder, other) = (Folder::new("named"), Folder::new("other"));
+    let server = Private::in_folder(&folder.0.join("server")).await.unwrap();
+    // The service must show a password; the administrator need not.
+    let rules = "host all waybill_service 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+    fs::write(folder.0.join("server/data/pg_hba.conf"), rules).unwrap();
+    let mut admin = server.server.admin().await.unwrap();
+    sqlx::query("select pg_reload_conf()").execute(&mut admin).await.unwrap();
+    server.server.create_database("app").await.unwrap();
+    let app = server.server.admin_url("app");
+    let touched =
+        "select (select count(*) from pg_roles where rolname like 'waybill\\_%' and rolname <> 'waybill_owner')";
+    let n_roles =
+        async |admin: &mut sqlx::PgConnection| -> i64 { sqlx::query_scalar(touched).fetch_one(admin).await.unwrap() };
+
+    let dev = Dev::start(&folder, &format!("env DATABASE_URL={app} ./target/release/waybill dev"));
+    for part in ["DATABASE_URL is set and not used", "private to this folder"] {
+        assert!(dev.said().contains(part), "{part}: {}", dev.said());
+    }
+    assert_eq!(n_roles(&mut admin).await, 0, "nothing was made on the server of DATABASE_URL");
+    dev.end(&folder);
+
+    // Named, it is used; the service gets a password that no other installation knows.
+    let dev = Dev::start(&folder, &format!("./target/release/waybill dev --database-url {app}"));
+    let port = server.server.port();
+    assert!(dev.said().contains(&format!("database: 127.0.0.1:{port}/app, named by --database-url")), "{}", dev.said());
+    assert!(n_roles(&mut admin).await > 0);
+    assert!(folder.run("./target/release/waybill turn list").status.success());
+    let known = |password: &str| format!("postgres://waybill_service:{password}@127.0.0.1:{port}/app");
+    assert!(sqlx::PgConnection::connect(&known("waybill-lab")).await.is_err(), "a constant password opens it");
+    dev.end(&folder);
+
+    // Another folder does not know it, and leaves it as it is.
+    let hash = "select rolpassword from pg_authid where rolname = 'waybill_service'";
+    let before: String = sqlx::query_scalar(hash).fetch_one(&mut admin).await.unwrap();
+    let refused =
+        other.run(&format!("timeout 30 ./target/release/waybill dev --listen 127.0.0.1:0 --database-url {app}"));
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(text(&refused.stderr).contains("another installation uses the server"), "{refused:?}");
+    assert_eq!(sqlx::query_scalar::<_, String>(hash).fetch_one(&mut admin).await.unwrap(), before);
 }
 
 fn json_lines(output: &Output) -> Vec<Value> {
