@@ -914,7 +914,7 @@ CREATE FUNCTION scheduler.forget_marks() RETURNS integer
 declare
   v_gone integer;
 begin
-  delete from state.queue_marks m where m.next_at < clock_timestamp() - interval '1 minute';
+  delete from state.queue_marks m where m.marked_at < clock_timestamp() - interval '1 minute';
   get diagnostics v_gone = row_count;
   return v_gone;
 end $$;
@@ -2366,31 +2366,37 @@ CREATE FUNCTION state.mark_queue(p_target text, p_project uuid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-  -- Before anything is looked at: whoever drew one up to this is under way by then, or over.
+  -- Before the locks are read: a transaction that drew this place or an earlier one holds its lock by then, or is over.
   v_drawn bigint := (select s.last_value from state.agent_inbox_inbox_seq_seq s);
   v_mark  state.queue_marks;
+  v_open  text[];
+  v_over  boolean;
 begin
+  -- The queue must be read after the locks, by a snapshot of its own: see "read committed".
+  if current_setting('transaction_isolation') <> 'read committed' or not pg_try_advisory_xact_lock(hashtextextended(p_project::text, 1)) then
+    return false;
+  end if;
   select m.* into v_mark from state.queue_marks m where m.worker_target = p_target and m.project_id = p_project;
-  if v_mark.drawn_seq > v_drawn - 500 or not pg_try_advisory_xact_lock(hashtextextended(p_project::text, 1)) then
+  -- Not with every look: it reads all locks, and a mark leaves a dead row behind when it is written.
+  if v_mark.drawn_seq > v_drawn - 500 then
     return false;
   end if;
-  -- While something older is under way, it is no matter unless it may have armed a turn. To ask takes a look at all locks.
-  if v_mark.next_xid > pg_snapshot_xmin(pg_current_snapshot())
-     and (v_mark.next_at > clock_timestamp() - interval '1 second'
-          or exists (select from pg_locks o
-                       left join pg_stat_activity a on a.pid = o.pid
-                      where o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid <> pg_backend_pid()
-                        and (a.xact_start is null or a.xact_start <= v_mark.next_at))) then
-    return false;
-  end if;
+  -- A prepared transaction has no process and another name than before: it may be any of them.
+  select coalesce(array_agg(o.virtualtransaction), '{}'),
+         not coalesce(bool_or(o.pid is null or o.virtualtransaction = any (v_mark.open_then)), false)
+    into v_open, v_over
+    from pg_locks o
+   where o.database = (select d.oid from pg_database d where d.datname = current_database())
+     and o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid is distinct from pg_backend_pid();
   insert into state.queue_marks as m
-         (worker_target, project_id, begun_seq, new_seq, next_begun_seq, next_new_seq, next_xid, next_at, drawn_seq, n_running, running_seq)
+         (worker_target, project_id, begun_seq, new_seq, next_seq, open_then, marked_at, drawn_seq, n_running, running_seq)
   select p_target, p_project,
-         least(f.begun_seq, coalesce(v_mark.next_begun_seq, -4611686018427387904)), least(f.new_seq, coalesce(v_mark.next_new_seq, 0)),
-         coalesce(f.begun_seq, v_drawn - 4611686018427387904), coalesce(f.new_seq, v_drawn),
-         -- A claim that had drawn its place and was not over is not among those that run: a thousand places later it is over.
-         pg_snapshot_xmax(pg_current_snapshot()), clock_timestamp(), v_drawn, r.n_running, least(r.oldest_seq, v_drawn) - 1000
-    -- The first that is ready of those that were begun, and of those that are new. What was under way last time may have armed one before what was found then.
+         case when v_over then least(f.begun_seq, coalesce(v_mark.next_seq, 0) - 4611686018427387904) else v_mark.begun_seq end,
+         case when v_over then least(f.new_seq, coalesce(v_mark.next_seq, 0)) else v_mark.new_seq end,
+         case when v_over then v_drawn else v_mark.next_seq end, case when v_over then v_open else v_mark.open_then end,
+         clock_timestamp(), v_drawn, r.n_running,
+         case when v_over then least(r.oldest_seq, coalesce(v_mark.next_seq, 0)) else v_mark.running_seq end
+    -- The first that is ready of those that were begun, and of those that are new.
     from (select (select i.inbox_seq
                     from state.agent_inbox i
                    where i.worker_target = p_target and i.project_id = p_project and i.status = 'pending'
@@ -2407,10 +2413,9 @@ begin
             from state.agent_inbox i
            where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)) r
       on conflict (worker_target, project_id) do update
-     set begun_seq = excluded.begun_seq, new_seq = excluded.new_seq, next_begun_seq = excluded.next_begun_seq,
-         next_new_seq = excluded.next_new_seq, next_xid = excluded.next_xid, next_at = excluded.next_at, drawn_seq = excluded.drawn_seq,
-         n_running = excluded.n_running, running_seq = excluded.running_seq;
-  return true;
+     set begun_seq = excluded.begun_seq, new_seq = excluded.new_seq, next_seq = excluded.next_seq, open_then = excluded.open_then,
+         marked_at = excluded.marked_at, drawn_seq = excluded.drawn_seq, n_running = excluded.n_running, running_seq = excluded.running_seq;
+  return v_over;
 end $$;
 CREATE FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) RETURNS integer
     LANGUAGE plpgsql
@@ -4055,10 +4060,9 @@ CREATE TABLE state.queue_marks (
     project_id uuid NOT NULL,
     begun_seq bigint NOT NULL,
     new_seq bigint NOT NULL,
-    next_begun_seq bigint NOT NULL,
-    next_new_seq bigint NOT NULL,
-    next_xid xid8 NOT NULL,
-    next_at timestamp with time zone NOT NULL,
+    next_seq bigint NOT NULL,
+    open_then text[] NOT NULL,
+    marked_at timestamp with time zone NOT NULL,
     drawn_seq bigint NOT NULL,
     n_running bigint NOT NULL,
     running_seq bigint NOT NULL

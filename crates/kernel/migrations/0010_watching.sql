@@ -29,13 +29,12 @@ create table state.queue_marks (
   -- No turn that was begun is ready before this place, nor will be; no new one before that.
   begun_seq      bigint       not null,
   new_seq        bigint       not null,
-  -- Where they move to once every transaction that was under way before next_xid, at next_at, is over: one of them may arm a turn before that.
-  next_begun_seq bigint       not null,
-  next_new_seq   bigint       not null,
-  next_xid       xid8         not null,
-  next_at        timestamptz  not null,
-  -- How many places had been drawn by then, and how many turns of the project ran, for whatever target: with every claim a place is drawn, so
-  -- that at most as many more run as were drawn since.
+  -- How far they may move once none of these transactions is open: one that drew an earlier place may still arm a turn there.
+  next_seq       bigint       not null,
+  open_then      text[]       not null,
+  marked_at      timestamptz  not null,
+  -- How many places had been drawn when it was marked, and how many turns of the project ran, for whatever target: with every claim a place is
+  -- drawn, so that at most as many more run as were drawn since.
   drawn_seq      bigint       not null,
   n_running      bigint       not null,
   -- None ran at a place before this.

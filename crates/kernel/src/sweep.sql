@@ -154,7 +154,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_gone integer;
 begin
-  delete from state.queue_marks m where m.next_at < clock_timestamp() - interval '1 minute';
+  delete from state.queue_marks m where m.marked_at < clock_timestamp() - interval '1 minute';
   get diagnostics v_gone = row_count;
   return v_gone;
 end $$;

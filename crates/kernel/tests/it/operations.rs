@@ -112,7 +112,7 @@ async fn what_must_hold_is_held_to() {
     // What is done, what it breaks, and how it is mended. An id that begins with an f is nobody's.
     let meddled: [(&str, &[&str], &str); 13] = [
         (
-            "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, 0, '1', now(), 0, 0, 0
+            "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, '{}', now(), 0, 0, 0
                from state.agent_inbox where status = 'pending'
                  on conflict (worker_target, project_id) do update set new_seq = excluded.new_seq",
             &["no turn is ready before the mark of its queue"],

@@ -1,8 +1,6 @@
 //! The queue of ready turns: its order, and the marks that let a claim begin where the queue is not done yet (DESIGN 11).
 
-use std::time::Duration;
-
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use waybill_core::{
     id::{AgentId, ProjectId, TurnId},
     turn::Fence,
@@ -10,6 +8,7 @@ use waybill_core::{
 use waybill_kernel::{
     agent, invariant, turn,
     turn::{Attempts, Claiming, DispatchRequest, Loss},
+    work::UnitOfWork,
 };
 
 use crate::{
@@ -127,43 +126,95 @@ async fn a_claim_takes_what_a_plain_look_would() {
     assert_eq!(rest as i64, ready);
 }
 
-/// A mark is believed once nobody is left who had drawn a place before it and not yet committed, and comes after nothing that they armed.
-#[tokio::test]
-async fn a_mark_waits_for_whoever_drew_a_place_before_it() {
-    let house = House::new().await;
-    let project_id = house.t.project_id;
-    let fence = house.running().await;
-    house.finish(fence).await.unwrap();
-    let agent_id = house.agent().await;
+/// An agent's turn, in a transaction that is still open.
+async fn enqueue_in(work: &mut UnitOfWork, agent_id: AgentId) -> TurnId {
     let card = instruction("late");
     let request = DispatchRequest::instructed(agent_id, card.card_id());
-    let mut late = house.t.begin().await;
-    turn::enqueue(&mut late, std::slice::from_ref(&request), &[card]).await.unwrap();
-    house.meddle("delete from state.queue_marks").await;
-    assert!(mark(&house, project_id).await);
-    assert!(!mark(&house, project_id).await, "it is under way");
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert!(!mark(&house, project_id).await, "it holds a lock on the inbox");
-    assert_eq!(marked_upto(&house).await, 0);
-    late.commit().await.unwrap();
-    assert!(mark(&house, project_id).await);
-    assert!(marked_upto(&house).await > 0);
-    let claimed = house.claim().await.expect("it stands before what was marked");
-    assert_eq!(claimed.fence.agent_turn_id(), request.agent_turn_id);
+    turn::enqueue(work, std::slice::from_ref(&request), &[card]).await.unwrap();
+    request.agent_turn_id
 }
 
-/// A transaction that somebody holds open, and that has written elsewhere, does not keep a mark where it is.
+/// A mark does not move past a place whose turn may still be armed: not while the transaction that drew it is open.
 #[tokio::test]
-async fn a_mark_does_not_wait_for_somebody_else() {
+async fn a_mark_waits_for_a_transaction_that_drew_a_place_before_it() {
+    let house = House::new().await;
+    let project_id = house.t.project_id;
+    let agents = house.agents(4).await;
+    let (mut early, mut late) = (house.t.begin().await, house.t.begin().await);
+    let first = enqueue_in(&mut early, agents[0]).await;
+    let turn_id = enqueue_in(&mut late, agents[1]).await;
+    let last = enqueue_in(&mut early, agents[2]).await;
+    early.commit().await.unwrap();
+    // The newest transaction that is over is older than the late one: no snapshot's xmax is above its id.
+    let mut admin = house.t.admin().await;
+    let step = "select state.mark_queue('llm', $1)";
+    assert!(sqlx::query_scalar::<_, bool>(step).bind(project_id).fetch_one(&mut admin).await.unwrap());
+    assert_eq!(house.claim().await.unwrap().fence.agent_turn_id(), first);
+    for _ in 0..3 {
+        assert!(!mark(&house, project_id).await, "a transaction that holds an earlier place is open");
+    }
+    assert_eq!(marked_upto(&house).await, 0);
+    // One that began after the mark's first step does not count: the mark moves, up to the turn that was late.
+    let mut later = house.t.begin().await;
+    enqueue_in(&mut later, agents[3]).await;
+    late.commit().await.unwrap();
+    assert!(mark(&house, project_id).await);
+    assert_eq!(
+        marked_upto(&house).await,
+        house.count("select min(inbox_seq) from state.agent_inbox where status = 'pending'").await
+    );
+    for expected in [turn_id, last] {
+        assert_eq!(house.claim().await.expect("it is ready").fence.agent_turn_id(), expected);
+    }
+    drop(later);
+}
+
+/// A transaction that is prepared goes under another name. It still holds its place.
+#[tokio::test]
+async fn a_mark_waits_for_a_prepared_transaction() {
+    let house = House::new().await;
+    let project_id = house.t.project_id;
+    let agent_id = house.agent().await;
+    let mut work = house.t.begin().await;
+    let turn_id = enqueue_in(&mut work, agent_id).await;
+    assert!(mark(&house, project_id).await);
+    let name = format!("late {turn_id}");
+    sqlx::raw_sql(AssertSqlSafe(format!("prepare transaction '{name}'"))).execute(&mut *work).await.unwrap();
+    assert!(!mark(&house, project_id).await);
+    assert_eq!(marked_upto(&house).await, 0);
+    let mut admin = house.t.admin().await;
+    sqlx::raw_sql(AssertSqlSafe(format!("commit prepared '{name}'"))).execute(&mut admin).await.unwrap();
+    assert!(mark(&house, project_id).await);
+    assert_eq!(house.claim().await.expect("it is ready").fence.agent_turn_id(), turn_id);
+    drop(work);
+}
+
+/// What a mark asks of a snapshot, only "read committed" gives.
+#[tokio::test]
+async fn a_mark_does_not_move_under_an_old_snapshot() {
+    let house = House::new().await;
+    let mut admin = house.t.admin().await;
+    let mut old = admin.begin().await.unwrap();
+    sqlx::raw_sql("set transaction isolation level repeatable read").execute(&mut *old).await.unwrap();
+    let moved = sqlx::query_scalar::<_, bool>("select state.mark_queue('llm', $1)").bind(house.t.project_id);
+    assert!(!moved.fetch_one(&mut *old).await.unwrap());
+    old.rollback().await.unwrap();
+    // A session that keeps places in store would use an early one late, in a transaction that no mark knew of.
+    let cached = "select seqcache from pg_sequence where seqrelid = 'state.agent_inbox_inbox_seq_seq'::regclass";
+    assert_eq!(house.count(cached).await, 1);
+}
+
+/// A transaction that an operator holds open, and that has written elsewhere, does not keep a mark where it is.
+#[tokio::test]
+async fn a_mark_does_not_wait_for_other_transactions() {
     let house = House::new().await;
     let project_id = house.t.project_id;
     let mut admin = house.t.admin().await;
     let mut other: sqlx::Transaction<'_, sqlx::Postgres> = PgConnection::begin(&mut admin).await.unwrap();
     sqlx::query("create table public.elsewhere ()").execute(&mut *other).await.unwrap();
+    sqlx::query("select count(*) from state.agent_inbox").execute(&mut *other).await.unwrap();
     house.meddle("delete from state.queue_marks").await;
     assert!(mark(&house, project_id).await);
-    assert!(!mark(&house, project_id).await, "perhaps it is one of ours");
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert!(mark(&house, project_id).await);
     assert!(marked_upto(&house).await > 0);
     other.rollback().await.unwrap();
@@ -205,7 +256,7 @@ async fn a_long_look_leaves_a_mark() {
         assert_eq!(house.count(marks).await, expected, "{long}");
     }
     assert_eq!(house.sweep().await.marks_forgotten, 0);
-    house.meddle("update state.queue_marks set next_at = now() - interval '2 minutes'").await;
+    house.meddle("update state.queue_marks set marked_at = now() - interval '2 minutes'").await;
     assert_eq!(house.sweep().await.marks_forgotten, 1);
     assert_eq!(house.count(marks).await, 0);
 }

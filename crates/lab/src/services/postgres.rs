@@ -29,6 +29,7 @@ const FORGETFUL: &[&str] = &[
     "full_page_writes=off",
     "shared_buffers=256MB",
     "max_connections=300",
+    "max_prepared_transactions=8",
     "max_wal_size=4GB",
 ];
 
