@@ -64,6 +64,8 @@ pub(crate) struct InboxRow {
     pub(crate) token: u8,
     /// The order within the agent.
     pub(crate) seq: u8,
+    /// Its place in the queue of ready turns: drawn with every arming and every claim.
+    pub(crate) place: u8,
     /// Rows of the same turn beyond the first. There must never be one.
     pub(crate) extra: u8,
 }
@@ -71,8 +73,19 @@ pub(crate) struct InboxRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallStatus {
     None,
+    /// For a tool to answer, or for a handler to take.
     Waiting,
+    /// A handler has it. Only of a batch that gives its call back.
+    Handled,
+    /// Left to the batch, which gives it back when it closes.
+    Awaiting,
     Done,
+}
+
+impl CallStatus {
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, CallStatus::Waiting | CallStatus::Handled | CallStatus::Awaiting)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +111,17 @@ pub(crate) enum Task {
     Done,
 }
 
+/// How far the queue of ready turns is done. A claim begins to look there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Mark {
+    pub(crate) upto: u8,
+    /// How far it may move once none of these transactions is open.
+    pub(crate) next: u8,
+    pub(crate) open_then: Set,
+    /// Only of the mutant that compares transaction ids.
+    pub(crate) next_xid: u8,
+}
+
 /// What is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Db {
@@ -109,6 +133,7 @@ pub(crate) struct Db {
     pub(crate) slots: [u8; TASKS],
     pub(crate) batch: Batch,
     pub(crate) stops: [bool; TURNS],
+    pub(crate) mark: Mark,
 }
 
 impl Db {
@@ -116,13 +141,24 @@ impl Db {
         Db {
             heads: [Head { status: Status::Idle, turn: NOBODY, epoch: 0, token: 0 }; AGENTS],
             turns: [Turn { progress: Progress::None, steps: 0, deliverables: 0, events: 0 }; TURNS],
-            inbox: [InboxRow { status: Inbox::Gone, epoch: 0, token: 0, seq: 0, extra: 0 }; TURNS],
+            inbox: [InboxRow { status: Inbox::Gone, epoch: 0, token: 0, seq: 0, place: 0, extra: 0 }; TURNS],
             calls: [Call { status: CallStatus::None, applied: 0, has_deadline: true }; CALLS],
             tasks: [Task::None; TASKS],
             slots: [0; TASKS],
             batch: Batch { exists: false, open_slots: 0, closed: 0 },
             stops: [false; TURNS],
+            mark: Mark::default(),
         }
+    }
+
+    /// The turns that a look from the mark on finds, in their order.
+    pub(crate) fn ready(&self) -> Vec<u8> {
+        let row = |turn: &u8| self.inbox[*turn as usize];
+        let mut ready: Vec<u8> = (0..TURNS as u8)
+            .filter(|turn| row(turn).status == Inbox::Pending && row(turn).place >= self.mark.upto)
+            .collect();
+        ready.sort_by_key(|turn| row(turn).place);
+        ready
     }
 
     fn copy_row(&mut self, from: &Db, row: Row) {
@@ -135,6 +171,8 @@ impl Db {
             Row::Slot(i) => self.slots[i as usize] = from.slots[i as usize],
             Row::Stop(i) => self.stops[i as usize] = from.stops[i as usize],
             Row::Batch => self.batch = from.batch,
+            Row::Mark => self.mark = from.mark,
+            Row::Marking => {}
         }
     }
 }
@@ -150,6 +188,9 @@ pub(crate) enum Row {
     Slot(u8),
     Stop(u8),
     Batch,
+    Mark,
+    /// The right to move the mark: a lock and nothing else.
+    Marking,
 }
 
 impl Row {
@@ -163,11 +204,13 @@ impl Row {
             Row::Slot(i) => (13, i),
             Row::Stop(i) => (15, i),
             Row::Batch => (18, 0),
+            Row::Mark => (19, 0),
+            Row::Marking => (20, 0),
         };
         1 << (table + i)
     }
 
-    const ALL: [Row; 19] = [
+    const ALL: [Row; 20] = [
         Row::Head(0),
         Row::Head(1),
         Row::Head(2),
@@ -187,7 +230,42 @@ impl Row {
         Row::Stop(1),
         Row::Stop(2),
         Row::Batch,
+        Row::Mark,
     ];
+}
+
+/// A set of small numbers: of turns, or of those who have a transaction open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Set(u16);
+
+impl Set {
+    pub(crate) fn of(members: &[u8]) -> Set {
+        members.iter().fold(Set::default(), |set, member| set.with(*member))
+    }
+
+    pub(crate) fn has(self, member: u8) -> bool {
+        self.0 & 1 << member != 0
+    }
+
+    pub(crate) fn with(self, member: u8) -> Set {
+        Set(self.0 | 1 << member)
+    }
+
+    pub(crate) fn without(self, member: u8) -> Set {
+        Set(self.0 & !(1 << member))
+    }
+
+    pub(crate) fn meets(self, other: Set) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn members(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |member| self.has(*member))
+    }
 }
 
 /// A set of rows.
@@ -217,6 +295,23 @@ pub(crate) struct Transaction {
     /// What the statement saw that is now waiting for a lock.
     snapshot: Option<Db>,
     pub(crate) waits_for: Option<Row>,
+    /// Holds the lock on the inbox table that every statement takes before it writes there.
+    pub(crate) writes_inbox: bool,
+    /// Only of the mutant that compares transaction ids. Zero: it has none yet.
+    pub(crate) xid: u8,
+    /// What a statement leaves to the next one of the same transaction.
+    pub(crate) noted: Noted,
+}
+
+/// The variables of a function in the database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Noted {
+    /// The place that was drawn, by an enqueue; the last one that anybody drew, by a mark.
+    pub(crate) place: u8,
+    /// The turns that a claim has locked, and then taken.
+    pub(crate) turns: Set,
+    pub(crate) mark: Mark,
+    pub(crate) found: Option<u8>,
 }
 
 impl Transaction {
@@ -227,6 +322,17 @@ impl Transaction {
             own: Db::new(),
             snapshot: None,
             waits_for: None,
+            writes_inbox: false,
+            xid: 0,
+            noted: Noted::default(),
+        }
+    }
+
+    /// The transaction of `who` is over: its name will not come again.
+    pub(crate) fn forget_name(&mut self, who: u8) {
+        let snapshot = self.snapshot.as_mut().map(|snapshot| &mut snapshot.mark);
+        for mark in [&mut self.own.mark, &mut self.noted.mark].into_iter().chain(snapshot) {
+            mark.open_then = mark.open_then.without(who);
         }
     }
 
@@ -242,7 +348,7 @@ impl Transaction {
 
     /// The locks stay, the writes of the statement that has to wait do not: it begins again.
     pub(crate) fn without_writes_since(&self, before: &Transaction) -> Transaction {
-        Transaction { written: before.written, own: before.own, ..self.clone() }
+        Transaction { written: before.written, own: before.own, noted: before.noted, ..self.clone() }
     }
 
     /// Makes the writes everybody's.
@@ -259,6 +365,13 @@ pub(crate) struct View<'a> {
     pub(crate) tx: &'a mut Transaction,
     pub(crate) committed: &'a Db,
     pub(crate) others: Rows,
+    /// The last place that was drawn. No transaction gives one back.
+    pub(crate) drawn: &'a mut u8,
+    /// Who else holds a lock on the inbox table.
+    pub(crate) writers: Set,
+    /// What a snapshot says of transaction ids: the oldest that is open, and the one after the newest that is over. Only of the mutant that compares them.
+    pub(crate) xmin: u8,
+    pub(crate) xmax: u8,
 }
 
 impl View<'_> {
@@ -294,11 +407,19 @@ impl View<'_> {
     /// Writes a row, which is locked by that until the transaction ends.
     pub(crate) fn write(&mut self, row: Row, change: impl FnOnce(&mut Db)) -> Result<(), Blocked> {
         self.lock(row)?;
+        self.tx.writes_inbox |= matches!(row, Row::Inbox(_));
         let mut seen = self.fresh();
         change(&mut seen);
         self.tx.own.copy_row(&seen, row);
         self.tx.written.add(row);
         Ok(())
+    }
+
+    /// The next place in the queue of ready turns, for a statement that writes to the inbox.
+    pub(crate) fn draw(&mut self) -> u8 {
+        self.tx.writes_inbox = true;
+        *self.drawn += 1;
+        *self.drawn
     }
 
     /// The statement is through; the next one takes a snapshot of its own.

@@ -19,7 +19,7 @@ use system::{Faults, System};
 #[derive(Debug, Parser)]
 #[command(name = "waybill-model", about = "Check the turn protocol state by state. Exits with 1 if it is refuted")]
 struct Arguments {
-    /// Explore fifty million states instead of one million.
+    /// Explore a hundred million states instead of one million.
     #[arg(long)]
     long: bool,
     /// Print JSON instead of text.
@@ -27,30 +27,41 @@ struct Arguments {
     json: bool,
 }
 
-const NO_FAULTS: Faults = Faults { crashes: 0, pauses: 0, unknown: 0, replays: 0, stops: 0, lost_bells: 0 };
-const ONE_OF_EACH: Faults = Faults { crashes: 1, pauses: 1, unknown: 1, replays: 1, stops: 1, lost_bells: 0 };
+const NO_FAULTS: Faults = Faults { crashes: 0, pauses: 0, unknown: 0, replays: 0, stops: 0, lost_bells: 0, forgets: 0 };
+const ONE_OF_EACH: Faults =
+    Faults { crashes: 1, pauses: 1, unknown: 1, replays: 1, stops: 1, lost_bells: 0, forgets: 1 };
 
 /// How many states a mutant may take to be caught.
 const MUTANT_STATES: usize = 4_000_000;
 
-/// Three turns that queue at one agent; a turn that waits for two tools, with another behind it; a turn that forks.
-fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 3] {
+/// Three turns that queue at one agent; a turn that waits for two tools, with another behind it; a turn that forks, and one whose fork gives the
+/// call back; two agents whose queue is marked, and claimed from many at a time.
+fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 5] {
     let system = |agent_of, work, roots: &[u8], results| System {
-        protocol: Protocol { plan: Plan { agent_of, work }, mutant },
+        protocol: Protocol { plan: Plan { agent_of, work, marks: false, resumes: false, deadlines: true }, mutant },
         roots: roots.to_vec(),
         faults,
         results,
     };
+    let forks = system([0, 1, 2], [Work::Fork, Work::Child(0), Work::Child(1)], &[0], [0, 0]);
+    let mut resumes = forks.clone();
+    resumes.protocol.plan.resumes = true;
+    // A mutant that loses the call must not be saved by its deadline.
+    resumes.protocol.plan.deadlines = mutant.is_none();
+    let mut marks = system([0, 1, 0], [Work::Plain; 3], &[0, 1, 2], [0, 0]);
+    marks.protocol.plan.marks = true;
     [
         ("queue", system([0, 0, 0], [Work::Plain; 3], &[0, 1, 2], [0, 0])),
         ("tools", system([0, 0, 1], [Work::Tools, Work::Plain, Work::Plain], &[0, 1], [2, 1])),
-        ("batch", system([0, 1, 2], [Work::Fork, Work::Child(0), Work::Child(1)], &[0], [0, 0])),
+        ("batch", forks),
+        ("resume", resumes),
+        ("marks", marks),
     ]
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let wanted = if arguments.long { 50_000_000 } else { 1_000_000 };
+    let wanted = if arguments.long { 100_000_000 } else { 1_000_000 };
     let figures = [check_protocol(wanted, arguments.json), check_mutants(arguments.json)].concat();
     for figure in &figures {
         if arguments.json {
@@ -63,14 +74,14 @@ fn main() -> ExitCode {
     if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Explores each scenario for a third of the states: first all that is reachable without faults, then with one of each.
+/// Explores each scenario for a part of the states: first all that is reachable without faults, then with one of each.
 fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
     let (mut states, mut violations) = (0, 0);
     for faults in [NO_FAULTS, ONE_OF_EACH] {
         for (name, system) in scenarios(None, faults) {
             let begun = Instant::now();
-            // A state is generated about four times, and the bound counts each time; four of the runs reach it.
-            let checker = system.checker().threads(2).target_state_count(wanted * 5 / 4).spawn_bfs().join();
+            // A state is generated about four times, and the bound counts each time; most of the runs reach it.
+            let checker = system.checker().threads(2).target_state_count(wanted * 3 / 4).spawn_bfs().join();
             states += checker.unique_state_count();
             violations += checker.discoveries().len();
             if !quiet {
@@ -107,7 +118,8 @@ fn check_mutants(quiet: bool) -> Vec<Figure> {
 }
 
 fn catch(mutant: Mutant, shows: Shows) -> Option<String> {
-    let (Shows::Queue(fault) | Shows::Tools(fault) | Shows::Batch(fault)) = shows;
+    let (Shows::Queue(fault) | Shows::Tools(fault) | Shows::Batch(fault) | Shows::Resume(fault) | Shows::Marks(fault)) =
+        shows;
     let faults = match fault {
         Fault::None => NO_FAULTS,
         Fault::Crash => Faults { crashes: 1, ..NO_FAULTS },
@@ -117,11 +129,13 @@ fn catch(mutant: Mutant, shows: Shows) -> Option<String> {
         Fault::Stop => Faults { stops: 1, ..NO_FAULTS },
         Fault::LostBell => Faults { lost_bells: 1, ..NO_FAULTS },
     };
-    let [(_, queue), (_, tools), (_, batch)] = scenarios(Some(mutant), faults);
+    let [(_, queue), (_, tools), (_, batch), (_, resume), (_, marks)] = scenarios(Some(mutant), faults);
     let system = match shows {
         Shows::Queue(_) => queue,
         Shows::Tools(_) => tools,
         Shows::Batch(_) => batch,
+        Shows::Resume(_) => resume,
+        Shows::Marks(_) => marks,
     };
     let checker = system.checker().threads(2).target_state_count(MUTANT_STATES);
     let checker = checker.finish_when(HasDiscoveries::Any).spawn_bfs().join();

@@ -1,8 +1,8 @@
 //! The transactions of a turn's life, statement by statement, and the ways in which each could be written wrongly.
 
 use crate::db::{
-    Batch, Blocked, CALLS, Call, CallStatus, Db, Head, Inbox, InboxRow, NOBODY, Progress, Row, Status, TASKS, TURNS,
-    Task, View,
+    Batch, Blocked, CALLS, Call, CallStatus, Db, Head, Inbox, InboxRow, Mark, NOBODY, Progress, Row, Set, Status,
+    TASKS, TURNS, Task, View,
 };
 
 /// What a turn does.
@@ -23,6 +23,12 @@ pub(crate) enum Work {
 pub(crate) struct Plan {
     pub(crate) agent_of: [u8; TURNS],
     pub(crate) work: [Work; TURNS],
+    /// Ready turns have places, claims begin at the mark of the queue, and take many at once.
+    pub(crate) marks: bool,
+    /// The batch gives its call back to the handler, who answers it.
+    pub(crate) resumes: bool,
+    /// Calls have a deadline. Without, nothing but the protocol ends them.
+    pub(crate) deadlines: bool,
 }
 
 impl Plan {
@@ -66,7 +72,11 @@ impl Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Enqueue(u8),
-    Claim(u8),
+    Claim(Set),
+    /// A claim that takes nothing, and moves the mark.
+    Look,
+    /// A sweep forgets the mark.
+    Forget,
     Step(Fence),
     Suspend(Fence),
     Finish(Fence),
@@ -78,6 +88,10 @@ pub(crate) enum Kind {
     Nudge(u8),
     Stop(u8),
     Fork(u8),
+    /// A handler takes the call of a batch, leaves it to the batch, or dies and has it taken away.
+    Take,
+    Await,
+    GiveBack,
     /// Only of the mutants that finish, or join, in transactions of their own.
     FinishRest(Fence),
     Join,
@@ -165,6 +179,26 @@ pub(crate) enum Mutant {
     LocksInTwoOrders,
     /// Work is found by its doorbell alone.
     DoorbellOnly,
+    /// A mark is believed once every transaction below a snapshot's xmax is over: one that is open may have that very id, or a later one.
+    MarkComparesIds,
+    /// A mark is believed when it is made.
+    MarkBelievedAtOnce,
+    /// A mark reads the locks, and then how far places are drawn.
+    MarkReadsLocksFirst,
+    /// A mark reads the queue, and then whether the others are over.
+    MarkReadsQueueFirst,
+    /// A place is drawn before the table is locked.
+    PlaceDrawnBeforeLock,
+    /// A turn that becomes ready again keeps its place.
+    PlaceForLife,
+    /// A claim of many takes rows whose head it could not have.
+    ClaimOfManyTakesAll,
+    /// A handler looks whether the batch has closed in the statement that waits for the call.
+    AwaitInSameStatement,
+    /// A batch gives the call back without its lock.
+    CloseWithoutCallLock,
+    /// A batch that closes leaves its call to the handler, who may have left already.
+    CloseForgetsCall,
 }
 
 /// Where a mutant shows itself soonest: which scenario, and what has to go wrong.
@@ -173,6 +207,8 @@ pub(crate) enum Shows {
     Queue(Fault),
     Tools(Fault),
     Batch(Fault),
+    Marks(Fault),
+    Resume(Fault),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +223,7 @@ pub(crate) enum Fault {
 }
 
 impl Mutant {
-    pub(crate) const ALL: [(Mutant, Shows); 31] = {
+    pub(crate) const ALL: [(Mutant, Shows); 41] = {
         use Mutant::*;
         use Shows::*;
         [
@@ -222,6 +258,16 @@ impl Mutant {
             (JoinInTwoTransactions, Batch(Fault::None)),
             (LocksInTwoOrders, Queue(Fault::Pause)),
             (DoorbellOnly, Queue(Fault::LostBell)),
+            (MarkComparesIds, Marks(Fault::None)),
+            (MarkBelievedAtOnce, Marks(Fault::None)),
+            (MarkReadsLocksFirst, Marks(Fault::None)),
+            (MarkReadsQueueFirst, Marks(Fault::None)),
+            (PlaceDrawnBeforeLock, Marks(Fault::None)),
+            (PlaceForLife, Marks(Fault::Crash)),
+            (ClaimOfManyTakesAll, Marks(Fault::Stop)),
+            (AwaitInSameStatement, Resume(Fault::None)),
+            (CloseWithoutCallLock, Resume(Fault::None)),
+            (CloseForgetsCall, Resume(Fault::None)),
         ]
     };
 }
@@ -242,7 +288,9 @@ impl Protocol {
     pub(crate) fn statement(&self, kind: Kind, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         match kind {
             Kind::Enqueue(turn) => self.enqueue(turn, pc, view),
-            Kind::Claim(turn) => self.claim(turn, pc, view),
+            Kind::Claim(turns) => self.claim(turns, pc, view),
+            Kind::Look => self.mark(pc, view),
+            Kind::Forget => view.write(Row::Mark, |db| db.mark = Mark::default()).map(|()| Flow::Commit),
             Kind::Step(fence) => self.step(fence, pc, view),
             Kind::Suspend(fence) => self.suspend(fence, pc, view),
             Kind::Finish(fence) => self.finish(fence, pc, view),
@@ -255,6 +303,9 @@ impl Protocol {
             }
             Kind::Stop(turn) => self.stop(turn, pc, view),
             Kind::Fork(turn) => self.fork(turn, pc, view),
+            Kind::Take => self.take(view),
+            Kind::Await => self.leave_to_batch(pc, view),
+            Kind::GiveBack => self.give_back(view),
             Kind::Join => self.join(view).map(|()| Flow::Commit),
         }
     }
@@ -266,6 +317,11 @@ impl Protocol {
         fence.holds(head)
     }
 
+    /// A place for a turn that becomes ready, or is claimed, by the statement that writes its row.
+    fn place(&self, turn: u8, view: &mut View<'_>) -> u8 {
+        if self.plan.marks { view.draw() } else { view.fresh().inbox[turn as usize].place }
+    }
+
     fn enqueue(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let agent = self.plan.agent(turn);
         if pc == 0 {
@@ -274,12 +330,20 @@ impl Protocol {
             }
             return Ok(Flow::Next);
         }
-        // insert turn … on conflict do nothing
-        view.lock(Row::Turn(turn))?;
-        if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
-            return Ok(Flow::Abort); // a replay: answered from the turn
+        if pc == 1 {
+            // insert turn … on conflict do nothing
+            view.lock(Row::Turn(turn))?;
+            if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
+                return Ok(Flow::Abort); // a replay: answered from the turn
+            }
+            view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Queued)?;
+            // The insert locks the table, draws the place and then writes the row; others may come between.
+            if self.plan.marks {
+                view.tx.noted.place = view.draw();
+                view.tx.writes_inbox = !self.is(Mutant::PlaceDrawnBeforeLock);
+                return Ok(Flow::Next);
+            }
         }
-        view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Queued)?;
         let now = view.fresh();
         let seq = 1
             + (0..TURNS)
@@ -287,19 +351,19 @@ impl Protocol {
                 .map(|other| now.inbox[other].seq)
                 .max()
                 .unwrap_or(0);
+        let (place, extra) = (view.tx.noted.place, now.inbox[turn as usize].extra);
         if now.heads[agent as usize].status == Status::Idle {
             view.write(Row::Inbox(turn), |db| db.inbox[turn as usize].seq = seq)?;
-            self.dispatch(turn, view)?;
+            self.dispatch(turn, place, view)?;
         } else {
-            let row =
-                InboxRow { status: Inbox::Queued, epoch: 0, token: 0, seq, extra: now.inbox[turn as usize].extra };
+            let row = InboxRow { status: Inbox::Queued, epoch: 0, token: 0, seq, place, extra };
             view.write(Row::Inbox(turn), |db| db.inbox[turn as usize] = row)?;
         }
         Ok(Flow::Commit)
     }
 
     /// The head takes a turn. Its lock is ours.
-    fn dispatch(&self, turn: u8, view: &mut View<'_>) -> Result<(), Blocked> {
+    fn dispatch(&self, turn: u8, place: u8, view: &mut View<'_>) -> Result<(), Blocked> {
         let agent = self.plan.agent(turn) as usize;
         view.write(Row::Head(agent as u8), |db| {
             let head = &mut db.heads[agent];
@@ -307,29 +371,52 @@ impl Protocol {
         })?;
         view.write(Row::Inbox(turn), |db| {
             let row = &mut db.inbox[turn as usize];
-            (row.status, row.epoch) = (Inbox::Pending, db.heads[agent].epoch);
+            (row.status, row.epoch, row.place) = (Inbox::Pending, db.heads[agent].epoch, place);
         })?;
         view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Active)
     }
 
-    /// One SQL statement; two here, because others may come between its locks. It waits for neither.
-    fn claim(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
-        let (agent, t) = (self.plan.agent(turn), turn as usize);
+    /// One SQL statement; two here, because others may come between its locks. It waits for neither, and takes what it gets.
+    fn claim(&self, turns: Set, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let head_first = self.is(Mutant::LocksInTwoOrders);
+        let mut got = Set::default();
         if pc == 0 {
-            if head_first {
-                view.lock(Row::Head(agent))?;
-                return Ok(Flow::Next);
+            for turn in turns.members() {
+                if head_first {
+                    view.lock(Row::Head(self.plan.agent(turn)))?;
+                } else if !view.skip_locked(Row::Inbox(turn))
+                    || view.fresh().inbox[turn as usize].status != Inbox::Pending
+                {
+                    continue;
+                }
+                got = got.with(turn);
             }
-            let free = view.skip_locked(Row::Inbox(turn)) && view.fresh().inbox[t].status == Inbox::Pending;
-            return Ok(if free { Flow::Next } else { Flow::Abort });
+        } else {
+            for turn in view.tx.noted.turns.members() {
+                if self.claim_head(turn, head_first, view)? {
+                    got = got.with(turn);
+                }
+            }
         }
+        view.tx.noted.turns = got;
+        Ok(match pc {
+            _ if got.is_empty() => Flow::Abort,
+            0 => Flow::Next,
+            _ => Flow::Commit,
+        })
+    }
+
+    fn claim_head(&self, turn: u8, head_first: bool, view: &mut View<'_>) -> Result<bool, Blocked> {
+        let (agent, t) = (self.plan.agent(turn), turn as usize);
         if head_first {
             view.lock(Row::Inbox(turn))?;
         } else if self.is(Mutant::ClaimWaitsForHead) {
             view.lock(Row::Head(agent))?;
         } else if !view.skip_locked(Row::Head(agent)) {
-            return Ok(Flow::Abort); // left for the next claim
+            if self.is(Mutant::ClaimOfManyTakesAll) {
+                view.write(Row::Inbox(turn), |db| db.inbox[t].status = Inbox::Processing)?;
+            }
+            return Ok(false); // left for the next claim
         }
         let now = view.fresh();
         let (head, row) = (now.heads[agent as usize], now.inbox[t]);
@@ -337,16 +424,57 @@ impl Protocol {
             && head.epoch == row.epoch
             && matches!(head.status, Status::Dispatched | Status::Suspended);
         if row.status != Inbox::Pending || !ours {
-            return Ok(Flow::Abort);
+            return Ok(false);
         }
         view.write(Row::Head(agent), |db| {
             let head = &mut db.heads[agent as usize];
             let bump = u8::from(!self.is(Mutant::FenceNeverChanges));
             (head.status, head.turn, head.token) = (Status::Running, turn, head.token + bump);
         })?;
+        let place = self.place(turn, view);
         view.write(Row::Inbox(turn), |db| {
-            (db.inbox[t].status, db.inbox[t].token) = (Inbox::Processing, db.heads[agent as usize].token);
+            let row = &mut db.inbox[t];
+            (row.status, row.token, row.place) = (Inbox::Processing, db.heads[agent as usize].token, place);
         })?;
+        Ok(true)
+    }
+
+    /// Moves the mark of the queue, by a look in the same transaction: how far places are drawn, who writes to the inbox, what is ready.
+    pub(crate) fn mark(&self, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
+        let first = |db: &Db| db.ready().first().map(|turn| db.inbox[*turn as usize].place);
+        let locks_first = self.is(Mutant::MarkReadsLocksFirst);
+        if pc == 0 {
+            if !view.skip_locked(Row::Marking) {
+                return Ok(Flow::Abort);
+            }
+            view.tx.noted.mark = view.fresh().mark;
+            view.tx.noted.found = first(&view.fresh());
+        }
+        if pc == u8::from(locks_first) {
+            view.tx.noted.place = *view.drawn;
+        }
+        if pc == u8::from(!locks_first) {
+            let mark = &mut view.tx.noted.mark;
+            let over = match self.mutant {
+                Some(Mutant::MarkComparesIds) => mark.next_xid <= view.xmin,
+                Some(Mutant::MarkBelievedAtOnce) => true,
+                _ => !mark.open_then.meets(view.writers),
+            };
+            (mark.open_then, mark.next_xid) = (view.writers, view.xmax);
+            if !over {
+                return Ok(Flow::Abort);
+            }
+        }
+        if pc < 2 {
+            return Ok(Flow::Next);
+        }
+        if !self.is(Mutant::MarkReadsQueueFirst) {
+            view.tx.noted.found = first(&view.fresh());
+        }
+        let noted = view.tx.noted;
+        let bound = if self.is(Mutant::MarkBelievedAtOnce) { noted.place } else { noted.mark.next };
+        let upto = noted.found.map_or(bound, |found| found.min(bound));
+        view.write(Row::Mark, |db| db.mark = Mark { upto, next: noted.place, ..noted.mark })?;
         Ok(Flow::Commit)
     }
 
@@ -367,7 +495,7 @@ impl Protocol {
             return Ok(Flow::Abort);
         }
         for call in self.plan.calls(fence.turn) {
-            let has_deadline = !self.is(Mutant::NoDeadline);
+            let has_deadline = self.plan.deadlines && !self.is(Mutant::NoDeadline);
             view.write(Row::Call(call as u8), |db| {
                 db.calls[call] = Call { status: CallStatus::Waiting, applied: 0, has_deadline }
             })?;
@@ -439,7 +567,8 @@ impl Protocol {
         })?;
         view.write(Row::Inbox(fence.turn), |db| db.inbox[fence.turn as usize].status = Inbox::Gone)?;
         if let Some(next) = self.next_queued(&view.fresh(), agent) {
-            self.dispatch(next, view)?;
+            let place = self.place(next, view);
+            self.dispatch(next, place, view)?;
         }
         Ok(Flow::Commit)
     }
@@ -468,7 +597,11 @@ impl Protocol {
         if !self.is(Mutant::FinishKeepsInboxRow) {
             view.write(Row::Inbox(turn), |db| db.inbox[turn as usize].status = Inbox::Gone)?;
         }
-        next.map_or(Ok(()), |next| self.dispatch(next, view))
+        if let Some(next) = next {
+            let place = self.place(next, view);
+            self.dispatch(next, place, view)?;
+        }
+        Ok(())
     }
 
     /// Task, slot, batch, parent: in this order, one lock a statement.
@@ -509,9 +642,18 @@ impl Protocol {
         }
     }
 
-    /// The batch's result reaches the parent's call.
+    /// The batch's result reaches the parent's call, or the call's handler.
     fn join(&self, view: &mut View<'_>) -> Result<(), Blocked> {
         let Some(parent) = self.plan.caller() else { return Ok(()) };
+        if self.plan.resumes {
+            if !self.is(Mutant::CloseWithoutCallLock) {
+                view.lock(Row::Call(0))?;
+            }
+            if view.fresh().calls[0].status == CallStatus::Awaiting && !self.is(Mutant::CloseForgetsCall) {
+                view.write(Row::Call(0), |db| db.calls[0].status = CallStatus::Waiting)?;
+            }
+            return Ok(());
+        }
         view.lock(Row::Head(self.plan.agent(parent)))?;
         self.apply(0, view)?;
         self.resume_if_last(parent, &view.fresh(), view)
@@ -520,7 +662,7 @@ impl Protocol {
     /// Applies a result, once.
     fn apply(&self, call: u8, view: &mut View<'_>) -> Result<(), Blocked> {
         let c = call as usize;
-        if view.fresh().calls[c].status == CallStatus::Waiting || self.is(Mutant::ResultAppliedTwice) {
+        if view.fresh().calls[c].status.is_open() || self.is(Mutant::ResultAppliedTwice) {
             view.write(Row::Call(call), |db| {
                 (db.calls[c].status, db.calls[c].applied) = (CallStatus::Done, db.calls[c].applied + 1)
             })?;
@@ -533,9 +675,18 @@ impl Protocol {
         let head = now.heads[self.plan.agent(turn) as usize];
         let deferred = now.inbox[turn as usize].status == Inbox::Deferred;
         if deferred && head.status == Status::Suspended && head.turn == turn && self.plan.all_done(seen, turn) {
-            view.write(Row::Inbox(turn), |db| db.inbox[turn as usize].status = Inbox::Pending)?;
+            let place = self.place_again(turn, view);
+            view.write(Row::Inbox(turn), |db| {
+                (db.inbox[turn as usize].status, db.inbox[turn as usize].place) = (Inbox::Pending, place)
+            })?;
         }
         Ok(())
+    }
+
+    /// A place for a turn that was begun and becomes ready again.
+    fn place_again(&self, turn: u8, view: &mut View<'_>) -> u8 {
+        let now = view.fresh().inbox[turn as usize].place;
+        if self.is(Mutant::PlaceForLife) { now } else { self.place(turn, view) }
     }
 
     fn report(&self, call: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
@@ -557,7 +708,7 @@ impl Protocol {
             }
             1 => {
                 view.lock(Row::Call(call))?;
-                let waiting = view.fresh().calls[call as usize].status == CallStatus::Waiting;
+                let waiting = view.fresh().calls[call as usize].status.is_open();
                 if !waiting && !self.is(Mutant::ResultAppliedTwice) {
                     return Ok(Flow::Abort); // late or repeated: recorded and dropped
                 }
@@ -603,9 +754,10 @@ impl Protocol {
             };
         })?;
         if !self.is(Mutant::ReclaimForgetsInbox) {
+            let place = self.place_again(seen.turn, view);
             view.write(Row::Inbox(seen.turn), |db| {
                 let row = &mut db.inbox[seen.turn as usize];
-                (row.status, row.epoch) = (Inbox::Pending, db.heads[agent as usize].epoch);
+                (row.status, row.epoch, row.place) = (Inbox::Pending, db.heads[agent as usize].epoch, place);
             })?;
         }
         Ok(Flow::Commit)
@@ -676,5 +828,48 @@ impl Protocol {
             view.write(Row::Slot(task), |db| db.slots[task as usize] += 1)?;
         }
         Ok(Flow::Commit)
+    }
+
+    fn take(&self, view: &mut View<'_>) -> Result<Flow, Blocked> {
+        if !view.skip_locked(Row::Call(0)) || view.fresh().calls[0].status != CallStatus::Waiting {
+            return Ok(Flow::Abort);
+        }
+        view.write(Row::Call(0), |db| db.calls[0].status = CallStatus::Handled)?;
+        Ok(Flow::Commit)
+    }
+
+    /// Its handler died.
+    fn give_back(&self, view: &mut View<'_>) -> Result<Flow, Blocked> {
+        view.lock(Row::Call(0))?;
+        if view.fresh().calls[0].status != CallStatus::Handled {
+            return Ok(Flow::Abort);
+        }
+        view.write(Row::Call(0), |db| db.calls[0].status = CallStatus::Waiting)?;
+        Ok(Flow::Commit)
+    }
+
+    /// All children are dispatched: the batch gives the call back when it closes; or here, where it has closed already.
+    fn leave_to_batch(&self, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
+        let give_back = |view: &mut View<'_>, seen: &Db| {
+            if seen.batch.closed > 0 {
+                view.write(Row::Call(0), |db| db.calls[0].status = CallStatus::Waiting)?;
+            }
+            Ok(Flow::Commit)
+        };
+        if pc > 0 {
+            // A later statement than the one that waited for the call: a batch that closed meanwhile is seen.
+            let now = view.fresh();
+            return give_back(view, &now);
+        }
+        view.lock(Row::Call(0))?;
+        if view.fresh().calls[0].status != CallStatus::Handled {
+            return Ok(Flow::Abort);
+        }
+        view.write(Row::Call(0), |db| db.calls[0].status = CallStatus::Awaiting)?;
+        if self.is(Mutant::AwaitInSameStatement) {
+            let seen = view.stale();
+            return give_back(view, &seen);
+        }
+        Ok(Flow::Next)
     }
 }

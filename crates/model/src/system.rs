@@ -3,7 +3,7 @@
 use stateright::{Model, Property};
 
 use crate::{
-    db::{AGENTS, CALLS, CallStatus, Db, Inbox, Progress, Rows, Status, TURNS, Transaction, View},
+    db::{AGENTS, CALLS, CallStatus, Db, Inbox, Progress, Rows, Set, Status, TURNS, Transaction, View},
     protocol::{Fence, Flow, Kind, Mutant, Protocol, Work},
 };
 
@@ -19,6 +19,27 @@ pub(crate) enum Who {
 }
 
 const WORKERS: usize = 2;
+/// How many turns a worker takes with one claim.
+const MOST: usize = 2;
+
+impl Who {
+    const ALL: [Who; 9] = [
+        Who::Client(0),
+        Who::Client(1),
+        Who::Tool(0),
+        Who::Tool(1),
+        Who::Stopper,
+        Who::Orchestrator,
+        Who::Worker(0),
+        Who::Worker(1),
+        Who::Sweeper,
+    ];
+
+    /// By which a mark knows its transaction.
+    fn name(self) -> u8 {
+        Who::ALL.iter().position(|who| *who == self).map_or(u8::MAX, |at| at as u8)
+    }
+}
 
 /// A transaction under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,14 +49,26 @@ pub(crate) struct Running {
     pc: u8,
     /// All statements are through; only the commit is left.
     done: bool,
+    /// It went on to look for its next turn, and moves the mark: the statement of that.
+    marking: Option<u8>,
     tx: Transaction,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Worker {
-    owns: Option<Fence>,
+    owns: [Option<Fence>; MOST],
     /// Stopped for longer than its lease, and about to wake up as if nothing had happened.
     paused: bool,
+}
+
+impl Worker {
+    fn lets_go(&mut self, fence: Fence) {
+        self.owns.iter_mut().filter(|owned| **owned == Some(fence)).for_each(|owned| *owned = None);
+    }
+
+    fn is_free(&self) -> bool {
+        self.owns.iter().all(Option::is_none)
+    }
 }
 
 /// How much may still go wrong.
@@ -48,6 +81,8 @@ pub(crate) struct Faults {
     pub(crate) replays: u8,
     pub(crate) stops: u8,
     pub(crate) lost_bells: u8,
+    /// Marks that a sweep takes for useless.
+    pub(crate) forgets: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +95,12 @@ pub(crate) struct State {
     /// Results a tool will still send: none, or more than one for the same call.
     results: [u8; CALLS],
     bells: [bool; TURNS],
+    /// The orchestrator has the call of a batch.
+    handles: bool,
+    /// The last place that was drawn.
+    drawn: u8,
+    /// The last transaction id that was given, and the newest that is over. Only of the mutant that compares them.
+    xids: (u8, u8),
     faults: Faults,
     /// A write was accepted whose fence did not hold when it was committed.
     stale_write: bool,
@@ -71,6 +112,8 @@ pub(crate) enum Action {
     Begin(Who, Kind),
     Statement(Who),
     Commit(Who),
+    /// It does not commit yet: it looks for its next turn in the same transaction.
+    LookOn(Who),
     /// The commit is done and the process does not learn of it.
     CommitUnknown(Who),
     Crash(Who),
@@ -97,7 +140,11 @@ impl State {
     }
 
     fn end(&mut self, who: Who) {
+        self.xids.1 = self.running(who).map_or(0, |running| running.tx.xid).max(self.xids.1);
         self.open.retain(|running| running.who != who);
+        let name = who.name();
+        self.db.mark.open_then = self.db.mark.open_then.without(name);
+        self.open.iter_mut().for_each(|running| running.tx.forget_name(name));
     }
 
     fn locked_by_others(&self, who: Who) -> Rows {
@@ -130,7 +177,7 @@ impl State {
     fn holder_lives(&self, turn: u8) -> bool {
         let row = self.db.inbox[turn as usize];
         let fence = Fence { turn, epoch: row.epoch, token: row.token };
-        self.workers.iter().any(|worker| !worker.paused && worker.owns == Some(fence))
+        self.workers.iter().any(|worker| !worker.paused && worker.owns.contains(&Some(fence)))
     }
 }
 
@@ -162,38 +209,50 @@ impl System {
         }
         let db = &state.db;
         match who {
-            Who::Worker(w) => match state.workers[w as usize].owns {
-                Some(fence) => vec![self.decide(db, fence)],
-                None => {
-                    let found = |turn: &u8| {
-                        db.inbox[*turn as usize].status == Inbox::Pending
-                            && (!self.is(Mutant::DoorbellOnly) || state.bells[*turn as usize])
-                    };
-                    (0..TURNS as u8).filter(found).map(Kind::Claim).collect()
+            Who::Worker(w) => {
+                let worker = state.workers[w as usize];
+                if !worker.is_free() {
+                    return worker.owns.into_iter().flatten().map(|fence| self.decide(db, fence)).collect();
                 }
-            },
+                let mut ready = db.ready();
+                ready.retain(|turn| !self.is(Mutant::DoorbellOnly) || state.bells[*turn as usize]);
+                let many = (self.protocol.plan.marks && ready.len() >= MOST).then(|| Set::of(&ready[..MOST]));
+                many.into_iter().chain(ready.iter().map(|turn| Set::of(&[*turn]))).map(Kind::Claim).collect()
+            }
             Who::Orchestrator => {
                 let Some(parent) = self.protocol.plan.caller() else { return Vec::new() };
                 if self.protocol.plan.work[parent as usize] != Work::Fork {
                     return Vec::new();
                 }
+                let missing = (0..TURNS as u8)
+                    .find(|turn| !self.roots.contains(turn) && db.turns[*turn as usize].progress == Progress::None);
+                if self.protocol.plan.resumes && db.calls[0].status.is_open() && !state.handles {
+                    let over = db.turns[parent as usize].progress == Progress::Terminal;
+                    let free = db.calls[0].status == CallStatus::Waiting && !over;
+                    return if free { vec![Kind::Take] } else { Vec::new() };
+                }
                 if !db.batch.exists {
-                    let called = db.calls[0].status == CallStatus::Waiting
-                        && db.turns[parent as usize].progress != Progress::Terminal;
+                    let called =
+                        db.calls[0].status.is_open() && db.turns[parent as usize].progress != Progress::Terminal;
                     return if called { vec![Kind::Fork(parent)] } else { Vec::new() };
                 }
-                let child =
-                    |turn: &u8| !self.roots.contains(turn) && db.turns[*turn as usize].progress == Progress::None;
-                (0..TURNS as u8).filter(child).map(Kind::Enqueue).take(1).collect()
+                match missing {
+                    Some(child) => vec![Kind::Enqueue(child)],
+                    None if state.handles && db.batch.closed > 0 => vec![Kind::Report(0)],
+                    None if state.handles => vec![Kind::Await],
+                    None => Vec::new(),
+                }
             }
             Who::Sweeper => {
                 let lapsed = (0..TURNS as u8)
                     .filter(|turn| db.inbox[*turn as usize].status == Inbox::Processing && !state.holder_lives(*turn));
+                let left = db.calls[0].status == CallStatus::Handled && !state.handles;
                 lapsed
                     .map(|turn| {
                         let row = db.inbox[turn as usize];
                         Kind::Reclaim(Fence { turn, epoch: row.epoch, token: row.token })
                     })
+                    .chain(left.then_some(Kind::GiveBack))
                     .collect()
             }
             Who::Client(_) | Who::Tool(_) | Who::Stopper => Vec::new(),
@@ -202,8 +261,7 @@ impl System {
 
     /// Calls whose deadline may pass.
     fn overdue(&self, db: &Db) -> Vec<Kind> {
-        let late =
-            |call: &u8| db.calls[*call as usize].status == CallStatus::Waiting && db.calls[*call as usize].has_deadline;
+        let late = |call: &u8| db.calls[*call as usize].status.is_open() && db.calls[*call as usize].has_deadline;
         (0..CALLS as u8).filter(late).map(Kind::Report).collect()
     }
 
@@ -212,18 +270,39 @@ impl System {
         let Some(at) = state.open.iter().position(|running| running.who == who) else { return };
         let mut running = state.open[at].clone();
         let before = running.tx.clone();
-        let mut view = View { tx: &mut running.tx, committed: &state.db, others };
-        match self.protocol.statement(running.kind, running.pc, &mut view) {
+        let ids = || state.open.iter().map(|running| running.tx.xid).filter(|xid| *xid > 0);
+        let xmax = state.xids.1 + 1;
+        let xmin = ids().min().unwrap_or(xmax);
+        let writers = state.open.iter().filter(|other| other.who != who && other.tx.writes_inbox);
+        let writers = Set::of(&writers.map(|other| other.who.name()).collect::<Vec<_>>());
+        let mut view =
+            View { tx: &mut running.tx, committed: &state.db, others, drawn: &mut state.drawn, writers, xmin, xmax };
+        let flow = match running.marking {
+            // Whether or not the mark moves, what was done before is committed.
+            Some(pc) => self.protocol.mark(pc, &mut view).map(|flow| match flow {
+                Flow::Next => Flow::Next,
+                Flow::Commit | Flow::Abort => Flow::Commit,
+            }),
+            None => self.protocol.statement(running.kind, running.pc, &mut view),
+        };
+        if self.is(Mutant::MarkComparesIds) && view.tx.xid == 0 {
+            state.xids.0 += 1;
+            view.tx.xid = state.xids.0;
+        }
+        match flow {
             Err(_) => running.tx = running.tx.without_writes_since(&before),
             Ok(flow) => {
                 view.end_statement();
                 match flow {
-                    Flow::Next => running.pc += 1,
+                    Flow::Next => *running.marking.as_mut().unwrap_or(&mut running.pc) += 1,
                     Flow::Commit => running.done = true,
                     Flow::Abort => {
                         // The first statement of a fenced transaction found that the fence does not hold: stop.
-                        if let (Who::Worker(w), Some(_), 0) = (who, running.kind.fence(), running.pc) {
-                            state.workers[w as usize].owns = None;
+                        if let (Who::Worker(w), Some(fence), 0) = (who, running.kind.fence(), running.pc) {
+                            state.workers[w as usize].lets_go(fence);
+                        }
+                        if who == Who::Orchestrator && matches!(running.kind, Kind::Await | Kind::Report(_)) {
+                            state.handles = false;
                         }
                         state.intends.retain(|(intending, _)| *intending != who);
                         state.end(who);
@@ -265,21 +344,27 @@ impl System {
             _ => None,
         };
         state.intends.extend(after.map(|kind| (who, kind)));
-        if let Who::Worker(w) = who {
-            let owns = &mut state.workers[w as usize].owns;
-            match running.kind {
-                Kind::Claim(turn) => {
+        match (who, running.kind) {
+            (Who::Worker(w), Kind::Claim(_)) => {
+                let turns = running.tx.noted.turns.members();
+                for (owned, turn) in state.workers[w as usize].owns.iter_mut().zip(turns) {
                     let head = state.db.heads[self.protocol.plan.agent(turn) as usize];
-                    *owns = Some(Fence { turn, epoch: head.epoch, token: head.token });
+                    *owned = Some(Fence { turn, epoch: head.epoch, token: head.token });
                 }
-                Kind::Suspend(_) | Kind::Finish(_) | Kind::FinishRest(_) if after.is_none() => *owns = None,
-                _ => {}
             }
+            (Who::Worker(w), Kind::Suspend(fence) | Kind::Finish(fence) | Kind::FinishRest(fence))
+                if after.is_none() =>
+            {
+                state.workers[w as usize].lets_go(fence)
+            }
+            (Who::Orchestrator, Kind::Take) => state.handles = true,
+            (Who::Orchestrator, Kind::Await | Kind::Report(_)) => state.handles = false,
+            _ => {}
         }
     }
 
     fn begin(&self, state: &mut State, who: Who, kind: Kind) {
-        state.open.push(Running { who, kind, pc: 0, done: false, tx: Transaction::begin() });
+        state.open.push(Running { who, kind, pc: 0, done: false, marking: None, tx: Transaction::begin() });
         state.open.sort_by_key(|running| running.who);
     }
 
@@ -289,6 +374,21 @@ impl System {
         if let Who::Worker(w) = who {
             state.workers[w as usize] = Worker::default();
         }
+        state.handles &= who != Who::Orchestrator;
+    }
+
+    /// The next thing that somebody has to do. False: there is nothing, or it has to wait.
+    fn goes_on(&self, state: &mut State, who: Who) -> bool {
+        match state.running(who) {
+            Some(running) if running.done => self.commit(state, who, true),
+            Some(running) if state.is_blocked(running) => return false,
+            Some(_) => self.statement(state, who),
+            None => match self.work_for(state, who).first() {
+                Some(kind) => self.begin(state, who, *kind),
+                None => return false,
+            },
+        }
+        true
     }
 
     /// From here on nothing goes wrong: crashed and paused workers are replaced, tools stay silent, everybody else goes
@@ -300,31 +400,8 @@ impl System {
                 self.crash(&mut state, Who::Worker(w));
             }
         }
-        const EVERYBODY: [Who; 9] = [
-            Who::Client(0),
-            Who::Client(1),
-            Who::Tool(0),
-            Who::Tool(1),
-            Who::Stopper,
-            Who::Orchestrator,
-            Who::Worker(0),
-            Who::Worker(1),
-            Who::Sweeper,
-        ];
         for _ in 0..400 {
-            let mut moved = false;
-            for who in EVERYBODY {
-                match state.running(who) {
-                    Some(running) if running.done => self.commit(&mut state, who, true),
-                    Some(running) if state.is_blocked(running) => continue,
-                    Some(_) => self.statement(&mut state, who),
-                    None => match self.work_for(&state, who).first() {
-                        Some(kind) => self.begin(&mut state, who, *kind),
-                        None => continue,
-                    },
-                }
-                moved = true;
-            }
+            let moved = Who::ALL.into_iter().fold(false, |moved, who| self.goes_on(&mut state, who) || moved);
             if !moved {
                 // All is quiet: now the deadlines pass.
                 match self.overdue(&state.db).first() {
@@ -346,17 +423,26 @@ impl Model for System {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
+        let mut state = State {
             db: Db::new(),
             open: Vec::new(),
             workers: [Worker::default(); WORKERS],
             intends: Vec::new(),
             results: self.results,
             bells: [false; TURNS],
+            handles: false,
+            drawn: 0,
+            xids: (0, 0),
             faults: self.faults,
             stale_write: false,
             epoch_shrank: false,
-        }]
+        };
+        // What comes before the batch is the same as where it answers its call: it begins with a parent that waits.
+        if let (true, Some(parent)) = (self.protocol.plan.resumes, self.protocol.plan.caller()) {
+            self.begin(&mut state, Who::Client(0), Kind::Enqueue(parent));
+            while self.goes_on(&mut state, Who::Client(0)) || self.goes_on(&mut state, Who::Worker(0)) {}
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -371,6 +457,10 @@ impl Model for System {
             }
             if running.done {
                 actions.push(Action::Commit(who));
+                let looks_on = matches!(running.kind, Kind::Finish(_)) && running.marking.is_none();
+                if self.protocol.plan.marks && looks_on {
+                    actions.push(Action::LookOn(who));
+                }
                 if faults.unknown > 0 && matches!(who, Who::Worker(_)) {
                     actions.push(Action::CommitUnknown(who));
                 }
@@ -392,10 +482,10 @@ impl Model for System {
                 actions.push(Action::Wake(w));
                 continue;
             }
-            if worker.owns.is_some() && faults.pauses > 0 {
+            if !worker.is_free() && faults.pauses > 0 {
                 actions.push(Action::Pause(w));
             }
-            if worker.owns.is_some() && faults.crashes > 0 && state.running(who).is_none() {
+            if !worker.is_free() && faults.crashes > 0 && state.running(who).is_none() {
                 actions.push(Action::Crash(who));
             }
         }
@@ -406,7 +496,15 @@ impl Model for System {
         };
         for w in 0..WORKERS as u8 {
             if !state.workers[w as usize].paused {
-                may(Who::Worker(w), self.work_for(state, Who::Worker(w)));
+                let mut work = self.work_for(state, Who::Worker(w));
+                let mark = &state.db.mark;
+                if self.protocol.plan.marks
+                    && state.workers[w as usize].is_free()
+                    && (mark.upto < mark.next || mark.next < state.drawn)
+                {
+                    work.push(Kind::Look);
+                }
+                may(Who::Worker(w), work);
             }
         }
         for c in 0..2 {
@@ -438,6 +536,7 @@ impl Model for System {
         let mut swept = self.work_for(state, Who::Sweeper);
         if !state.intends.iter().any(|(who, _)| *who == Who::Sweeper) {
             swept.extend(self.overdue(&state.db));
+            swept.extend((faults.forgets > 0 && state.db.mark.upto > 0).then_some(Kind::Forget));
             if self.is(Mutant::ResendInserts) {
                 let pending = |turn: &u8| {
                     state.db.inbox[*turn as usize].status == Inbox::Pending && state.db.inbox[*turn as usize].extra == 0
@@ -469,12 +568,17 @@ impl Model for System {
                     (Who::Orchestrator, Kind::Fork(_)) if last.db.batch.exists => state.faults.replays -= 1,
                     (Who::Tool(_), Kind::Report(call)) => state.results[call as usize] -= 1,
                     (Who::Stopper, _) => state.faults.stops -= 1,
+                    (_, Kind::Forget) => state.faults.forgets -= 1,
                     _ => {}
                 }
                 self.begin(&mut state, who, kind);
             }
             Action::Statement(who) => self.statement(&mut state, who),
             Action::Commit(who) => self.commit(&mut state, who, true),
+            Action::LookOn(who) => {
+                let running = state.open.iter_mut().filter(|running| running.who == who);
+                running.for_each(|running| (running.done, running.marking) = (false, Some(0)));
+            }
             Action::CommitUnknown(who) => {
                 state.faults.unknown -= 1;
                 self.commit(&mut state, who, false);
@@ -501,10 +605,10 @@ impl Model for System {
         vec![
             Property::always("a stale write is never accepted", |_, state: &State| !state.stale_write),
             Property::always("a turn has one owner", |system: &System, state: &State| {
-                let [one, other] = state.workers.map(|worker| worker.owns);
                 let holds =
                     |fence: Fence| fence.holds(&state.db.heads[system.protocol.plan.agent(fence.turn) as usize]);
-                one.is_none() || one != other || !one.is_some_and(holds)
+                let [one, other] = &state.workers;
+                one.owns.iter().flatten().all(|fence| !other.owns.contains(&Some(*fence)) || !holds(*fence))
             }),
             Property::always("epochs only grow", |_, state: &State| !state.epoch_shrank),
             Property::always("at most one deliverable and one event per turn, together", |_, state: &State| {
@@ -539,8 +643,14 @@ impl Model for System {
                 state.db.calls.iter().all(|call| call.applied <= 1)
             }),
             Property::always("a batch closes once", |_, state: &State| state.db.batch.closed <= 1),
-            Property::always("a closed batch has reported", |_, state: &State| {
-                state.db.batch.closed == 0 || state.db.calls[0].status == CallStatus::Done
+            Property::always("a closed batch has reported", |system: &System, state: &State| {
+                let status = state.db.calls[0].status;
+                let told =
+                    if system.protocol.plan.resumes { status != CallStatus::Awaiting } else { !status.is_open() };
+                state.db.batch.closed == 0 || told
+            }),
+            Property::always("no turn is ready before the mark of its queue", |_, state: &State| {
+                state.db.inbox.iter().all(|row| row.status != Inbox::Pending || row.place >= state.db.mark.upto)
             }),
             Property::always("no deadlock", |_, state: &State| !state.deadlocked()),
             Property::always("from here everything that was accepted can end", |system: &System, state: &State| {
