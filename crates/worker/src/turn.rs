@@ -170,6 +170,8 @@ struct Turn<'w> {
     stop_reason: Option<String>,
     /// Somebody who was lost may have asked what we are about to ask.
     asked_again: bool,
+    /// Attempts that failed since the turn last wrote something.
+    n_failed: i32,
     gathered: Option<Gathered>,
     /// What is answered as it was then, where it does another turn again.
     recorded: Option<Vec<fork::Answered>>,
@@ -227,6 +229,7 @@ impl<'w> Turn<'w> {
             stop_asked: claimed.stop_asked,
             stop_reason: found.stop_reason,
             asked_again: claimed.n_lost_leases + claimed.retry_count > 0,
+            n_failed: claimed.retry_count,
             gathered: None,
             recorded,
         };
@@ -646,6 +649,7 @@ impl<'w> Turn<'w> {
         if let Some(gathered) = &mut self.gathered {
             gathered.wrote(step.cards);
         }
+        self.n_failed = 0;
         self.set_budget(stepped.budget);
         if stepped.suspended {
             return Ok(Some(Outcome::Suspended));
@@ -718,7 +722,7 @@ impl<'w> Turn<'w> {
 
     /// Nobody answers: it is tried again later, by whoever has the time, and given up after so many attempts.
     async fn fail_attempt(&self, error: &model::Error) -> Result<Outcome, Error> {
-        let doubled = BACKOFF * 2_u32.pow(self.claimed.retry_count.clamp(0, 8).unsigned_abs());
+        let doubled = BACKOFF * 2_u32.pow(self.n_failed.clamp(0, 8).unsigned_abs());
         let backoff = error.retry_after().unwrap_or(doubled);
         let loss = Loss::Attempt { error: error.to_string(), backoff };
         write::give_back(self.kernel(), self.fence(), &loss, self.worker.attempts()).await?;

@@ -41,7 +41,7 @@ begin
     return;
   end if;
   --! step.locked
-  select i.stop_reason, i.n_lost_leases into v_stop, v_lost
+  select i.stop_reason, i.n_lost_leases + i.retry_count into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
@@ -118,9 +118,10 @@ begin
       v_told := state.tell(p_project, array[p_turn], p_agent, 'suspended');
     end if;
   end if;
-  if v_lost > 0 then
-    -- It moves: what it lost before says nothing about what it will.
-    update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
+  if v_lost > 0 and v_card_ids <> '{}' then
+    -- The turn has moved: earlier lost leases and failed attempts say nothing about the next ones. A step without a card only
+    -- records a cost; counting it as progress would let a turn that pays and then fails be tried for ever.
+    update state.agent_inbox i set n_lost_leases = 0, retry_count = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
   --! step.suspended
   return query select v_outcome, v_stop, false, v_budget;

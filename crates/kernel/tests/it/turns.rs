@@ -506,6 +506,30 @@ async fn failed_attempts_wait_and_end() {
     assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
 }
 
+/// L0-17: attempts are counted since the turn last wrote something. A step that only records a cost does not count as that.
+#[tokio::test]
+async fn attempts_are_counted_since_the_turn_moved() {
+    let house = House::new().await;
+    let failed = Loss::Attempt { error: "the model said no".into(), backoff: Duration::ZERO };
+    let moving = || Step { cards: vec![thought("so")], ..calling(0, "tool", LONG, false) };
+    let mut fence = house.running().await;
+    for round in 0..4 {
+        for _ in 0..2 {
+            assert_eq!(house.reclaim(&fence, &failed).await, Reclaimed::Armed, "round {round}");
+            fence = house.claim().await.unwrap().fence;
+        }
+        house.step(&fence, &moving()).await.unwrap();
+        house.step(&fence, &moving()).await.unwrap();
+    }
+    assert_eq!(house.count("select sum(retry_count + n_lost_leases)::bigint from state.agent_inbox").await, 0);
+    for outcome in [Reclaimed::Armed, Reclaimed::Armed, Reclaimed::Ended] {
+        house.step(&fence, &calling(0, "tool", LONG, false)).await.unwrap();
+        assert_eq!(house.reclaim(&fence, &failed).await, outcome);
+        fence = house.claim().await.map_or(fence, |claimed| claimed.fence);
+    }
+    assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
+}
+
 /// L0-12, L0-13, LESSONS: the exact set is waited for; each result is applied once; the last one resumes.
 #[tokio::test]
 async fn a_suspended_turn_resumes_with_its_last_result() {
