@@ -235,6 +235,7 @@ create unique index batches_by_call on state.pmo_batches (tool_call_id, project_
 create index batches_due on state.pmo_batches (shard, deadline_at) where status = 'open';
 create index batches_stopping on state.pmo_batches (shard) where stopping;
 
+-- Gone once the batch has ended.
 create table state.pmo_batch_slots (
   project_id uuid     not null,
   batch_id   uuid     not null,
@@ -496,7 +497,8 @@ begin
 end $$;
 
 grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls, state.budgets to waybill_service;
-grant select, insert, update on state.pmo_batches, state.pmo_batch_slots, state.pmo_batch_tasks to waybill_service;
+grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks to waybill_service;
+grant select, insert, update, delete on state.pmo_batch_slots to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
   to waybill_service;

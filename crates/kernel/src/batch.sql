@@ -79,8 +79,9 @@ begin
   returning c.target into call_target;
 end $$;
 
--- The turn that waited for these forks is over: their deadline is now. Waits for nobody: whoever has a batch locked closes it, and may want our
--- head for that; or counts down in it, and then the next who does sees that the call is gone.
+-- The turn that waited for these forks is over: their deadline is now. The caller holds that turn's head, and the transaction that closes a
+-- batch wants it after the batch: waiting here could be a deadlock. So a batch that another transaction has locked refuses the end of the turn
+-- with 55P03: nothing of it is written, and the caller tries again. Leaving the batch out would let its children run until its own deadline.
 create or replace function state.abandon_forks(p_project uuid, p_calls uuid[]) returns integer
 language plpgsql as $$
 declare
@@ -91,7 +92,7 @@ begin
     from (select a.batch_id
             from state.pmo_batches a
            where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
-             for no key update skip locked) a
+             for no key update nowait) a
    where b.project_id = p_project and b.batch_id = a.batch_id;
   get diagnostics v_n = row_count;
   return v_n;
@@ -124,6 +125,8 @@ begin
            order by k.task_index
            limit p_most) i;
   if v_turns is null then
+    -- Before the batch, as a child that counts down locks them. A child that ends later finds no counter, and has nothing to count for.
+    delete from state.pmo_batch_slots s where s.project_id = p_project and s.batch_id = p_batch;
     update state.pmo_batches b set stopping = false where b.project_id = p_project and b.batch_id = p_batch and b.stopping;
   end if;
   --! settle.told
@@ -214,10 +217,7 @@ begin
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1,
-             deadline_at = case when exists (select from state.waiting_calls c
-                                              where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
-                                then b.deadline_at else least(b.deadline_at, now()) end
+         set open_slots = b.open_slots - 1
        where b.project_id = p_project and b.batch_id = v_slot.batch_id
    returning b.open_slots into v_left;
       if v_left = 0 then
@@ -274,6 +274,12 @@ begin
     raise exception 'batch % was closed before', p_batch using errcode = 'WB001', detail = p_batch::text;
   end if;
   --! join.closed
+  -- Where a task is still open, its turn may be counting down just now, with the slot locked and waiting for the batch: then state.settle_batch
+  -- does it.
+  if not v_batch.stopping then
+    delete from state.pmo_batch_slots s where s.project_id = p_project and s.batch_id = p_batch;
+  end if;
+  --! join.slots
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
   values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
   --! join.edge

@@ -383,3 +383,46 @@ async fn a_step_hears_that_its_batch_has_ended() {
     let heard = house.step(&runs.fence, &calling(1, "x", LONG, true)).await.unwrap();
     assert!(!heard.suspended && heard.stop_reason.is_some(), "{heard:?}");
 }
+
+/// The counters of a batch go with its end, however it ends; a child that ends later counts for nothing and is on record all the same.
+#[tokio::test]
+async fn the_counters_go_with_their_batch() {
+    let house = House::new().await;
+    let slots = "select count(*) from state.pmo_batch_slots";
+    // By its last child.
+    house.family(3, false, LONG).await;
+    assert_eq!(house.count(slots).await, 3);
+    for _ in 0..3 {
+        let child = house.claim().await.unwrap();
+        house.end_child(&child, End::Success).await;
+    }
+    assert_eq!(house.count(slots).await, 0);
+    // By the first failure, and by its deadline: once the other children know.
+    for fail_fast in [true, false] {
+        let parent = house.claim().await.unwrap();
+        house.finish(parent.fence).await.unwrap();
+        house.family(4, fail_fast, LONG).await;
+        let (first, late) = (house.claim().await.unwrap(), house.claim().await.unwrap());
+        house.end_child(&first, if fail_fast { End::Failed } else { End::Success }).await;
+        if !fail_fast {
+            house.meddle("update state.pmo_batches set deadline_at = now() where status = 'open'").await;
+        }
+        house.sweep().await; // closes what is overdue, and tells the children
+        house.sweep().await; // finds that all of them know
+        assert_eq!(house.count(slots).await, 0, "fail_fast: {fail_fast}");
+        assert_eq!(house.count("select count(*) from state.pmo_batches where stopping or status = 'open'").await, 0);
+        house.end_child(&late, End::Failed).await;
+        let open = "select count(*) from state.pmo_batch_tasks where status = 'open'";
+        assert_eq!(house.count(open).await, 0, "fail_fast: {fail_fast}");
+    }
+    // By giving its tasks up.
+    let parent = house.running_other().await;
+    let call = house.ask_for_fork(&parent).await;
+    let fork = house.plan_fork(2, false, LONG).fork;
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
+    let mut work = house.t.begin().await;
+    batch::fail_tasks(&mut work, fork.batch_id, &[0, 1], "busy").await.unwrap();
+    work.commit().await.unwrap();
+    assert_eq!(house.count(slots).await, 0);
+}

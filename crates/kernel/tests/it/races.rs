@@ -254,6 +254,42 @@ async fn a_stop_beside_a_finish() {
     );
 }
 
+/// A parent ends while a child counts down in its batch: the end is refused and tried again, and takes the fork with it. Without that the other
+/// children would run until the batch's own deadline.
+#[tokio::test]
+async fn an_end_beside_a_count_down() {
+    let house = armed().await;
+    // Seventeen children share sixteen slots: the end of one brings its slot to zero and locks the batch.
+    let family = house.family(17, false, LONG).await;
+    let mut children = Vec::new();
+    while let Some(child) = house.claim().await {
+        children.push(child);
+    }
+    let paused = house.t.pause_at("finish.batch").await;
+    let (h, second) = (house.clone(), children[1].clone());
+    let counting = tokio::spawn(async move { h.end_child(&second, End::Success).await });
+    paused.reached().await;
+    let parent = family.parent.agent_turn_id();
+    let refused = house.stop(parent).await;
+    assert!(matches!(refused, Err(turn::Error::TryAgain(_))), "{refused:?}");
+    assert_eq!(house.turn(parent).await.status, "open", "nothing of it is written");
+    paused.resume().await;
+    counting.await.unwrap();
+    assert_eq!(house.stop(parent).await.unwrap(), Stopped::Ended);
+    let swept = house.sweep().await;
+    assert_eq!((swept.batches_closed, swept.batches_stopped), (1, 1), "its children are told");
+    let told = "select count(*) from state.agent_inbox where stop_asked";
+    assert_eq!(house.count(told).await, 16);
+
+    let (mut a, mut b, mut owner) = naive(&house).await;
+    run(&mut owner, "insert into naive.task values (1, 'open')").await;
+    run(&mut a, "begin; update naive.task set status = status").await;
+    let skipping = "update naive.task t set status = 'over'
+                      from (select id from naive.task for no key update skip locked) s where s.id = t.id";
+    assert_eq!(run(&mut b, skipping).await, 0, "what is skipped because it is locked is told by nobody");
+    run(&mut a, "commit").await;
+}
+
 /// A reclaim trusts no list: whoever claimed the turn since keeps it, and a claim never waits.
 #[tokio::test]
 async fn a_claim_beside_a_reclaim() {
