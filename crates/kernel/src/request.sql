@@ -12,7 +12,8 @@ begin
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   update state.waiting_calls c
-     set status = 'asking', worker_id = null, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
+     -- The asker's claim ends here: what it reports from now on is refused.
+     set status = 'asking', worker_id = null, claim_token = c.claim_token + 1, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
   if not found then
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;

@@ -8,6 +8,7 @@ use waybill_core::{
     card::{CallContent, CardType, Content, Draft, NewCard, Role},
     card_box::Span,
     id::{AgentId, BatchId, ProjectId, StepId, Target, ToolCallId, TurnId, WorkerId},
+    request::{Decided, Decision, Request},
     turn::{End, Fence, MessageType, Status},
 };
 use waybill_kernel::{
@@ -15,7 +16,7 @@ use waybill_kernel::{
     batch::{Fork, JoinsAs, Task},
     call,
     call::ClaimedCall,
-    card_box, lease, sweep, turn,
+    card_box, lease, request, sweep, turn,
     turn::{
         Attempts, Call, Claimed, Claiming, DispatchRequest, Dispatched, Ending, Error, Loss, Reclaimed, Report, Step,
         Stepped, Stopped,
@@ -528,6 +529,29 @@ async fn attempts_are_counted_since_the_turn_moved() {
         fence = house.claim().await.map_or(fence, |claimed| claimed.fence);
     }
     assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
+}
+
+/// HO-7: once people are asked about a call, the asker's claim is over: it can neither answer, ask again nor give the call back.
+#[tokio::test]
+async fn whoever_asked_people_cannot_report_any_more() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
+    let call = house.claim_calls("tool", 1).await.remove(0);
+    let question = serde_json::json!({ "kind": "approval", "question": "May I?", "deadline_seconds": 600 });
+    let question: Request = serde_json::from_value(question).unwrap();
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    request::ask(&mut alone, &call, &question).await.unwrap();
+    let old = Report { claim_token: Some(call.claim_token), ..answer(call.tool_call_id) };
+    assert!(is_stale(&house.report(&old).await), "people are deciding");
+    assert!(is_stale(&request::ask(&mut alone, &call, &question).await));
+    let approved = Decided::new(Decision::Approved, "an operator");
+    assert_eq!(request::decide(&mut alone, call.tool_call_id, &approved).await.unwrap().outcome, "decided");
+    assert!(is_stale(&house.report(&old).await), "it is decided, and the call is for its next handler");
+    let next = house.claim_calls("tool", 1).await.remove(0);
+    assert!(is_stale(&house.report(&old).await));
+    let new = Report { claim_token: Some(next.claim_token), ..answer(call.tool_call_id) };
+    assert_eq!(house.report(&new).await.unwrap().outcome, "applied");
 }
 
 /// L0-12, L0-13, LESSONS: the exact set is waited for; each result is applied once; the last one resumes.
