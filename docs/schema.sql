@@ -867,6 +867,19 @@ CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS
           limit p_most) i
    limit p_most
 $$;
+CREATE FUNCTION scheduler.end_missing_leases() RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_n integer;
+begin
+  insert into state.worker_leases (worker_id, worker_target, expires_at)
+  select w.worker_id, w.worker_target, '-infinity' from scheduler.workers_without_lease() w
+      on conflict do nothing;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
 CREATE FUNCTION scheduler.end_worker(p_worker uuid) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1263,6 +1276,29 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
   select 'waybill_oldest_transaction_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)
     from pg_stat_activity a where a.datname = current_database() and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()
 $$;
+CREATE FUNCTION scheduler.workers_without_lease() RETURNS TABLE(worker_id uuid, worker_target text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  with recursive turn (worker_id, worker_target) as (
+    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.status = 'processing' order by i.worker_id limit 1)
+    union all
+    select n.worker_id, n.worker_target
+      from turn t
+     cross join lateral (select i.worker_id, i.worker_target::text from state.agent_inbox i
+                          where i.status = 'processing' and i.worker_id > t.worker_id order by i.worker_id limit 1) n
+  ), call (worker_id, worker_target) as (
+    (select c.worker_id, c.target::text from state.waiting_calls c where c.status = 'processing' order by c.worker_id limit 1)
+    union all
+    select n.worker_id, n.worker_target
+      from call p
+     cross join lateral (select c.worker_id, c.target::text as worker_target from state.waiting_calls c
+                          where c.status = 'processing' and c.worker_id > p.worker_id order by c.worker_id limit 1) n
+  )
+  select distinct on (w.worker_id) w.worker_id, w.worker_target
+    from (select * from turn union all select * from call) w
+   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id)
+$$;
 CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -1274,7 +1310,7 @@ begin
     from (select a.batch_id
             from state.pmo_batches a
            where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
-             for no key update skip locked) a
+             for no key update nowait) a
    where b.project_id = p_project and b.batch_id = a.batch_id;
   get diagnostics v_n = row_count;
   return v_n;
@@ -1300,13 +1336,16 @@ begin
   end if;
   select coalesce(max(a.shares), 2) into v_shares from jsonb_to_recordset(p_asked) as a (shares integer);
   with child as (
-    insert into state.budgets (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at)
-    select p_project, a.agent_turn_id, v_parent.agent_turn_id, least(l.steps, v_parent.steps_left / v_shares),
-           least(l.tokens, v_parent.tokens_left / v_shares), least(l.microdollars, v_parent.microdollars_left / v_shares),
+    insert into state.budgets
+           (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, own_steps, own_tokens,
+            own_microdollars, expires_at)
+    select p_project, a.agent_turn_id, v_parent.agent_turn_id, g.steps, g.tokens, g.microdollars, g.steps, g.tokens, g.microdollars,
            least(now() + make_interval(secs => l.seconds), v_parent.expires_at)
       from jsonb_to_recordset(p_asked) as a (agent_turn_id uuid, limits jsonb)
      cross join lateral jsonb_to_record(case jsonb_typeof(a.limits) when 'object' then a.limits else '{}' end)
            as l (steps integer, tokens bigint, microdollars bigint, seconds double precision)
+     cross join lateral (select least(l.steps, v_parent.steps_left / v_shares) as steps, least(l.tokens, v_parent.tokens_left / v_shares) as tokens,
+                                least(l.microdollars, v_parent.microdollars_left / v_shares) as microdollars) g
      where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
  returning steps_left, tokens_left, microdollars_left, expires_at
   )
@@ -1321,7 +1360,8 @@ begin
       case when v_given.no_money then 'money' end, case when v_given.no_time then 'time' end);
   end if;
   update state.budgets b
-     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars
+     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars,
+         own_steps = b.own_steps - v_given.steps, own_tokens = b.own_tokens - v_given.tokens, own_microdollars = b.own_microdollars - v_given.microdollars
    where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
   return v_given.n;
 end $_$;
@@ -1362,7 +1402,8 @@ begin
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   update state.waiting_calls c
-     set status = 'asking', worker_id = null, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
+     -- The asker's claim ends here: what it reports from now on is refused.
+     set status = 'asking', worker_id = null, claim_token = c.claim_token + 1, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
   if not found then
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
@@ -1457,6 +1498,12 @@ begin
     raise exception 'batch % was closed before', p_batch using errcode = 'WB001', detail = p_batch::text;
   end if;
   --! join.closed
+  -- Where a task is still open, its turn may be counting down just now, with the slot locked and waiting for the batch: then state.settle_batch
+  -- does it.
+  if not v_batch.stopping then
+    delete from state.pmo_batch_slots s where s.project_id = p_project and s.batch_id = p_batch;
+  end if;
+  --! join.slots
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
   values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
   --! join.edge
@@ -1545,10 +1592,7 @@ begin
     --! finish.slot
     if v_left = 0 then
       update state.pmo_batches b
-         set open_slots = b.open_slots - 1,
-             deadline_at = case when exists (select from state.waiting_calls c
-                                              where c.project_id = p_project and c.tool_call_id = b.tool_call_id)
-                                then b.deadline_at else least(b.deadline_at, now()) end
+         set open_slots = b.open_slots - 1
        where b.project_id = p_project and b.batch_id = v_slot.batch_id
    returning b.open_slots into v_left;
       if v_left = 0 then
@@ -3214,7 +3258,8 @@ begin
      order by g.parent_agent_turn_id
   )
   update state.budgets b
-     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars
+     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars,
+         own_steps = b.own_steps + r.steps, own_tokens = b.own_tokens + r.tokens, own_microdollars = b.own_microdollars + r.microdollars
     from rest r
    where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
   get diagnostics v_n = row_count;
@@ -3246,6 +3291,8 @@ begin
            order by k.task_index
            limit p_most) i;
   if v_turns is null then
+    -- Before the batch, as a child that counts down locks them. A child that ends later finds no counter, and has nothing to count for.
+    delete from state.pmo_batch_slots s where s.project_id = p_project and s.batch_id = p_batch;
     update state.pmo_batches b set stopping = false where b.project_id = p_project and b.batch_id = p_batch and b.stopping;
   end if;
   --! settle.told
@@ -3303,7 +3350,7 @@ begin
     return;
   end if;
   --! step.locked
-  select i.stop_reason, i.n_lost_leases into v_stop, v_lost
+  select i.stop_reason, i.n_lost_leases + i.retry_count into v_stop, v_lost
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
@@ -3380,9 +3427,10 @@ begin
       v_told := state.tell(p_project, array[p_turn], p_agent, 'suspended');
     end if;
   end if;
-  if v_lost > 0 then
-    -- It moves: what it lost before says nothing about what it will.
-    update state.agent_inbox i set n_lost_leases = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
+  if v_lost > 0 and v_card_ids <> '{}' then
+    -- The turn has moved: earlier lost leases and failed attempts say nothing about the next ones. A step without a card only
+    -- records a cost; counting it as progress would let a turn that pays and then fails be tried for ever.
+    update state.agent_inbox i set n_lost_leases = 0, retry_count = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
   end if;
   --! step.suspended
   return query select v_outcome, v_stop, false, v_budget;
@@ -3928,6 +3976,9 @@ CREATE TABLE state.budgets (
     steps_left integer,
     tokens_left bigint,
     microdollars_left bigint,
+    own_steps integer,
+    own_tokens bigint,
+    own_microdollars bigint,
     expires_at timestamp with time zone
 )
 WITH (fillfactor='50');
@@ -4478,6 +4529,8 @@ REVOKE ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_afte
 GRANT ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval, p_lease interval, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.end_missing_leases() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.end_missing_leases() TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.end_worker(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.end_worker(p_worker uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.ended_uploads(p_most integer) FROM PUBLIC;
@@ -4530,6 +4583,8 @@ REVOKE ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) FROM
 GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.vitals() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.vitals() TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.workers_without_lease() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.workers_without_lease() TO waybill_service;
 REVOKE ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) FROM PUBLIC;
@@ -4815,7 +4870,7 @@ GRANT DELETE ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(expires_at) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.identity_edges TO waybill_service;
-GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_slots TO waybill_service;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.pmo_batch_slots TO waybill_service;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_tasks TO waybill_service;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batches TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.pmo_batches TO waybill_scheduler;

@@ -165,6 +165,10 @@ create table state.budgets (
   steps_left           integer,
   tokens_left          bigint,
   microdollars_left    bigint,
+  -- For steps of its own, taken or not: its limit, less what its children hold or have spent. Less what is left, it is what its steps used.
+  own_steps            integer,
+  own_tokens           bigint,
+  own_microdollars     bigint,
   expires_at           timestamptz,
   primary key (project_id, agent_turn_id)
 ) with (fillfactor = 50);

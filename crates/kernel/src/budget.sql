@@ -21,13 +21,16 @@ begin
   end if;
   select coalesce(max(a.shares), 2) into v_shares from jsonb_to_recordset(p_asked) as a (shares integer);
   with child as (
-    insert into state.budgets (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at)
-    select p_project, a.agent_turn_id, v_parent.agent_turn_id, least(l.steps, v_parent.steps_left / v_shares),
-           least(l.tokens, v_parent.tokens_left / v_shares), least(l.microdollars, v_parent.microdollars_left / v_shares),
+    insert into state.budgets
+           (project_id, agent_turn_id, parent_agent_turn_id, steps_left, tokens_left, microdollars_left, own_steps, own_tokens,
+            own_microdollars, expires_at)
+    select p_project, a.agent_turn_id, v_parent.agent_turn_id, g.steps, g.tokens, g.microdollars, g.steps, g.tokens, g.microdollars,
            least(now() + make_interval(secs => l.seconds), v_parent.expires_at)
       from jsonb_to_recordset(p_asked) as a (agent_turn_id uuid, limits jsonb)
      cross join lateral jsonb_to_record(case jsonb_typeof(a.limits) when 'object' then a.limits else '{}' end)
            as l (steps integer, tokens bigint, microdollars bigint, seconds double precision)
+     cross join lateral (select least(l.steps, v_parent.steps_left / v_shares) as steps, least(l.tokens, v_parent.tokens_left / v_shares) as tokens,
+                                least(l.microdollars, v_parent.microdollars_left / v_shares) as microdollars) g
      where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
  returning steps_left, tokens_left, microdollars_left, expires_at
   )
@@ -42,7 +45,8 @@ begin
       case when v_given.no_money then 'money' end, case when v_given.no_time then 'time' end);
   end if;
   update state.budgets b
-     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars
+     set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars,
+         own_steps = b.own_steps - v_given.steps, own_tokens = b.own_tokens - v_given.tokens, own_microdollars = b.own_microdollars - v_given.microdollars
    where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
   return v_given.n;
 end $$;
@@ -91,7 +95,8 @@ begin
      order by g.parent_agent_turn_id
   )
   update state.budgets b
-     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars
+     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars,
+         own_steps = b.own_steps + r.steps, own_tokens = b.own_tokens + r.tokens, own_microdollars = b.own_microdollars + r.microdollars
     from rest r
    where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
   get diagnostics v_n = row_count;

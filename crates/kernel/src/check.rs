@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use crate::{migrate, work::Kernel};
 
 /// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
-pub const CROSSING_PROJECTS: [&str; 34] = [
+pub const CROSSING_PROJECTS: [&str; 36] = [
     "scheduler.abandoned_calls",
     "scheduler.abandoned_turns",
     "scheduler.agents_to_retire",
@@ -16,6 +16,7 @@ pub const CROSSING_PROJECTS: [&str; 34] = [
     "scheduler.claim_calls",
     "scheduler.claim_many",
     "scheduler.due_turns",
+    "scheduler.end_missing_leases",
     "scheduler.end_worker",
     "scheduler.ended_uploads",
     "scheduler.find_key",
@@ -42,6 +43,7 @@ pub const CROSSING_PROJECTS: [&str; 34] = [
     "scheduler.stopping_batches",
     "scheduler.unpublished",
     "scheduler.vitals",
+    "scheduler.workers_without_lease",
 ];
 
 /// The functions that see a project's documents without its row policy, each of the project of the unit of work alone.

@@ -1,6 +1,6 @@
 //! What must hold of a live database, asked without changing anything: `waybill doctor --deep`.
 //!
-//! Each question is asked of one project in one statement, so what it sees is of one moment, and answers with whatever breaks the rule.
+//! Each question is one statement, so that what it compares is of one moment however busy the system is, and answers with what breaks the rule.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -11,14 +11,143 @@ use crate::work::{DbError, Kernel};
 /// A rule that does not hold.
 #[derive(Clone, Debug, Serialize)]
 pub struct Broken {
-    pub project_id: ProjectId,
+    /// None: of the whole database.
+    pub project_id: Option<ProjectId>,
     pub invariant: &'static str,
-    /// Turns, calls, agents, batches or boxes: the first of those that break it.
-    pub subjects: Vec<Uuid>,
+    /// Turns, calls, agents, batches or boxes by their ids, or partitions by their names: the first of those that break it.
+    pub subjects: Vec<String>,
 }
 
-/// `$1` is the project. Of turns whose history was dropped nothing is asked.
-pub const INVARIANTS: [(&str, &str); 14] = [
+/// Of the whole database: what history is cut into is there.
+pub const OF_DATABASE: [(&str, &str); 1] = [(
+    "history has partitions for this week and the next",
+    "select format('parts.%s_%s', p.parent, w.week)
+       from unnest(array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox']) as p (parent)
+      cross join (select to_char((date_trunc('week', now(), 'UTC') + n * interval '7 days') at time zone 'UTC', 'YYYYMMDD') as week
+                    from generate_series(0, 1) n) w
+      where not exists (select from pg_class c join pg_namespace s on s.oid = c.relnamespace
+                         where s.nspname = 'parts' and c.relname = p.parent || '_' || w.week)",
+)];
+
+/// Of one project, which is `$1`. Of turns whose history was dropped nothing is asked.
+pub const INVARIANTS: [(&str, &str); 28] = [
+    (
+        "an agent runs its turn if and only if a worker has claimed it",
+        "select h.agent_id from state.agent_state_head h
+           left join state.agent_inbox i on i.project_id = $1 and i.agent_turn_id = h.active_agent_turn_id
+          where h.project_id = $1 and h.status <> 'idle' and (h.status = 'running') <> coalesce(i.status = 'processing', false)
+          union all
+         select i.agent_id from state.agent_inbox i
+          where i.project_id = $1 and i.status = 'processing'
+            and not exists (select from state.agent_state_head h
+                             where h.project_id = $1 and h.agent_id = i.agent_id and h.active_agent_turn_id = i.agent_turn_id
+                               and h.status = 'running')",
+    ),
+    (
+        "a suspended turn waits for a call or for a time, or is ready",
+        "select i.agent_turn_id from state.agent_state_head h
+           join state.agent_inbox i on i.project_id = $1 and i.agent_turn_id = h.active_agent_turn_id
+          where h.project_id = $1 and h.status = 'suspended' and i.status <> 'pending' and i.next_retry_at is null
+            and not exists (select from state.waiting_calls c where c.project_id = $1 and c.agent_turn_id = i.agent_turn_id)",
+    ),
+    (
+        "a dispatched turn is ready, or waits for its time",
+        "select i.agent_turn_id from state.agent_state_head h
+           join state.agent_inbox i on i.project_id = $1 and i.agent_turn_id = h.active_agent_turn_id
+          where h.project_id = $1 and h.status = 'dispatched' and i.status <> 'pending' and i.next_retry_at is null",
+    ),
+    (
+        "an idle agent has nothing queued, ready or claimed",
+        "select i.agent_turn_id from state.agent_inbox i
+           join state.agent_state_head h on h.project_id = $1 and h.agent_id = i.agent_id and h.status = 'idle'
+          where i.project_id = $1 and i.next_retry_at is null",
+    ),
+    (
+        "a ready turn is the one that its agent is on, at the same epoch",
+        "select i.agent_turn_id from state.agent_inbox i
+          where i.project_id = $1 and i.status = 'pending'
+            and not exists (select from state.agent_state_head h
+                             where h.project_id = $1 and h.agent_id = i.agent_id and h.active_agent_turn_id = i.agent_turn_id
+                               and h.turn_epoch = i.turn_epoch and h.status in ('dispatched', 'suspended'))",
+    ),
+    (
+        "a queued turn is behind another turn of its agent",
+        "select i.agent_turn_id from state.agent_inbox i
+          where i.project_id = $1 and i.status = 'queued'
+            and not exists (select from state.agent_state_head h
+                             where h.project_id = $1 and h.agent_id = i.agent_id and h.active_agent_turn_id <> i.agent_turn_id)",
+    ),
+    (
+        "a worker that holds a turn or a call has a lease",
+        "with lost as materialized (select w.worker_id from scheduler.workers_without_lease() w)
+         select i.agent_turn_id from state.agent_inbox i
+          where i.project_id = $1 and i.status = 'processing' and i.worker_id in (select worker_id from lost)
+          union all
+         select c.tool_call_id from state.waiting_calls c
+          where c.project_id = $1 and c.status = 'processing' and c.worker_id in (select worker_id from lost)",
+    ),
+    (
+        "a call that is waited for belongs to the turn that its agent is on",
+        "select c.tool_call_id from state.waiting_calls c
+          where c.project_id = $1
+            and not exists (select from state.agent_state_head h
+                             where h.project_id = $1 and h.agent_id = c.agent_id and h.active_agent_turn_id = c.agent_turn_id)",
+    ),
+    (
+        "a call that waits for a batch has one that is open",
+        "select c.tool_call_id from state.waiting_calls c
+          where c.project_id = $1 and c.status = 'awaiting'
+            and not exists (select from state.pmo_batches b
+                             where b.project_id = $1 and b.tool_call_id = c.tool_call_id and b.status = 'open')",
+    ),
+    (
+        "an open batch has its call, or is to end now",
+        "select b.batch_id from state.pmo_batches b
+          where b.project_id = $1 and b.status = 'open' and b.deadline_at > clock_timestamp()
+            and not exists (select from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = b.tool_call_id)",
+    ),
+    (
+        "a task is over if and only if its turn is",
+        "select k.agent_turn_id from state.pmo_batch_tasks k
+           join state.turns t on t.project_id = $1 and t.agent_turn_id = k.agent_turn_id
+          where k.project_id = $1 and (k.status = 'open') <> (t.status = 'open')",
+    ),
+    (
+        "a turn that has a budget has not ended",
+        "select b.agent_turn_id from state.budgets b
+          where b.project_id = $1
+            and not exists (select from state.turns t
+                             where t.project_id = $1 and t.agent_turn_id = b.agent_turn_id and t.status = 'open')",
+    ),
+    (
+        "what is gone from a turn's budget is what its steps have used",
+        "select b.agent_turn_id from state.budgets b
+          cross join lateral (
+                select count(*) as steps, coalesce(sum(s.input_tokens::bigint + s.output_tokens), 0) as tokens,
+                       coalesce(sum(s.microdollars), 0) as microdollars
+                  from state.agent_steps s
+                 where s.project_id = $1 and s.agent_turn_id = b.agent_turn_id and s.input_tokens is not null) s
+          where b.project_id = $1 and b.agent_turn_id >= (select pruned_before from waybill.schema)
+            and (b.own_steps - b.steps_left <> s.steps or b.own_tokens - b.tokens_left <> s.tokens
+                 or b.own_microdollars - b.microdollars_left <> s.microdollars)",
+    ),
+    (
+        "history lies in the partition of its week",
+        "with rest as materialized (
+           select c.oid from pg_class c join pg_namespace s on s.oid = c.relnamespace
+            where s.nspname = 'parts' and c.relname ~ '_rest$')
+         select h.agent_turn_id from state.agent_steps h where h.project_id = $1 and h.tableoid in (select oid from rest)
+          union all
+         select h.correlation_id from state.execution_edges h where h.project_id = $1 and h.tableoid in (select oid from rest)
+          union all
+         select h.step_id from state.patches h where h.project_id = $1 and h.tableoid in (select oid from rest)
+          union all
+         select h.step_id from state.receipts h where h.project_id = $1 and h.tableoid in (select oid from rest)
+          union all
+         select h.refusal_id from state.refusals h where h.project_id = $1 and h.tableoid in (select oid from rest)
+          union all
+         select h.agent_turn_id from state.outbox h where h.project_id = $1 and h.tableoid in (select oid from rest)",
+    ),
     (
         "no turn is ready before the mark of its queue",
         "select i.agent_turn_id from state.agent_inbox i
@@ -120,17 +249,20 @@ pub const INVARIANTS: [(&str, &str); 14] = [
                                 where i.project_id = $1 and i.agent_id = h.agent_id and i.status = 'queued')",
     ),
     (
-        "a batch counts its open tasks, and its end is on record",
+        "a batch counts its open tasks; once it has ended its end is on record and its counters are gone",
         "select b.batch_id from state.pmo_batches b
           where b.project_id = $1 and b.parent_agent_turn_id >= (select pruned_before from waybill.schema)
             and case when b.status = 'open'
-                     then (select sum(s.remaining) from state.pmo_batch_slots s where s.project_id = $1 and s.batch_id = b.batch_id)
+                     then (select (sum(s.remaining), count(*) filter (where s.remaining > 0)) from state.pmo_batch_slots s
+                            where s.project_id = $1 and s.batch_id = b.batch_id)
                           is distinct from
-                          (select count(*) from state.pmo_batch_tasks k
-                            where k.project_id = $1 and k.batch_id = b.batch_id and k.status = 'open')
+                          (select (count(*) filter (where k.status = 'open'), b.open_slots::bigint) from state.pmo_batch_tasks k
+                            where k.project_id = $1 and k.batch_id = b.batch_id)
                      else not exists (select from state.execution_edges e
                                        where e.project_id = $1 and e.correlation_id = b.batch_id
-                                         and e.primitive = 'join' and e.edge_phase = 'response') end",
+                                         and e.primitive = 'join' and e.edge_phase = 'response')
+                          or not b.stopping
+                             and exists (select from state.pmo_batch_slots s where s.project_id = $1 and s.batch_id = b.batch_id) end",
     ),
     (
         "what a box holds is there, in the same project",
@@ -151,13 +283,30 @@ pub async fn of_project(kernel: &Kernel, project_id: ProjectId) -> Result<Vec<Br
     let mut broken = Vec::new();
     for (invariant, sql) in INVARIANTS {
         let mut work = kernel.begin(project_id).await?;
-        // Longer than anything on the path of a turn may take.
-        sqlx::raw_sql("set transaction read only; set local statement_timeout = '10min'").execute(&mut *work).await?;
+        // Longer than anything on the path of a turn may take, and read as a whole, which the plans of turns never are.
+        sqlx::raw_sql(
+            "set transaction read only; set local statement_timeout = '10min'; set local enable_hashjoin = on;
+             set local plan_cache_mode = 'auto'",
+        )
+        .execute(&mut *work)
+        .await?;
         let found: Vec<Uuid> = sqlx::query_scalar(sql).bind(project_id).fetch_all(&mut *work).await?;
-        if !found.is_empty() {
-            let subjects = found.into_iter().take(MOST_NAMED).collect();
-            broken.push(Broken { project_id, invariant, subjects });
-        }
+        broken.extend(named(Some(project_id), invariant, found));
     }
     Ok(broken)
+}
+
+/// Asks what is not of a project.
+pub async fn of_database(kernel: &Kernel) -> Result<Vec<Broken>, DbError> {
+    let mut broken = Vec::new();
+    for (invariant, sql) in OF_DATABASE {
+        let found: Vec<String> = sqlx::query_scalar(sql).fetch_all(kernel.pool()).await?;
+        broken.extend(named(None, invariant, found));
+    }
+    Ok(broken)
+}
+
+fn named<S: ToString>(project_id: Option<ProjectId>, invariant: &'static str, found: Vec<S>) -> Option<Broken> {
+    let subjects: Vec<String> = found.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    (!subjects.is_empty()).then_some(Broken { project_id, invariant, subjects })
 }

@@ -46,3 +46,9 @@ pub async fn end(kernel: &Kernel, worker_id: WorkerId) -> Result<(), Error> {
     sqlx::query("select scheduler.end_worker($1)").bind(worker_id).execute(kernel.pool()).await?;
     Ok(())
 }
+
+/// Workers that hold something without a lease row, as after a restore that lost rows, get a lease that has ended: the next sweep gives what they
+/// hold to others. Says how many there were.
+pub async fn end_missing(kernel: &Kernel) -> Result<i32, Error> {
+    Ok(sqlx::query_scalar("select scheduler.end_missing_leases()").fetch_one(kernel.pool()).await?)
+}

@@ -62,6 +62,46 @@ returning c.steady_since into v_since;
   return v_lapsed;
 end $$;
 
+-- Workers that hold a turn or a call and have no lease row. The sweeps start from leases, so they would not find what such a worker holds.
+-- Reads one entry of each index per worker.
+create or replace function scheduler.workers_without_lease()
+returns table (worker_id uuid, worker_target text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  with recursive turn (worker_id, worker_target) as (
+    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.status = 'processing' order by i.worker_id limit 1)
+    union all
+    select n.worker_id, n.worker_target
+      from turn t
+     cross join lateral (select i.worker_id, i.worker_target::text from state.agent_inbox i
+                          where i.status = 'processing' and i.worker_id > t.worker_id order by i.worker_id limit 1) n
+  ), call (worker_id, worker_target) as (
+    (select c.worker_id, c.target::text from state.waiting_calls c where c.status = 'processing' order by c.worker_id limit 1)
+    union all
+    select n.worker_id, n.worker_target
+      from call p
+     cross join lateral (select c.worker_id, c.target::text as worker_target from state.waiting_calls c
+                          where c.status = 'processing' and c.worker_id > p.worker_id order by c.worker_id limit 1) n
+  )
+  select distinct on (w.worker_id) w.worker_id, w.worker_target
+    from (select * from turn union all select * from call) w
+   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id)
+$$;
+
+-- Gives each of them a lease that has ended, so that the next sweep takes what it holds. Says how many.
+create or replace function scheduler.end_missing_leases() returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_n integer;
+begin
+  insert into state.worker_leases (worker_id, worker_target, expires_at)
+  select w.worker_id, w.worker_target, '-infinity' from scheduler.workers_without_lease() w
+      on conflict do nothing;
+  get diagnostics v_n = row_count;
+  return v_n;
+end $$;
+
+alter function scheduler.workers_without_lease owner to waybill_scheduler;
+alter function scheduler.end_missing_leases owner to waybill_scheduler;
 alter function scheduler.renew_lease owner to waybill_scheduler;
 alter function scheduler.end_worker owner to waybill_scheduler;
 alter function scheduler.lapse_leases owner to waybill_scheduler;

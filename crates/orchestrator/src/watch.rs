@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use waybill_artifact::Artifacts;
 use waybill_core::metric;
 use waybill_kernel::{
-    agent,
+    agent, lease,
     sweep::{self, Swept},
     work::Kernel,
 };
@@ -33,11 +33,12 @@ const MOST_SWEPT: i32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sweeps for ever, retires and tidies beside it.
+/// Sweeps for ever; retires, tidies and looks for lost leases beside it.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     tokio::select! {
         swept = sweep(kernel, config) => swept,
         retired = retire(kernel) => retired,
+        ended = end_missing_leases(kernel) => ended,
         tidied = tidy(config.artifacts.as_ref()) => tidied,
     }
 }
@@ -48,6 +49,18 @@ async fn retire(kernel: &Kernel) -> Infallible {
             Ok(Ok(retired)) if retired >= MOST_RETIRED as u64 => continue,
             Ok(Ok(_)) => {}
             trouble => tracing::warn!(?trouble, "agents were not retired"),
+        }
+        sleep(MINUTE).await;
+    }
+}
+
+/// A worker without a lease row holds what no other sweep finds.
+async fn end_missing_leases(kernel: &Kernel) -> Infallible {
+    loop {
+        match timeout(MOST_PATIENT, lease::end_missing(kernel)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(ended)) => tracing::warn!(ended, "workers held turns or calls without a lease: these go to others"),
+            trouble => tracing::warn!(?trouble, "workers without a lease were not looked for"),
         }
         sleep(MINUTE).await;
     }

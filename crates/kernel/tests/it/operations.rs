@@ -1,19 +1,37 @@
 //! What an operator relies on: vitals, invariants that are held to, history that is dropped, versions that follow each other.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use chrono::{TimeDelta, Utc};
 use serde::Deserialize;
 use sqlx::{AssertSqlSafe, Column, Either, Executor, SqlSafeStr, Statement as _};
-use waybill_core::{id::TurnId, metric, span::Record, turn::End};
+use tokio::task::JoinSet;
+use waybill_core::{
+    id::TurnId,
+    metric,
+    span::Record,
+    turn::{End, Fence, Limits, MessageType, Usage},
+};
 use waybill_kernel::{
-    invariant, migrate, retention, trace,
-    turn::DispatchRequest,
+    batch, invariant, lease, migrate, retention, sweep, trace,
+    turn::{self, DispatchRequest, Ending, Loss, Step},
     vitals,
     work::{Config, Error, Kernel},
 };
 
-use crate::turns::{House, LONG, answer, calling, instruction};
+use crate::{
+    batches::Plan,
+    budgets::limited,
+    turns::{House, LONG, answer, calling, ending, instruction, target, thought},
+};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -86,11 +104,14 @@ async fn a_turn_can_be_traced_once_it_has_ended() {
 #[tokio::test]
 async fn what_must_hold_is_held_to() {
     let house = House::new().await;
+    sweep::extend_partitions(house.kernel(), 1).await.unwrap();
     let broken = async || {
-        let broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
+        let mut broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
+        broken.extend(invariant::of_database(house.kernel()).await.unwrap());
         broken.into_iter().map(|broken| broken.invariant).collect::<Vec<_>>()
     };
-    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one at work; one that is ready.
+    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one
+    // at work; one that has a budget, of which it has spent some, and a child that it shares it with; one that is ready.
     house.family(3, false, LONG).await;
     while house.claim().await.is_some() {}
     house.family(1, false, LONG).await;
@@ -106,11 +127,113 @@ async fn what_must_hold_is_held_to() {
     house.enqueue(agent_id).await;
     house.enqueue(agent_id).await;
     house.claim().await.unwrap();
-    house.enqueue(house.agent().await).await;
+    let limits = Limits { steps: Some(9), tokens: Some(900), microdollars: Some(90), seconds: None };
+    let (request, card) = limited(&house, limits, None).await;
+    let parent = request.agent_turn_id;
+    house.enqueue_all(&[request], &[card]).await.unwrap();
+    let fence = house.claim().await.unwrap().fence;
+    let usage = Usage { input_tokens: 40, output_tokens: 2, microdollars: 3, ..Usage::default() };
+    house.step(&fence, &Step { usage: Some(usage), ..calling(0, "tool", LONG, false) }).await.unwrap();
+    let (child, card) = limited(&house, Limits::default(), Some(parent)).await;
+    house.enqueue_all(&[child], &[card]).await.unwrap();
     assert_eq!(broken().await, Vec::<&str>::new());
 
     // What is done, what it breaks, and how it is mended. An id that begins with an f is nobody's.
-    let meddled: [(&str, &[&str], &str); 13] = [
+    let counts = "a batch counts its open tasks; once it has ended its end is on record and its counters are gone";
+    let meddled: [(&str, &[&str], &str); 29] = [
+        (
+            "update state.agent_state_head set status = 'dispatched', queue_cap = 999 where status = 'running'",
+            &["an agent runs its turn if and only if a worker has claimed it"],
+            "update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999",
+        ),
+        (
+            "with h as (update state.agent_state_head set status = 'suspended', queue_cap = 999 where status = 'running' returning agent_id)
+             update state.agent_inbox i set status = 'deferred', stop_reason = i.worker_id::text, worker_id = null
+               from h where i.agent_id = h.agent_id and i.status = 'processing'",
+            &["a suspended turn waits for a call or for a time, or is ready"],
+            "with h as (update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999 returning agent_id)
+             update state.agent_inbox i set status = 'processing', worker_id = i.stop_reason::uuid, stop_reason = null
+               from h where i.agent_id = h.agent_id and i.status = 'deferred'",
+        ),
+        (
+            "update state.agent_inbox set status = 'deferred', stop_reason = 'meddled' where status = 'pending'",
+            &["a dispatched turn is ready, or waits for its time"],
+            "update state.agent_inbox set status = 'pending', stop_reason = null where stop_reason = 'meddled'",
+        ),
+        (
+            "update state.agent_state_head set status = 'idle', active_agent_turn_id = null where n_queued > 0",
+            &["an idle agent has nothing queued, ready or claimed", "a queued turn is behind another turn of its agent"],
+            "update state.agent_state_head h set status = 'running', active_agent_turn_id = i.agent_turn_id
+               from state.agent_inbox i where h.n_queued > 0 and i.agent_id = h.agent_id and i.status = 'processing'",
+        ),
+        (
+            "update state.agent_inbox set turn_epoch = turn_epoch - 1 where status = 'pending'",
+            &["a ready turn is the one that its agent is on, at the same epoch"],
+            "update state.agent_inbox set turn_epoch = turn_epoch + 1 where status = 'pending'",
+        ),
+        (
+            "update state.worker_leases set worker_id = overlay(worker_id::text placing 'f' from 1)::uuid",
+            &["a worker that holds a turn or a call has a lease"],
+            "update state.worker_leases set worker_id = overlay(worker_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+            &[
+                "a call that is waited for belongs to the turn that its agent is on",
+                "a suspended turn waits for a call or for a time, or is ready",
+            ],
+            "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "update state.waiting_calls set status = 'awaiting' where status = 'pending'",
+            &["a call that waits for a batch has one that is open"],
+            "update state.waiting_calls c set status = 'pending'
+              where status = 'awaiting' and not exists (select from state.pmo_batches b where b.tool_call_id = c.tool_call_id)",
+        ),
+        (
+            "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid where status = 'open'",
+            &["an open batch has its call, or is to end now", "a call that waits for a batch has one that is open"],
+            "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "update state.pmo_batch_tasks set status = 'open', error = 'meddled' where status = 'success'",
+            &["a task is over if and only if its turn is"],
+            "update state.pmo_batch_tasks set status = 'success', error = null where error = 'meddled'",
+        ),
+        (
+            "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+            &["a turn that has a budget has not ended"],
+            "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+        ),
+        (
+            "update state.budgets set tokens_left = tokens_left + 1",
+            &["what is gone from a turn's budget is what its steps have used"],
+            "update state.budgets set tokens_left = tokens_left - 1",
+        ),
+        (
+            "insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome)
+             select project_id, overlay(agent_turn_id::text placing 'f' from 1)::uuid, step_id, agent_id, turn_epoch, claim_token, outcome
+               from state.agent_steps",
+            &["history lies in the partition of its week"],
+            "delete from state.agent_steps where agent_turn_id::text like 'f%'",
+        ),
+        (
+            "do $$ begin execute format('alter table parts.outbox_%s rename to outbox_meddled',
+               to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
+            &["history has partitions for this week and the next"],
+            "do $$ begin execute format('alter table parts.outbox_meddled rename to outbox_%s',
+               to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
+        ),
+        (
+            "insert into state.pmo_batch_slots select project_id, batch_id, 0, 0 from state.pmo_batches where status <> 'open'",
+            &[counts],
+            "delete from state.pmo_batch_slots where remaining = 0",
+        ),
+        (
+            "update state.pmo_batches set open_slots = open_slots + 1 where status = 'open'",
+            &[counts],
+            "update state.pmo_batches set open_slots = open_slots - 1 where status = 'open'",
+        ),
         (
             "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, '{}', now(), 0, 0, 0
                from state.agent_inbox where status = 'pending'
@@ -171,12 +294,12 @@ async fn what_must_hold_is_held_to() {
         ),
         (
             "update state.pmo_batch_slots set remaining = remaining + 1",
-            &["a batch counts its open tasks, and its end is on record"],
+            &[counts],
             "update state.pmo_batch_slots set remaining = remaining - 1",
         ),
         (
             "update state.execution_edges set status = edge_phase::text, primitive = 'command', edge_phase = 'response' where primitive = 'join' and edge_phase = 'response'",
-            &["a batch counts its open tasks, and its end is on record"],
+            &[counts],
             "update state.execution_edges set primitive = 'join', status = 'success' where primitive = 'command' and status = 'response'",
         ),
         (
@@ -186,7 +309,8 @@ async fn what_must_hold_is_held_to() {
         ),
     ];
     let named: BTreeSet<&str> = meddled.iter().flat_map(|(_, invariants, _)| *invariants).copied().collect();
-    let all: BTreeSet<&str> = invariant::INVARIANTS.iter().map(|(invariant, _)| *invariant).collect();
+    let all = invariant::INVARIANTS.iter().chain(&invariant::OF_DATABASE);
+    let all: BTreeSet<&str> = all.map(|(invariant, _)| *invariant).collect();
     assert_eq!(named, all);
     for (meddle, invariants, mend) in meddled {
         house.meddle(meddle).await;
@@ -194,6 +318,96 @@ async fn what_must_hold_is_held_to() {
         assert!(invariants.iter().all(|invariant| found.contains(invariant)), "{meddle}: {found:?}");
         house.meddle(mend).await;
         assert_eq!(broken().await, Vec::<&str>::new(), "{mend}");
+    }
+}
+
+/// On a system at work nothing is found: each question sees one moment, however many transactions end while it is asked.
+#[tokio::test]
+async fn what_must_hold_holds_while_turns_run() {
+    let house = Arc::new(House::new().await);
+    sweep::extend_partitions(house.kernel(), 1).await.unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let mut load = JoinSet::new();
+    for client in 0..3 {
+        let (house, done) = (house.clone(), done.clone());
+        load.spawn(async move {
+            let mut n_turns = 0;
+            while !done.load(Ordering::Relaxed) {
+                n_turns += one_of_each(&house, client).await;
+            }
+            n_turns
+        });
+    }
+    let (mut rounds, begun) = (0, Instant::now());
+    while rounds < 12 || begun.elapsed() < Duration::from_secs(4) {
+        let broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
+        assert!(broken.is_empty(), "round {rounds}: {broken:?}");
+        rounds += 1;
+    }
+    done.store(true, Ordering::Relaxed);
+    let mut n_turns = 0;
+    while let Some(loaded) = load.join_next().await {
+        n_turns += loaded.unwrap();
+    }
+    assert!(n_turns > rounds, "{n_turns} turns in {rounds} rounds");
+    assert!(invariant::of_database(house.kernel()).await.unwrap().is_empty());
+}
+
+/// A turn for later, two turns of one agent, one with a budget that calls tools, is lost once and ends; a fork of which one child fails; a stop.
+/// Each client has a worker of its own, and whatever it claims it brings on.
+async fn one_of_each(house: &House, client: usize) -> usize {
+    let worker = lease::start(house.kernel(), &target("llm"), LONG).await.unwrap();
+    let limits = Limits { steps: Some(9), tokens: Some(900), microdollars: None, seconds: None };
+    let (limited_turn, card) = limited(house, limits, None).await;
+    let agent_id = limited_turn.agent_id;
+    house.enqueue_all(&[limited_turn], &[card]).await.unwrap();
+    house.enqueue(agent_id).await;
+    let stopped = house.enqueue(house.agent().await).await.agent_turn_id;
+    let mut n_turns = 0;
+    loop {
+        let Some(claimed) = house.claim_as(worker).await.unwrap().pop() else { break };
+        n_turns += 1;
+        let usage = Usage { input_tokens: 40, output_tokens: 2, microdollars: 3, ..Usage::default() };
+        let asked = Step { usage: Some(usage), cards: vec![thought("so")], ..calling(0, "tool", LONG, false) };
+        house.step(&claimed.fence, &asked).await.unwrap();
+        if claimed.batch_id.is_some() {
+            // A child: of the first to end its batch, the others hear that.
+            let status = if n_turns % 4 == 0 { End::Failed } else { End::Success };
+            let mut work = house.t.begin().await;
+            turn::finish(&mut work, &[Ending { status, ..ending(claimed.fence) }]).await.unwrap();
+            work.commit().await.unwrap();
+        } else if claimed.message_type == MessageType::Turn && claimed.n_lost_leases == 0 && n_turns % 3 == 0 {
+            house.reclaim(&claimed.fence, &Loss::Lease).await;
+        } else if claimed.message_type == MessageType::Turn && n_turns % 2 == 0 {
+            let step = calling(2, "tool", LONG, true);
+            if house.step(&claimed.fence, &step).await.unwrap().suspended {
+                for call in &step.calls {
+                    house.report(&answer(call.tool_call_id)).await.unwrap();
+                }
+            }
+        } else if claimed.message_type == MessageType::Turn && n_turns < 20 && claimed.recursion_depth == 0 {
+            fork_from(house, &claimed.fence, client).await;
+        } else {
+            house.finish(claimed.fence).await.unwrap();
+        }
+    }
+    // Whatever state another client has brought it to.
+    let _ = house.stop(stopped).await;
+    sweep::tick(house.kernel(), &sweep::Config::default()).await.unwrap();
+    n_turns
+}
+
+/// Asks for a fork, and handles the next one that was asked for, by whichever client.
+async fn fork_from(house: &House, parent: &Fence, client: usize) {
+    house.step(parent, &calling(1, "sys-pmo", LONG, true)).await.unwrap();
+    let Some(call) = house.claim_calls("sys-pmo", 1).await.pop() else { return };
+    let Plan { fork, children, card } = house.plan_fork(3, client == 0, LONG);
+    house.make(&children).await;
+    let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
+    // Its turn may have been stopped meanwhile.
+    if batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.is_ok() {
+        turn::enqueue(&mut alone, &children, &[card]).await.unwrap();
+        batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await.unwrap();
     }
 }
 

@@ -41,6 +41,27 @@ async fn a_lapsed_worker_loses_its_turns() {
     assert_eq!(house.sweep().await.turns_reclaimed, 0);
 }
 
+/// A worker whose lease row is gone: what it holds is found all the same, and given to others.
+#[tokio::test]
+async fn what_a_worker_without_a_lease_row_holds_goes_to_others() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
+    let call = house.claim_calls("tool", 1).await.remove(0);
+    let held = house.running().await;
+    assert_eq!(lease::end_missing(house.kernel()).await.unwrap(), 0, "it has its lease");
+    house.meddle("delete from state.worker_leases").await;
+    let swept = house.sweep().await;
+    assert_eq!((swept.turns_reclaimed, swept.calls_reclaimed), (0, 0), "sweeps start from leases");
+    assert_eq!(lease::end_missing(house.kernel()).await.unwrap(), 1);
+    let swept = house.sweep().await;
+    assert_eq!((swept.turns_reclaimed, swept.calls_reclaimed), (1, 1));
+    assert_eq!(lease::end_missing(house.kernel()).await.unwrap(), 0);
+    let house = House::of(house.t).await;
+    assert_eq!(house.claim().await.unwrap().fence.agent_turn_id(), held.agent_turn_id());
+    assert_eq!(house.claim_calls("tool", 1).await.remove(0).tool_call_id, call.tool_call_id);
+}
+
 /// L0-17: nothing is reclaimed until one lease after the database, or sweeping itself, came up: nobody could have renewed.
 #[tokio::test]
 async fn nothing_is_reclaimed_right_after_an_outage() {

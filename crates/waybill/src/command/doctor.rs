@@ -7,7 +7,7 @@ use clap::Args;
 use waybill_core::bus::Bus as _;
 use waybill_kernel::{
     check::{self, Check},
-    invariant::{self, Broken, INVARIANTS},
+    invariant::{self, Broken, INVARIANTS, OF_DATABASE},
     project,
     work::{Error, Kernel},
 };
@@ -64,16 +64,18 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
         output::table(
             ["project_id", "does not hold", "of"],
             broken.iter().map(|broken| {
-                let subjects = broken.subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-                [broken.project_id.to_string(), broken.invariant.to_owned(), subjects]
+                let project_id =
+                    broken.project_id.map_or_else(|| "all".to_owned(), |project_id| project_id.to_string());
+                [project_id, broken.invariant.to_owned(), broken.subjects.join(" ")]
             }),
         );
     }
     Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every invariant, of every project.
+/// Every invariant, of the database and of every project.
 async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
+    broken.extend(invariant::of_database(kernel).await?);
     let (mut after, mut n_projects) = (String::new(), 0);
     loop {
         let projects = project::list(kernel, &after, 1_000).await?;
@@ -87,14 +89,15 @@ async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
         }
         n_projects += projects.len();
     }
-    let of = |invariant: &'static str| {
+    let of = |invariant: &'static str, found: fn(usize, usize) -> String| {
         let n = broken.iter().filter(|broken| broken.invariant == invariant).count();
-        let found = format!("{} of {n_projects} projects", n_projects - n);
-        let advice =
-            if n == 0 { "" } else { "Stop what writes, keep a copy, and see docs/operations.md, Broken invariants." };
-        Check { check: invariant, ok: n == 0, found, advice }
+        let advice = if n == 0 { "" } else { "See docs/operations.md, Broken invariants." };
+        Check { check: invariant, ok: n == 0, found: found(n, n_projects), advice }
     };
-    Ok(INVARIANTS.iter().map(|(invariant, _)| of(invariant)).collect())
+    let of_database = |n: usize, _| if n == 0 { "yes" } else { "no" }.to_owned();
+    let of_projects = |n: usize, n_projects: usize| format!("{} of {n_projects} projects", n_projects - n);
+    let whole = OF_DATABASE.iter().map(|(invariant, _)| of(invariant, of_database));
+    Ok(whole.chain(INVARIANTS.iter().map(|(invariant, _)| of(invariant, of_projects))).collect())
 }
 
 /// Away is no failure: nothing depends on it. Too old, or a login that is refused, is.
