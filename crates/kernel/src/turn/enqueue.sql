@@ -49,7 +49,10 @@ begin
     if not found then
       raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = p_turn::text;
     end if;
-    select e.turn_epoch, null, true into enqueue.turn_epoch, enqueue.worker_target, enqueue.duplicate
+    enqueue.duplicate := true;
+    enqueue.worker_target := null;
+    -- Nothing found: the edge was pruned with its week, and the epoch is no longer known.
+    select e.turn_epoch into enqueue.turn_epoch
       from state.execution_edges e
      where e.project_id = p_project and e.correlation_id = p_turn
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
@@ -298,11 +301,16 @@ begin
                 where k.agent_id <> t.agent_id) then
       raise exception 'a turn of another agent has this id' using errcode = 'WB002';
     end if;
+    -- Of a turn whose edge was pruned with its week, the epoch is no longer known.
     return query
-    select e.correlation_id, e.turn_epoch, null::text, true
+    select t.agent_turn_id, e.turn_epoch, null::text, true
       from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid)
-      join state.execution_edges e on e.project_id = p_project and e.correlation_id = t.agent_turn_id
-                                  and e.primitive = 'enqueue' and e.edge_phase = 'request'
+      left join lateral (
+           select e.turn_epoch
+             from state.execution_edges e
+            where e.project_id = p_project and e.correlation_id = t.agent_turn_id
+              and e.primitive = 'enqueue' and e.edge_phase = 'request'
+           offset 0) e on true
      where t.agent_turn_id <> all (coalesce(v_new, '{}'));
   end if;
 end $$;

@@ -324,6 +324,28 @@ async fn a_replayed_enqueue_is_answered_as_the_first() {
     assert!(matches!(house.enqueue_all(&[unknown, new[0].clone()], &[]).await, Err(Error::NotFound(_))));
 }
 
+/// L0-3: a turn is kept when its edge is pruned, so its replay is still answered as one, alone and among others.
+#[tokio::test]
+async fn a_replay_is_known_after_its_edge_was_pruned() {
+    let house = House::new().await;
+    let agents = house.agents(2).await;
+    let cards = [instruction("old"), instruction("new")];
+    let old = DispatchRequest::instructed(agents[0], cards[0].card_id());
+    house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap();
+    house.rung();
+    sqlx::query("truncate state.execution_edges").execute(&mut house.t.admin().await).await.unwrap();
+
+    let again = house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap().remove(0);
+    assert_eq!((again.agent_turn_id, again.turn_epoch, again.duplicate), (old.agent_turn_id, None, true));
+    assert_eq!(house.rung(), [], "nobody is to be rung");
+
+    let new = DispatchRequest::instructed(agents[1], cards[1].card_id());
+    let answers = house.enqueue_all(&[old.clone(), new.clone()], &cards).await.unwrap();
+    let seen: Vec<_> = answers.iter().map(|a| (a.agent_turn_id, a.duplicate)).collect();
+    assert_eq!(seen, [(old.agent_turn_id, true), (new.agent_turn_id, false)]);
+    assert_eq!(house.count("select count(*) from state.turns").await, 2);
+}
+
 /// L0-4: one active turn per agent; the others are taken in the order in which they came, one by one or many at once.
 #[tokio::test]
 async fn turns_of_an_agent_are_taken_in_order() {
