@@ -82,7 +82,7 @@ create table cardbox.box_entries (
 );
 -- These lead with the id: with the project in front, the planner may read all ranges of a project to find a few.
 create index box_entries_by_card on cardbox.box_entries (card_id, project_id) where card_id is not null;
-create index box_entries_by_source on cardbox.box_entries (source_box_id, project_id, box_id) where source_box_id is not null;
+create index box_entries_by_source on cardbox.box_entries (source_box_id, project_id) where source_box_id is not null;
 -- Without it, inheriting a box of a million cards reads a million entries to find that there is no range.
 create index box_entries_ranges on cardbox.box_entries (box_id, project_id, seq) where source_box_id is not null;
 
@@ -187,6 +187,7 @@ returns table (card_id uuid, hash bytea, erased_at timestamptz, reason text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
+  card    uuid;
   unknown uuid[];
 begin
   if coalesce(why, '') = '' then
@@ -195,19 +196,20 @@ begin
   perform set_config('waybill.project', project::text, true);
   select array_agg(asked) into unknown
     from unnest(cards) asked
-   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked);
+   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked offset 0);
   if unknown is not null then
     raise exception 'cards not found, nothing was erased' using errcode = 'WB012', detail = unknown::text;
   end if;
-  update cardbox.cards c
-     set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
-   where c.project_id = project
-     and c.card_id = any(cards)
-     and c.erased_at is null;
+  foreach card in array cards loop
+    update cardbox.cards c
+       set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
+     where c.project_id = project and c.card_id = card and c.erased_at is null;
+  end loop;
   return query
     select e.card_id, e.hash, e.erased_at, e.reason
-      from cardbox.erasures e
-     where e.project_id = project and e.card_id = any(cards);
+      from (select distinct u.card_id from unnest(cards) as u (card_id)) asked
+     cross join lateral (
+           select e.* from cardbox.erasures e where e.project_id = project and e.card_id = asked.card_id offset 0) e;
 end $$;
 revoke execute on all functions in schema cardbox from public;
 alter function cardbox.erase owner to waybill_eraser;

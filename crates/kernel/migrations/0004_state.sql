@@ -147,7 +147,7 @@ create table state.agent_inbox (
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create index inbox_ready on state.agent_inbox (worker_target, project_id, inbox_seq) where status = 'pending';
 create index inbox_in_flight on state.agent_inbox (project_id) where status = 'processing';
-create index inbox_held on state.agent_inbox (worker_id, silent_by) where status = 'processing';
+create index inbox_held on state.agent_inbox (worker_id, silent_by) where worker_id is not null;
 create index inbox_queue on state.agent_inbox (agent_id, inbox_seq) where status = 'queued';
 create index inbox_due on state.agent_inbox (shard, next_retry_at) where next_retry_at is not null;
 create index inbox_later on state.agent_inbox (agent_id, project_id) where next_retry_at is not null;
@@ -202,10 +202,10 @@ create table state.waiting_calls (
   primary key (project_id, tool_call_id),
   check ((status = 'processing') = (worker_id is not null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-create index calls_of_turn on state.waiting_calls (agent_turn_id);
+create index calls_of_turn on state.waiting_calls (agent_turn_id, project_id);
 create index calls_ready on state.waiting_calls (target, project_id, call_seq) where status = 'pending';
-create index calls_in_flight on state.waiting_calls (project_id) where status = 'processing';
-create index calls_held on state.waiting_calls (worker_id) where status = 'processing';
+create index calls_in_flight on state.waiting_calls (project_id, tool_call_id) where status = 'processing';
+create index calls_held on state.waiting_calls (worker_id) where worker_id is not null;
 create index calls_due on state.waiting_calls (shard, deadline_at);
 
 -- ── batches of children, counted down in slots ──────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ create table state.pmo_batches (
   check ((status = 'open') = (closed_at is null))
 ) with (fillfactor = 70);
 create unique index batches_by_call on state.pmo_batches (tool_call_id, project_id, stage);
-create index batches_due on state.pmo_batches (shard, deadline_at) where status = 'open';
+create index batches_due on state.pmo_batches (shard, deadline_at) where closed_at is null;
 create index batches_stopping on state.pmo_batches (shard) where stopping;
 
 -- Gone once the batch has ended.
@@ -435,8 +435,8 @@ create table state.outbox (
 ) partition by range (agent_turn_id);
 -- Each event leaves it when it is published: its partitions are vacuumed early.
 create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
--- For telling everything again, when the stream was lost.
-create index outbox_order on state.outbox (shard, outbox_seq);
+-- For telling everything again, when the stream was lost. Not for what is unpublished: a plan that read that here would pass over all history.
+create index outbox_order on state.outbox (shard, outbox_seq) where published_at is not null;
 
 create table parts.agent_steps_rest partition of state.agent_steps default;
 create table parts.execution_edges_rest partition of state.execution_edges default;
@@ -521,7 +521,7 @@ grant select (project_id, agent_turn_id, agent_id, inbox_seq, message_type, stat
 grant update (status, claim_token) on state.agent_state_head to waybill_scheduler;
 grant update (status, claim_token, worker_id, silent_by) on state.agent_inbox to waybill_scheduler;
 grant update (status, claim_token, worker_id) on state.waiting_calls to waybill_scheduler;
-grant select (project_id, batch_id, status, deadline_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
+grant select (project_id, batch_id, status, deadline_at, closed_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
 grant select (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
               parent_agent_turn_id, parent_step_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
    on state.turns to waybill_scheduler;

@@ -16,7 +16,7 @@ create table resource.api_keys (
 );
 -- A request names its key before anybody knows the project.
 create unique index api_keys_by_id on resource.api_keys (key_id);
-create index api_keys_by_name on resource.api_keys (name, project_id) where revoked_at is null;
+create index api_keys_by_name on resource.api_keys (name, project_id);
 
 -- What was managed: resources, agents, keys, grants, erasures, stops. Never changed.
 create table state.audit (

@@ -52,7 +52,7 @@ create table cardbox.pins (
   hash       bytea            not null,
   primary key (project_id, card_id, path)
 );
-create index pins_by_path on cardbox.pins (path, project_id);
+create index pins_by_path on cardbox.pins (path, project_id, hash);
 
 alter table resource.projects add column artifact_bytes bigint not null default 0;
 grant update (artifact_bytes) on resource.projects to waybill_service;
@@ -67,7 +67,7 @@ begin
     return null;
   end if;
   insert into cardbox.pins (project_id, card_id, path, hash)
-  select new.project_id, new.card_id, named.key, found.hash
+  select new.project_id, new.card_id, named.key, known.hash
     from json_each_text(new.content -> 'artifacts') named
    cross join lateral (
          select a.hash
@@ -75,11 +75,12 @@ begin
           where a.project_id = new.project_id and a.path = named.key and encode(a.hash, 'hex') = named.value
           order by a.version desc
           limit 1
-            for key share) found;
+            for key share) known;
   select string_agg(named.key, ', ') into v_missing
     from json_each_text(new.content -> 'artifacts') named
    where not exists (select from cardbox.pins p
-                      where p.project_id = new.project_id and p.card_id = new.card_id and p.path = named.key);
+                      where p.project_id = new.project_id and p.card_id = new.card_id and p.path = named.key
+                     offset 0);
   if v_missing is not null then
     raise exception 'a card names artifacts that are not there: %', v_missing using errcode = 'WB018', detail = v_missing;
   end if;

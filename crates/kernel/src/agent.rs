@@ -130,7 +130,8 @@ pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> R
     let listed = sqlx::query_as(
         "select a.agent_id, a.profile_name, a.worker_target::text, a.ephemeral, a.memory_box_id, h.status::text, a.created_at, a.retired_at
            from resource.project_agents a
-           left join state.agent_state_head h on h.project_id = $1 and h.agent_id = a.agent_id
+           left join lateral (
+                select h.status from state.agent_state_head h where h.project_id = $1 and h.agent_id = a.agent_id offset 0) h on true
           where a.project_id = $1 and a.agent_id > $2 and a.retired_at is null
           order by a.agent_id
           limit $3",
@@ -258,9 +259,11 @@ pub async fn without_head(work: &mut UnitOfWork, most: i64) -> Result<Vec<AgentI
         "select a.agent_id
            from resource.project_agents a
           where a.project_id = $1 and a.retired_at is null
-            and not exists (select from state.agent_state_head h where h.project_id = $1 and h.agent_id = a.agent_id)
+            and not exists (select from state.agent_state_head h where h.project_id = $1 and h.agent_id = a.agent_id offset 0)
             and (not a.ephemeral
-                 or exists (select from state.turns t where t.project_id = $1 and t.agent_id = a.agent_id and t.status = 'open'))
+                 or exists (select from state.turns t
+                             where t.project_id = $1 and t.agent_id = a.agent_id and t.status = 'open'
+                            offset 0))
           order by a.agent_id
           limit $2",
     )

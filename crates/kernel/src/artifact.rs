@@ -197,7 +197,7 @@ pub async fn find(work: &mut UnitOfWork, path: &ArtifactPath, which: Which) -> R
     let found = sqlx::query_as(
         "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external, b.upload_id, b.pieces
            from cardbox.artifacts a
-           join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
+          cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b
           where a.project_id = $1 and a.path = $2 and ($3::int is null or a.version = $3)
             and case when $4::bytea is null then a.removed_at is null else a.hash = $4 end
           order by a.version desc
@@ -225,7 +225,7 @@ pub async fn find_all(work: &mut UnitOfWork, paths: &[ArtifactPath]) -> Result<V
                  where a.project_id = $1 and a.path = asked.path and a.removed_at is null
                  order by a.version desc
                  limit 1) a
-           join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash",
+          cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b",
     )
     .bind(project_id)
     .bind(paths)
@@ -248,7 +248,7 @@ pub async fn find_pinned(work: &mut UnitOfWork, pins: &Pins) -> Result<Vec<Found
                  where a.project_id = $1 and a.path = asked.path and a.hash = asked.hash
                  order by a.version desc
                  limit 1) a
-           join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
+          cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b
           order by a.path",
     )
     .bind(project_id)
@@ -286,7 +286,7 @@ pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -
                  where a.project_id = $1 and a.path = walk.path and a.removed_at is null
                  order by a.version desc
                  limit 1) a
-           join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
+          cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b
           order by a.path",
     )
     .bind(project_id)
@@ -304,7 +304,7 @@ pub async fn versions(work: &mut UnitOfWork, path: &ArtifactPath, most: i64) -> 
     let versions = sqlx::query_as(
         "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external
            from cardbox.artifacts a
-           join cardbox.blobs b on b.project_id = $1 and b.hash = a.hash
+          cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b
           where a.project_id = $1 and a.path = $2 and a.removed_at is null
           order by a.version desc
           limit $3",
@@ -360,7 +360,8 @@ pub async fn pinned(work: &mut UnitOfWork, card_ids: &[CardId]) -> Result<Pins, 
     let pins: Vec<(ArtifactPath, ArtifactHash)> = sqlx::query_as(
         "select p.path, p.hash
            from unnest($2::uuid[]) with ordinality as asked (card_id, n)
-           join cardbox.pins p on p.project_id = $1 and p.card_id = asked.card_id
+          cross join lateral (
+                select p.path, p.hash from cardbox.pins p where p.project_id = $1 and p.card_id = asked.card_id offset 0) p
           order by asked.n",
     )
     .bind(project_id)
@@ -382,9 +383,10 @@ pub async fn handed(work: &mut UnitOfWork, turn_id: TurnId, pins: &Pins) -> Resu
           cross join unnest($3::text[], $4::bytea[]) as asked (path, hash)
           where t.project_id = $1 and t.agent_turn_id = $2
             and exists (select from cardbox.pins p
-                         cross join lateral cardbox.holdings($1, p.card_id) h
+                         cross join lateral (select h.box_id from cardbox.holdings($1, p.card_id) h offset 0) h
                          where p.project_id = $1 and p.path = asked.path and p.hash = asked.hash
-                           and h.box_id in (t.context_box_id, t.output_box_id))",
+                           and h.box_id in (t.context_box_id, t.output_box_id)
+                        offset 0)",
     )
     .bind(project_id)
     .bind(turn_id)

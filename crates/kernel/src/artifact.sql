@@ -89,9 +89,11 @@ begin
     -- A later statement than the lock: whoever named it meanwhile is seen.
     continue when exists (
       select from cardbox.pins p
-        join cardbox.cards c on c.project_id = p_project and c.card_id = p.card_id
        where p.project_id = p_project and p.path = v_removed.path and p.hash = v_removed.hash
-         and c.deleted_at is null and c.erased_at is null and (c.expires_at is null or c.expires_at > now()));
+         and exists (select from cardbox.cards c
+                      where c.project_id = p_project and c.card_id = p.card_id
+                        and c.deleted_at is null and c.erased_at is null and (c.expires_at is null or c.expires_at > now())
+                     offset 0));
     delete from cardbox.artifacts a
      where a.project_id = p_project and a.path = v_removed.path and a.version = v_removed.version;
     v_gone := v_gone + 1;

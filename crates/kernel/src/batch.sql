@@ -85,16 +85,21 @@ end $$;
 create or replace function state.abandon_forks(p_project uuid, p_calls uuid[]) returns integer
 language plpgsql as $$
 declare
-  v_n integer;
+  v_batch uuid;
+  v_n     integer := 0;
 begin
-  update state.pmo_batches b
-     set deadline_at = now()
-    from (select a.batch_id
-            from state.pmo_batches a
-           where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
-             for no key update nowait) a
-   where b.project_id = p_project and b.batch_id = a.batch_id;
-  get diagnostics v_n = row_count;
+  for v_batch in
+    select b.batch_id
+      from unnest(p_calls) as c (tool_call_id)
+     cross join lateral (
+           select b.batch_id
+             from state.pmo_batches b
+            where b.project_id = p_project and b.tool_call_id = c.tool_call_id and b.status = 'open'
+              for no key update nowait) b
+  loop
+    update state.pmo_batches b set deadline_at = now() where b.project_id = p_project and b.batch_id = v_batch;
+    v_n := v_n + 1;
+  end loop;
   return v_n;
 end $$;
 
@@ -116,12 +121,14 @@ begin
   update state.pmo_batch_tasks k
      set status = 'canceled'
    where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
-     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id);
+     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id offset 0);
   select array_agg(i.agent_turn_id) into v_turns
-    from (select i.agent_turn_id
+    from (select k.agent_turn_id
             from state.pmo_batch_tasks k
-            join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = k.agent_turn_id
-           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open' and not i.stop_asked
+           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+             and exists (select from state.agent_inbox i
+                          where i.project_id = p_project and i.agent_turn_id = k.agent_turn_id and not i.stop_asked
+                         offset 0)
            order by k.task_index
            limit p_most) i;
   if v_turns is null then
@@ -148,7 +155,8 @@ begin
      cross join lateral (
            select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
              from state.turns t
-             join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+            cross join lateral (
+                  select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
             where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.batch_id is not null
            offset 0) t
      order by t.batch_id, t.task_index
@@ -186,7 +194,7 @@ begin
     update state.pmo_batch_tasks k
        set status = 'failed', error = p_error
      where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
-       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id)
+       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id offset 0)
  returning k.task_index
   )
   select coalesce(jsonb_agg(jsonb_build_object('batch_id', p_batch, 'slot', f.task_index % 16, 'failed', 1)), '[]') into v_counted
@@ -308,8 +316,10 @@ begin
     return;
   end if;
   v_external := exists (select from state.pmo_batch_tasks k
-                          join cardbox.cards c on c.project_id = p_project and c.card_id = k.deliverable_card_id
-                         where k.project_id = p_project and k.batch_id = p_batch and c.is_external);
+                         where k.project_id = p_project and k.batch_id = p_batch
+                           and exists (select from cardbox.cards c
+                                        where c.project_id = p_project and c.card_id = k.deliverable_card_id and c.is_external
+                                       offset 0));
   return query
   select r.worker_target, null::text
     from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;

@@ -8,7 +8,8 @@ begin
     select c.card_id, row_number() over (order by min(c.n)) as n
       from unnest(p_cards) with ordinality as c (card_id, n)
      where not exists (select from cardbox.box_entries e
-                        where e.project_id = p_project and e.card_id = c.card_id and e.box_id = p_box)
+                        where e.project_id = p_project and e.card_id = c.card_id and e.box_id = p_box
+                       offset 0)
      group by c.card_id
   ), grown as (
     update cardbox.boxes b
@@ -42,10 +43,13 @@ end $$;
 -- Whether one of these turns belongs to a session, or had a limit: what is to be done once the batches that they ended are joined.
 create or replace function state.talks(p_project uuid, p_turns uuid[]) returns boolean
 language sql stable as $$
-  select exists (select from state.turns t
-                  where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
-      or exists (select from unnest(p_turns) as e (agent_turn_id)
-                   join state.budgets b on b.project_id = p_project and b.agent_turn_id = e.agent_turn_id)
+  select exists (select from unnest(p_turns) as e (agent_turn_id)
+                  where exists (select from state.turns t
+                                 where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is not null
+                                offset 0)
+                     or exists (select from state.budgets b
+                                 where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
+                                offset 0))
 $$;
 
 -- What turns of sessions said, when they have ended: the question and the answer. In one order for everybody, and after every head
@@ -59,7 +63,11 @@ begin
   for v_talk in
     select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
       from unnest(p_turns) with ordinality as e (agent_turn_id, n)
-      join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+     cross join lateral (
+           select t.session_id, t.query_card_ids, t.deliverable_card_id
+             from state.turns t
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+           offset 0) t
      where t.session_id is not null and t.deliverable_card_id is not null
      order by t.session_id, e.n
   loop
@@ -128,7 +136,8 @@ begin
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c
-                      where c.project_id = p_project and c.card_id = a.card_id and c.type not like 'sys.%');
+                      where c.project_id = p_project and c.card_id = a.card_id and c.type not like 'sys.%'
+                     offset 0);
   if v_unknown is not null then
     raise exception 'no such cards, or none that a session may remember' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
   end if;

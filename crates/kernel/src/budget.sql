@@ -79,26 +79,35 @@ end $$;
 create or replace function state.settle(p_project uuid, p_turns uuid[]) returns integer
 language plpgsql as $$
 declare
-  v_n integer;
+  v_turn uuid;
+  v_gone state.budgets;
+  v_rest jsonb := '[]';
+  v_back record;
+  v_n    integer := 0;
 begin
-  with gone as (
-    delete from state.budgets b
-     using unnest(p_turns) as e (agent_turn_id)
-     where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
- returning b.parent_agent_turn_id, b.steps_left, b.tokens_left, b.microdollars_left
-  ), rest as (
+  for v_turn in
+    select e.agent_turn_id
+      from unnest(p_turns) as e (agent_turn_id)
+     where exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id offset 0)
+  loop
+    delete from state.budgets b where b.project_id = p_project and b.agent_turn_id = v_turn returning b.* into v_gone;
+    if v_gone.parent_agent_turn_id is not null then
+      v_rest := v_rest || to_jsonb(v_gone);
+    end if;
+  end loop;
+  -- In one order for every caller.
+  for v_back in
     select g.parent_agent_turn_id, coalesce(sum(g.steps_left), 0) as steps, coalesce(sum(g.tokens_left), 0) as tokens,
            coalesce(sum(g.microdollars_left), 0) as microdollars
-      from gone g
-     where g.parent_agent_turn_id is not null
+      from jsonb_to_recordset(v_rest) as g (parent_agent_turn_id uuid, steps_left integer, tokens_left bigint, microdollars_left bigint)
      group by g.parent_agent_turn_id
      order by g.parent_agent_turn_id
-  )
-  update state.budgets b
-     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars,
-         own_steps = b.own_steps + r.steps, own_tokens = b.own_tokens + r.tokens, own_microdollars = b.own_microdollars + r.microdollars
-    from rest r
-   where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
-  get diagnostics v_n = row_count;
+  loop
+    update state.budgets b
+       set steps_left = b.steps_left + v_back.steps, tokens_left = b.tokens_left + v_back.tokens,
+           microdollars_left = b.microdollars_left + v_back.microdollars
+     where b.project_id = p_project and b.agent_turn_id = v_back.parent_agent_turn_id;
+    v_n := v_n + 1;
+  end loop;
   return v_n;
 end $$;

@@ -141,7 +141,8 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
                 select r.content
                   from cardbox.box_entries e
                  cross join lateral cardbox.reading($1, e.card_id, statement_timestamp()) r
-                 where e.project_id = $1 and e.box_id = t.profile_box_id and e.seq = 1) profile on true
+                 where e.project_id = $1 and e.box_id = t.profile_box_id and e.seq = 1
+                offset 0) profile on true
            left join lateral (
                 select r.content
                   from state.waiting_calls c

@@ -68,7 +68,7 @@ begin
     update state.waiting_calls c
        set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
       from candidate d
-     where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+     where c.project_id = any (array[d.project_id]) and c.tool_call_id = d.tool_call_id
  returning c.*
   )
   select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
@@ -87,7 +87,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
          c.n_lost_leases, c.retry_count
     from state.waiting_calls c
-   where c.worker_id = p_worker and c.status = 'processing'
+   where c.worker_id = p_worker
 $$;
 alter function scheduler.held_calls owner to waybill_scheduler;
 

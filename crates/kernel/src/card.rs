@@ -147,9 +147,10 @@ pub(crate) fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard)
 async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
     let project_id = work.project_id();
     let stored: HashMap<CardId, CardHash> = sqlx::query_as::<_, (CardId, CardHash)>(
-        "select card_id, hash
-           from cardbox.cards
-          where project_id = $1 and card_id = any($2)",
+        "select c.card_id, c.hash
+           from unnest($2::uuid[]) as asked (card_id)
+          cross join lateral (
+                select c.card_id, c.hash from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id offset 0) c",
     )
     .bind(project_id)
     .bind(column(cards, NewCard::card_id))
@@ -166,10 +167,14 @@ async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
 async fn find_by_content(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<HashMap<CardHash, CardId>, Error> {
     let project_id = work.project_id();
     let known = sqlx::query_as::<_, (CardHash, CardId)>(
-        "select hash, card_id
-           from cardbox.cards
-          where project_id = $1 and hash = any($2)
-            and content_addressed and deleted_at is null and erased_at is null",
+        "select c.hash, c.card_id
+           from unnest($2::bytea[]) as asked (hash)
+          cross join lateral (
+                select c.hash, c.card_id
+                  from cardbox.cards c
+                 where c.project_id = $1 and c.hash = asked.hash
+                   and c.content_addressed and c.deleted_at is null and c.erased_at is null
+                offset 0) c",
     )
     .bind(project_id)
     .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
@@ -202,18 +207,12 @@ pub async fn fetch(
 /// Lets cards end by themselves, once: a card that has an end keeps it.
 pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32) -> Result<(), Error> {
     let project_id = work.project_id();
-    let set: Vec<CardId> = sqlx::query_scalar(
-        "update cardbox.cards
-            set ttl_seconds = $3::int, expires_at = clock_timestamp() + make_interval(secs => $3::int)
-          where project_id = $1 and card_id = any($2)
-            and expires_at is null and not content_addressed
-      returning card_id",
-    )
-    .bind(project_id)
-    .bind(card_ids)
-    .bind(ttl_seconds)
-    .fetch_all(&mut **work)
-    .await?;
+    let set: Vec<CardId> = sqlx::query_scalar("select cardbox.expire($1, $2, $3)")
+        .bind(project_id)
+        .bind(card_ids)
+        .bind(ttl_seconds)
+        .fetch_one(&mut **work)
+        .await?;
     let refused = absent(card_ids, &set);
     if refused.is_empty() {
         return Ok(());
@@ -225,21 +224,12 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
 /// Takes cards out of every later hydration. Deleting twice changes nothing: the first reason stays.
 pub async fn delete(work: &mut UnitOfWork, card_ids: &[CardId], reason: &str) -> Result<(), Error> {
     let project_id = work.project_id();
-    let known: Vec<CardId> = sqlx::query_scalar(
-        "with deleted as (
-           update cardbox.cards
-              set deleted_at = clock_timestamp(), deleted_reason = $3
-            where project_id = $1 and card_id = any($2) and deleted_at is null)
-         select card_id
-           from cardbox.cards
-          where project_id = $1 and card_id = any($2)",
-    )
-    .bind(project_id)
-    .bind(card_ids)
-    .bind(reason)
-    .fetch_all(&mut **work)
-    .await?;
-    let unknown = absent(card_ids, &known);
+    let unknown: Vec<CardId> = sqlx::query_scalar("select cardbox.delete($1, $2, $3)")
+        .bind(project_id)
+        .bind(card_ids)
+        .bind(reason)
+        .fetch_one(&mut **work)
+        .await?;
     if unknown.is_empty() { Ok(()) } else { Err(work.refuse(Error::NotFound(unknown))) }
 }
 

@@ -23,7 +23,8 @@ begin
   if v_written < cardinality(c_ids) then
     select asked.card_id into v_other
       from unnest(c_ids, c_hashes) as asked (card_id, hash)
-      left join cardbox.cards c on c.project_id = p_project and c.card_id = asked.card_id
+      left join lateral (
+           select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
      where c.hash is distinct from asked.hash
      limit 1;
     if found then
@@ -31,4 +32,40 @@ begin
     end if;
   end if;
   return v_written;
+end $$;
+
+-- Lets cards end by themselves, once; says which of them have their end from here.
+create or replace function cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) returns uuid[]
+language plpgsql as $$
+declare
+  v_card uuid;
+  v_set  uuid[] := '{}';
+begin
+  foreach v_card in array p_cards loop
+    update cardbox.cards c
+       set ttl_seconds = p_seconds, expires_at = clock_timestamp() + make_interval(secs => p_seconds)
+     where c.project_id = p_project and c.card_id = v_card and c.expires_at is null and not c.content_addressed;
+    if found then
+      v_set := v_set || v_card;
+    end if;
+  end loop;
+  return v_set;
+end $$;
+
+-- Takes cards out of every later hydration; says which of them there are not.
+create or replace function cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) returns uuid[]
+language plpgsql as $$
+declare
+  v_card    uuid;
+  v_unknown uuid[] := '{}';
+begin
+  foreach v_card in array p_cards loop
+    update cardbox.cards c
+       set deleted_at = coalesce(c.deleted_at, clock_timestamp()), deleted_reason = coalesce(c.deleted_reason, p_reason)
+     where c.project_id = p_project and c.card_id = v_card;
+    if not found then
+      v_unknown := v_unknown || v_card;
+    end if;
+  end loop;
+  return v_unknown;
 end $$;

@@ -119,9 +119,9 @@ pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Erro
 pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<CardBox, BoxId>, Error> {
     let project_id = work.project_id();
     let rows = sqlx::query_as::<_, CardBox>(
-        "select box_id, length, created_at
-           from cardbox.boxes
-          where project_id = $1 and box_id = any($2)",
+        "select b.box_id, b.length, b.created_at
+           from (select distinct box_id from unnest($2::uuid[]) as asked (box_id)) asked
+          cross join lateral (select b.* from cardbox.boxes b where b.project_id = $1 and b.box_id = asked.box_id offset 0) b",
     )
     .bind(project_id)
     .bind(box_ids)
@@ -177,7 +177,7 @@ async fn why_not_appended(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[Card
     let unknown = sqlx::query_scalar(
         "select asked.card_id
            from unnest($2::uuid[]) as asked (card_id)
-          where not exists (select from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id)",
+          where not exists (select from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id offset 0)",
     )
     .bind(project_id)
     .bind(card_ids)
@@ -525,10 +525,14 @@ pub async fn still_holds(
     // An end is dated when its transaction begins, and seen when it commits: none takes longer than that.
     let as_of = sqlx::query_scalar(
         "select statement_timestamp()
-          where not exists (select from cardbox.cards c
-                             where c.project_id = $1 and least(c.expires_at, c.deleted_at, c.erased_at) > $2::timestamptz - interval '15 seconds'
-                               and least(c.expires_at, c.deleted_at, c.erased_at) <= statement_timestamp()
-                               and (c.expires_at is not null or c.deleted_at is not null or c.erased_at is not null))
+          where (select least(c.expires_at, c.deleted_at, c.erased_at)
+                   from cardbox.cards c
+                  where c.project_id = $1 and least(c.expires_at, c.deleted_at, c.erased_at) > $2::timestamptz - interval '15 seconds'
+                    and least(c.expires_at, c.deleted_at, c.erased_at) <= statement_timestamp()
+                    and (c.expires_at is not null or c.deleted_at is not null or c.erased_at is not null)
+                  -- In the order of the index of ends, so that it is the one that is read.
+                  order by least(c.expires_at, c.deleted_at, c.erased_at)
+                  limit 1) is null
             and ($3::uuid is null
                  or exists (select from state.blackboards b
                              where b.project_id = $1 and b.session_id = $3 and b.messages_box_id = $4

@@ -4,12 +4,17 @@ language plpgsql stable as $$
 declare
   v_saw boolean;
 begin
-  select exists (select from cardbox.boxes b
-                  where b.project_id = p_project and b.box_id in (t.context_box_id, t.output_box_id) and b.has_external)
+  select exists (select from unnest(array[t.context_box_id, t.output_box_id]) as u (box_id)
+                  where exists (select from cardbox.boxes b
+                                 where b.project_id = p_project and b.box_id = u.box_id and b.has_external
+                                offset 0))
       or t.session_id is not null
      and exists (select from state.blackboards s
-                   join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
-                  where s.project_id = p_project and s.session_id = t.session_id and c.is_external)
+                  cross join lateral unnest(array[s.todo_card_id, s.compression_card_id]) as u (card_id)
+                  where s.project_id = p_project and s.session_id = t.session_id
+                    and exists (select from cardbox.cards c
+                                 where c.project_id = p_project and c.card_id = u.card_id and c.is_external
+                                offset 0))
     into v_saw
     from state.turns t
    where t.project_id = p_project and t.agent_turn_id = p_turn;

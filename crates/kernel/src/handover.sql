@@ -10,7 +10,8 @@ language sql stable as $$
   -- `least` passes over nulls: without a right it would be the whole box.
   select b.box_id, b.length, case when r.via is not null then least(r.upto, b.length) end, r.via
     from unnest(p_boxes) as asked (box_id)
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = asked.box_id
+   cross join lateral (
+         select b.* from cardbox.boxes b where b.project_id = p_project and b.box_id = asked.box_id offset 0) b
     left join lateral (
          select rights.upto, rights.via
            from (select b.length as upto, 'asked' as via, 1 as rank where p_agent is null
@@ -31,8 +32,16 @@ language sql stable as $$
                   union all
                  select k.output_length, 'joined', 5
                    from state.turns t
-                   join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
-                   join state.pmo_batches p on p.project_id = p_project and p.batch_id = t.batch_id
+                  cross join lateral (
+                        select k.output_box_id, k.output_length
+                          from state.pmo_batch_tasks k
+                         where k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
+                        offset 0) k
+                  cross join lateral (
+                        select p.parent_agent_id
+                          from state.pmo_batches p
+                         where p.project_id = p_project and p.batch_id = t.batch_id
+                        offset 0) p
                   where t.project_id = p_project and t.agent_turn_id = b.agent_turn_id
                     and p.parent_agent_id = p_agent and k.output_box_id = b.box_id) rights
           order by rights.upto desc, rights.rank
@@ -47,10 +56,26 @@ language sql stable as $$
      union
     select c.asked, k.agent_id
       from chain c
-      join state.agent_state_head h on h.project_id = p_project and h.agent_id = c.agent_id and h.status = 'suspended'
-      join state.waiting_calls w on w.project_id = p_project and w.agent_turn_id = h.active_agent_turn_id
-      join state.pmo_batches b on b.project_id = p_project and b.tool_call_id = w.tool_call_id and b.status = 'open'
-      join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
+     cross join lateral (
+           select h.active_agent_turn_id
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = c.agent_id and h.status = 'suspended'
+           offset 0) h
+     cross join lateral (
+           select w.tool_call_id
+             from state.waiting_calls w
+            where w.project_id = p_project and w.agent_turn_id = h.active_agent_turn_id
+           offset 0) w
+     cross join lateral (
+           select b.batch_id
+             from state.pmo_batches b
+            where b.project_id = p_project and b.tool_call_id = w.tool_call_id and b.status = 'open'
+           offset 0) b
+     cross join lateral (
+           select k.agent_id
+             from state.pmo_batch_tasks k
+            where k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
+           offset 0) k
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
 $$;
@@ -98,12 +123,13 @@ begin
   v_here := state.lock_heads(p_project, p_agents);
   --! memory.locked
   for v_agent in
-    select a.agent_id, asked.box_id
-      from unnest(p_agents, p_boxes) as asked (agent_id, box_id)
-      join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
-     where a.memory_box_id is null
-     order by a.agent_id
-       for no key update of a
+    select asked.agent_id, asked.box_id
+      from (select u.* from unnest(p_agents, p_boxes) as u (agent_id, box_id) order by u.agent_id offset 0) asked
+     cross join lateral (
+           select
+             from resource.project_agents a
+            where a.project_id = p_project and a.agent_id = asked.agent_id and a.memory_box_id is null
+              for no key update) a
   loop
     -- Somebody may have been faster while we waited for its row.
     continue when exists (select from resource.project_agents a
@@ -116,7 +142,11 @@ begin
                where t.project_id = p_project and t.agent_id = v_agent.agent_id
                order by t.agent_turn_id
                limit 1) first
-        join state.handovers h on h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+       cross join lateral (
+             select h.part, h.source_box_id, h.upto
+               from state.handovers h
+              where h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+             offset 0) h
        cross join lateral cardbox.runs(p_project, h.source_box_id, 1, h.upto) r
     ), placed as (
       select g.*, sum(g.to_seq - g.from_seq + 1) over (order by g.n) - (g.to_seq - g.from_seq) as seq from given g
@@ -145,9 +175,21 @@ begin
   return query
   select a.agent_id, a.memory_box_id, t.output_box_id
     from unnest(p_agents) as asked (agent_id)
-    join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
-    left join state.agent_state_head h on h.project_id = p_project and h.agent_id = a.agent_id
-    left join state.turns t on t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id;
+   cross join lateral (
+         select a.agent_id, a.memory_box_id
+           from resource.project_agents a
+          where a.project_id = p_project and a.agent_id = asked.agent_id
+         offset 0) a
+    left join lateral (
+         select h.active_agent_turn_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+         offset 0) h on true
+    left join lateral (
+         select t.output_box_id
+           from state.turns t
+          where t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id
+         offset 0) t on true;
 end $$;
 
 -- Agents that were made for a task and that nobody asked for until their time: off the roster. Who they were stays on record.
@@ -155,19 +197,20 @@ create or replace function state.retire(p_project uuid, p_agents uuid[]) returns
 language plpgsql as $$
 declare
   v_entered text;
-  v_n       integer;
+  v_agent   uuid;
+  v_n       integer := 0;
 begin
   v_entered := state.enter(p_project);
-  with gone as (
+  foreach v_agent in array p_agents loop
     update resource.project_agents a
        set retired_at = now()
-     where a.project_id = p_project and a.agent_id = any (p_agents) and a.retired_at is null and a.retire_by <= now()
-       and not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a.agent_id)
- returning a.agent_id
-  )
-  insert into state.identity_edges (project_id, agent_id, action)
-  select p_project, g.agent_id, 'retired' from gone g;
-  get diagnostics v_n = row_count;
+     where a.project_id = p_project and a.agent_id = v_agent and a.retired_at is null and (a.retire_by <= now()) is true
+       and not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent);
+    if found then
+      insert into state.identity_edges (project_id, agent_id, action) values (p_project, v_agent, 'retired');
+      v_n := v_n + 1;
+    end if;
+  end loop;
   --! retire.retired
   return v_n;
 end $$;
@@ -177,7 +220,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select a.project_id, a.agent_id
     from resource.project_agents a
    where a.retire_by <= now() and a.retire_by is not null and a.retired_at is null
-     and not exists (select from state.agent_state_head h where h.project_id = a.project_id and h.agent_id = a.agent_id)
+     and not exists (select from state.agent_state_head h where h.project_id = a.project_id and h.agent_id = a.agent_id offset 0)
    order by a.retire_by
    limit p_most
 $$;

@@ -281,8 +281,10 @@ pub async fn search(work: &mut UnitOfWork, search: &Search<'_>) -> Result<(Vec<F
     let by_words = sqlx::query_as(
         "select d.path, d.version, d.hash, d.title, c.seq, c.from_line, c.to_line, c.heading, c.content, c.n_tokens, d.is_external, d.agent_turn_id
            from resource.search_words($1, $2, $3, $4, $5) with ordinality as f (document_id, seq, score, place)
-           join resource.documents d on d.document_id = f.document_id and d.project_id = $1
-           join resource.chunks c on c.project_id = $1 and c.document_id = f.document_id and c.seq = f.seq
+          cross join lateral (
+                select d.* from resource.documents d where d.document_id = f.document_id and d.project_id = $1 offset 0) d
+          cross join lateral (
+                select c.* from resource.chunks c where c.project_id = $1 and c.document_id = f.document_id and c.seq = f.seq offset 0) c
           order by f.place",
     )
     .bind(project_id)
@@ -296,8 +298,10 @@ pub async fn search(work: &mut UnitOfWork, search: &Search<'_>) -> Result<(Vec<F
     let by_meaning = sqlx::query_as(
         "select d.path, d.version, d.hash, d.title, c.seq, c.from_line, c.to_line, c.heading, c.content, c.n_tokens, d.is_external, d.agent_turn_id
            from resource.search_meaning($1, $2, $3, $4, $5, $6) with ordinality as f (document_id, seq, score, place)
-           join resource.documents d on d.document_id = f.document_id and d.project_id = $1
-           join resource.chunks c on c.project_id = $1 and c.document_id = f.document_id and c.seq = f.seq
+          cross join lateral (
+                select d.* from resource.documents d where d.document_id = f.document_id and d.project_id = $1 offset 0) d
+          cross join lateral (
+                select c.* from resource.chunks c where c.project_id = $1 and c.document_id = f.document_id and c.seq = f.seq offset 0) c
           order by f.place",
     )
     .bind(project_id)
@@ -340,7 +344,8 @@ pub async fn unembedded(work: &mut UnitOfWork, model: &str) -> Result<Vec<Unembe
                   where d.project_id = $1 and d.embedded_by is distinct from $2
                   order by d.kind, d.path
                   limit 1) d
-           join resource.chunks c on c.project_id = $1 and c.document_id = d.document_id
+          cross join lateral (
+                select c.* from resource.chunks c where c.project_id = $1 and c.document_id = d.document_id offset 0) c
           order by c.seq",
     )
     .bind(project_id)

@@ -2,25 +2,25 @@
 create or replace function resource.forget_chunks(p_project uuid, p_document uuid) returns integer
 language plpgsql as $$
 declare
-  v_gone integer;
+  v_words tsvector[];
+  v_less  record;
 begin
   with gone as (
     delete from resource.chunks c where c.project_id = p_project and c.document_id = p_document returning c.words
-  ), counted as (
+  )
+  select array_agg(g.words) into v_words from gone g;
+  for v_less in
     -- Without the project's mark.
     select substr(w.word, 9) as word, count(*)::integer as n
-      from gone g cross join lateral unnest(tsvector_to_array(g.words)) as w (word)
+      from unnest(v_words) as g (words) cross join lateral unnest(tsvector_to_array(g.words)) as w (word)
      group by 1
      order by 1
-  ), less as (
+  loop
     update resource.words w
-       set n_chunks = w.n_chunks - c.n
-      from counted c
-     where w.project_id = p_project and w.word = c.word
- returning w.word
-  )
-  select count(*) into v_gone from gone;
-  return v_gone;
+       set n_chunks = w.n_chunks - v_less.n
+     where w.project_id = p_project and w.word = v_less.word;
+  end loop;
+  return coalesce(cardinality(v_words), 0);
 end $$;
 
 -- A document is to be found. The caller holds the project's row; what stood at the path before is gone.
@@ -79,8 +79,12 @@ begin
          array_agg(w.n_chunks order by w.n_chunks, w.word),
          array_agg(ln(1 + (v_total - w.n_chunks + 0.5) / (w.n_chunks + 0.5)) order by w.n_chunks, w.word)
     into v_queries, v_counts, v_weights
-    from resource.words w
-   where w.project_id = p_project and w.word = any (p_words) and w.n_chunks > 0;
+    from (select distinct u.word from unnest(p_words) as u (word)) asked
+   cross join lateral (
+         select w.word, w.n_chunks
+           from resource.words w
+          where w.project_id = p_project and w.word = asked.word and w.n_chunks > 0
+         offset 0) w;
   if v_queries is null then
     return;
   end if;
@@ -95,9 +99,9 @@ begin
                  (select sum(w.weight) from unnest(v_queries, v_weights) as w (query, weight) where c.words @@ w.query) as score
             from (select c.document_id, c.seq, c.n_tokens, c.words
                     -- By the words first: that is what the index is for.
-                    from (select c.document_id, c.seq, c.n_tokens, c.words
+                    from (select c.project_id, c.document_id, c.seq, c.n_tokens, c.words
                             from resource.chunks c
-                           where c.words @@ v_query and c.project_id = p_project
+                           where c.words @@ v_query
                           offset 0) c
                    cross join lateral (
                          select from resource.documents d
@@ -105,6 +109,7 @@ begin
                             and exists (select from unnest(p_folders) as f (folder)
                                          where d.path = f.folder or starts_with(d.path, f.folder || '/'))
                          offset 0) d
+                   where c.project_id = p_project
                    limit 2 * c_enough) c) f
    order by f.score desc, f.n_tokens, f.document_id, f.seq
    limit p_most;

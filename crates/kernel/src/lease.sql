@@ -14,11 +14,11 @@ begin
     select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.stop_asked), '{}')
       from (select i.agent_turn_id as id, i.stop_asked
               from state.agent_inbox i
-             where i.worker_id = p_worker and i.status = 'processing'
+             where i.worker_id = p_worker
              union all
             select c.tool_call_id, false
               from state.waiting_calls c
-             where c.worker_id = p_worker and c.status = 'processing') h;
+             where c.worker_id = p_worker) h;
   end if;
 end $$;
 
@@ -57,8 +57,8 @@ returning c.steady_since into v_since;
   -- Long enough for any claim that saw the lease to be over.
   delete from state.worker_leases l
    where l.expires_at = '-infinity' and l.renewed_at < clock_timestamp() - interval '1 minute' - p_lease
-     and not exists (select from state.agent_inbox i where i.worker_id = l.worker_id and i.status = 'processing')
-     and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id and c.status = 'processing');
+     and not exists (select from state.agent_inbox i where i.worker_id = l.worker_id offset 0)
+     and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id offset 0);
   return v_lapsed;
 end $$;
 

@@ -8,10 +8,18 @@ declare
 begin
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
   select p_project, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, coalesce(p_status, h.status::text), h.turn_epoch
-    from state.turns t
-    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
-   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.emit_state_event
-     and (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
+    from unnest(p_turns) as e (agent_turn_id)
+   cross join lateral (
+         select t.agent_turn_id, t.agent_id
+           from state.turns t
+          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.emit_state_event
+         offset 0) t
+   cross join lateral (
+         select h.status, h.turn_epoch, h.active_agent_turn_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = t.agent_id
+         offset 0) h
+   where (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
      and (p_agent is null or t.agent_id = p_agent)
    order by t.agent_turn_id;
   get diagnostics v_told = row_count;
@@ -51,7 +59,13 @@ begin
      set replay_after = s.replay_upto
    where s.worker_id = p_worker and s.replay_after < s.replay_upto
      and not exists (select from state.outbox o
-                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto);
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                        and o.published_at is not null
+                     offset 0)
+     and not exists (select from state.outbox o
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                        and o.published_at is null
+                     offset 0);
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
 
@@ -86,12 +100,27 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            order by o.outbox_seq
            limit p_most)
           union all
-         (select o.* from state.outbox o
-           where s.replay_after < s.replay_upto and o.shard = s.shard
-             and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
-           order by o.outbox_seq
-           limit p_most)) o
-    left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+         (select o.*
+            from (select o.*
+                    from ((select o.* from state.outbox o
+                            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                              and o.published_at is not null
+                            order by o.outbox_seq
+                            limit p_most)
+                           union all
+                          (select o.* from state.outbox o
+                            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                              and o.published_at is null
+                            order by o.outbox_seq
+                            limit p_most)) o
+                   where s.replay_after < s.replay_upto
+                   order by o.outbox_seq
+                   limit p_most) o)) o
+    left join lateral (
+         select t.channel, t.trace_id, t.traceparent, t.tracestate
+           from state.turns t
+          where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+         offset 0) t on true
    where s.worker_id = p_worker
    order by o.outbox_seq
 $$;
@@ -101,14 +130,18 @@ create or replace function scheduler.mark_published(p_worker uuid, p_projects uu
   p_shards smallint[], p_replayed bigint[], p_made_at timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  v_marked integer;
+  v_event  record;
+  v_marked integer := 0;
 begin
-  update state.outbox o
-     set published_at = clock_timestamp()
-    from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
-   where o.project_id = e.project_id and o.agent_turn_id = e.agent_turn_id and o.event = e.event and o.event_id = e.event_id
-     and o.agent_turn_id = any (p_turns) and o.published_at is null;
-  get diagnostics v_marked = row_count;
+  for v_event in
+    select * from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
+  loop
+    update state.outbox o
+       set published_at = clock_timestamp()
+     where o.project_id = v_event.project_id and o.agent_turn_id = v_event.agent_turn_id and o.event = v_event.event
+       and o.event_id = v_event.event_id and o.published_at is null;
+    v_marked := v_marked + found::integer;
+  end loop;
   update state.relay_shards s
      set replay_after = r.replayed
     from unnest(p_shards, p_replayed) as r (shard, replayed)

@@ -138,7 +138,8 @@ pub async fn list(work: &mut UnitOfWork, after: i64, most: i64) -> Result<Vec<Op
                   order by c.call_seq
                   limit $3) c
           cross join lateral cardbox.reading($1, c.request_card_id, statement_timestamp()) r
-           left join resource.project_agents a on a.project_id = $1 and a.agent_id = c.agent_id
+           left join lateral (
+                select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = c.agent_id offset 0) a on true
           where r.content is not null
           order by c.call_seq",
     )
@@ -155,9 +156,9 @@ pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Opt
     let project_id = work.project_id();
     let request: Option<Json<Request>> = sqlx::query_scalar(
         "select r.content
-           from state.waiting_calls c
+           from (select c.* from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = $2 offset 0) c
           cross join lateral cardbox.reading($1, c.request_card_id, statement_timestamp()) r
-          where c.project_id = $1 and c.tool_call_id = $2 and c.status = 'asking' and r.content is not null",
+          where c.status = 'asking' and r.content is not null",
     )
     .bind(project_id)
     .bind(tool_call_id)

@@ -296,12 +296,15 @@ async fn put_settings(work: &mut UnitOfWork, card_id: CardId) -> Result<Put, Err
 async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Error> {
     let project_id = work.project_id();
     let wanted: Vec<&str> = profile.allowed_tools.iter().map(Name::as_str).collect();
-    let known: Vec<Name> =
-        sqlx::query_scalar("select name from resource.tools where project_id = $1 and name = any($2)")
-            .bind(project_id)
-            .bind(&wanted)
-            .fetch_all(&mut **work)
-            .await?;
+    let known: Vec<Name> = sqlx::query_scalar(
+        "select asked.name
+               from unnest($2::text[]) as asked (name)
+              where exists (select from resource.tools t where t.project_id = $1 and t.name = asked.name offset 0)",
+    )
+    .bind(project_id)
+    .bind(&wanted)
+    .fetch_all(&mut **work)
+    .await?;
     let unknown: Vec<Name> = profile.allowed_tools.iter().filter(|name| !known.contains(name)).cloned().collect();
     if !unknown.is_empty() {
         return Err(Error::UnknownTools { profile: profile.name.clone(), names: unknown });

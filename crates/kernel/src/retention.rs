@@ -85,7 +85,8 @@ async fn oldest_needed(kernel: &Kernel) -> Result<Option<Held>, Error> {
         let oldest: Option<(TurnId, Option<TurnId>)> = sqlx::query_as(
             "select i.agent_turn_id, f.source_turn_id
                from state.agent_inbox i
-               left join state.forks f on f.project_id = $1 and f.agent_turn_id = i.agent_turn_id
+               left join lateral (
+                    select f.source_turn_id from state.forks f where f.project_id = $1 and f.agent_turn_id = i.agent_turn_id offset 0) f on true
               where i.project_id = $1
               order by least(i.agent_turn_id, f.source_turn_id)
               limit 1",

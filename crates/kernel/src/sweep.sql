@@ -9,9 +9,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    cross join lateral (
          select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
            from state.agent_inbox i
-          where i.worker_id = l.worker_id and i.status = 'processing' and i.shard = any (p_shards)
+          where i.worker_id = l.worker_id and i.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null offset 0)
           limit p_most) i
    where l.expires_at = '-infinity'
    limit p_most
@@ -25,9 +25,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    cross join lateral (
          select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
            from state.agent_inbox i
-          where i.worker_id = l.worker_id and i.status = 'processing' and i.silent_by <= now() and i.shard = any (p_shards)
+          where i.worker_id = l.worker_id and i.silent_by <= now() and i.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null offset 0)
           limit p_most) i
    where l.expires_at > '-infinity'
    limit p_most
@@ -43,7 +43,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            from state.agent_inbox i
           where i.shard = s.shard and i.next_retry_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null offset 0)
           order by i.next_retry_at
           limit p_most) i
    limit p_most
@@ -57,9 +57,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    cross join lateral (
          select c.*
            from state.waiting_calls c
-          where c.worker_id = l.worker_id and c.status = 'processing' and c.shard = any (p_shards)
+          where c.worker_id = l.worker_id and c.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null)
+                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null offset 0)
           limit p_most) c
    where l.expires_at = '-infinity'
    limit p_most
@@ -75,7 +75,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            from state.waiting_calls c
           where c.shard = s.shard and c.deadline_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null)
+                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null offset 0)
           order by c.deadline_at
           limit p_most) c
    limit p_most
@@ -89,9 +89,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    cross join lateral (
          select b.project_id, b.batch_id
            from state.pmo_batches b
-          where b.shard = s.shard and b.status = 'open' and b.deadline_at <= now()
+          where b.shard = s.shard and b.closed_at is null and b.deadline_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null)
+                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null offset 0)
           order by b.deadline_at
           limit p_most) b
    limit p_most
@@ -107,7 +107,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            from state.pmo_batches b
           where b.shard = s.shard and b.stopping
             and not exists (select from state.quarantine q
-                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null)
+                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null offset 0)
           limit p_most) b
    limit p_most
 $$;
@@ -217,9 +217,11 @@ declare
   v_entered text;
   v_agent  resource.project_agents;
   v_active state.agent_inbox;
+  v_inbox  state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
-  v_queued integer;
+  v_lost   integer := 0;
+  v_queued integer := 0;
   v_open   uuid[];
 begin
   v_entered := state.enter(p_project);
@@ -262,30 +264,31 @@ begin
                         where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id;
+    left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i
+                        where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true;
   -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
-  select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
-         coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
-    into v_epoch, v_token
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open);
-  -- The one that was dispatched and is not over; what is not due yet was not.
-  select i.* into v_active
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.dispatched_at is not null
-   order by i.inbox_seq
-   limit 1;
-  if not found then
-    select i.* into v_active
-      from state.agent_inbox i
-     where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
+  v_epoch := coalesce(v_epoch, 0) + 1;
+  v_token := coalesce(v_token, 0) + 1;
+  for v_inbox in
+    select i.*
+      from unnest(v_open) as o (agent_turn_id)
+     cross join lateral (
+           select i.* from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = o.agent_turn_id offset 0) i
      order by i.inbox_seq
-     limit 1;
-  end if;
-  select count(*) into v_queued
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
-     and i.agent_turn_id is distinct from v_active.agent_turn_id;
+  loop
+    v_lost := greatest(v_lost, v_inbox.n_lost_leases + v_inbox.retry_count);
+    if v_inbox.status = 'queued' then
+      v_queued := v_queued + 1;
+    end if;
+    -- The one that was dispatched and is not over; what is not due yet was not. Else the first that is queued.
+    if v_active.agent_turn_id is null and (v_inbox.dispatched_at is not null or v_inbox.status = 'queued')
+       or v_active.dispatched_at is null and v_inbox.dispatched_at is not null then
+      v_active := v_inbox;
+    end if;
+  end loop;
+  v_epoch := v_epoch + v_lost;
+  v_token := v_token + v_lost * 2;
+  v_queued := v_queued - coalesce((v_active.status = 'queued')::integer, 0);
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'
                        when v_active.status = 'deferred' and v_active.next_retry_at is null then 'suspended'
@@ -303,7 +306,7 @@ begin
      set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
      and i.status = 'deferred' and i.next_retry_at is null
-     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
+     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = v_active.agent_turn_id);
   return query
   select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
     from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;

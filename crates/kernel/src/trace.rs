@@ -41,7 +41,8 @@ pub async fn record(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<Rec
         "select t.agent_id, a.profile_name, t.session_id, t.status::text, t.parent_tool_call_id, t.trace_id, t.traceparent, t.created_at,
                 t.finished_at
            from state.turns t
-           left join resource.project_agents a on a.project_id = $1 and a.agent_id = t.agent_id
+           left join lateral (
+                select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = t.agent_id offset 0) a on true
           where t.project_id = $1 and t.agent_turn_id = $2",
     )
     .bind(project_id)
@@ -54,9 +55,13 @@ pub async fn record(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<Rec
         "select c.tool_call_id, r.content::jsonb ->> 'tool_name' as tool_name, answer.status, asked.created_at as asked_at,
                 answer.created_at as answered_at
            from state.turns t
-           join cardbox.boxes b on b.project_id = $1 and b.box_id = t.output_box_id
-          cross join lateral cardbox.places($1, t.output_box_id, 1, b.length) p
-           join cardbox.cards c on c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
+          cross join lateral (select b.length from cardbox.boxes b where b.project_id = $1 and b.box_id = t.output_box_id offset 0) b
+          cross join lateral (select p.card_id from cardbox.places($1, t.output_box_id, 1, b.length) p offset 0) p
+          cross join lateral (
+                select c.card_id, c.tool_call_id
+                  from cardbox.cards c
+                 where c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
+                offset 0) c
           cross join lateral cardbox.reading($1, c.card_id, statement_timestamp()) r
           cross join lateral (
                 select e.created_at from state.execution_edges e

@@ -17,7 +17,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select 'waybill_workers', l.worker_target::text, null, count(*)
     from state.worker_leases l where l.expires_at > clock_timestamp() group by l.worker_target
    union all
-  select 'waybill_batches', null, null, count(*) from state.pmo_batches b where b.status = 'open'
+  select 'waybill_batches', null, null, count(*) from state.pmo_batches b where b.closed_at is null
    union all
   select 'waybill_outbox_events', null, null, l.n_unpublished from scheduler.outbox_lag() l
    union all

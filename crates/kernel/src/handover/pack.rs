@@ -115,9 +115,9 @@ pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<Ha
     let project_id = work.project_id();
     let rows: Vec<Target> = sqlx::query_as(
         "select p.name, p.profile_box_id, p.worker_target::text, p.tags, r.content -> 'process' as process, r.content -> 'limits' as limits
-           from resource.profiles p
-          cross join lateral cardbox.reading($1, p.profile_card_id, statement_timestamp()) r
-          where p.project_id = $1 and p.name = any($2)",
+           from unnest($2::text[]) as asked (name)
+          cross join lateral (select p.* from resource.profiles p where p.project_id = $1 and p.name = asked.name offset 0) p
+          cross join lateral cardbox.reading($1, p.profile_card_id, statement_timestamp()) r",
     )
     .bind(project_id)
     .bind(names.iter().map(Name::as_str).collect::<Vec<_>>())
@@ -450,7 +450,10 @@ async fn messages(work: &mut UnitOfWork, sessions: BTreeSet<SessionId>) -> Resul
     let project_id = work.project_id();
     let asked: Vec<SessionId> = sessions.iter().copied().collect();
     let rows: Vec<(SessionId, BoxId)> = sqlx::query_as(
-        "select session_id, messages_box_id from state.blackboards where project_id = $1 and session_id = any($2)",
+        "select b.session_id, b.messages_box_id
+           from unnest($2::uuid[]) as asked (session_id)
+          cross join lateral (
+                select b.* from state.blackboards b where b.project_id = $1 and b.session_id = asked.session_id offset 0) b",
     )
     .bind(project_id)
     .bind(asked)

@@ -51,9 +51,13 @@ pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) 
                 case when p.box_id = t.context_box_id then coalesce(h.source_agent_id, t.source_agent_id) end as source_agent_id,
                 h.source_box_id, h.upto, h.via::text
            from turn t
-           join place p on p.box_id in (t.context_box_id, t.output_box_id)
-           left join state.handovers h on h.project_id = $1 and h.context_box_id = p.box_id
-                and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+          cross join place p
+           left join lateral (
+                select h.* from state.handovers h
+                 where h.project_id = $1 and h.context_box_id = p.box_id
+                   and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+                offset 0) h on true
+          where p.box_id in (t.context_box_id, t.output_box_id)
           order by p.box_id, p.place",
     )
     .bind(project_id)
@@ -90,21 +94,32 @@ pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::R
          select b.agent_id, b.box_id, p.place, case when h.rule is null then 'own' else 'handed' end as via, b.agent_turn_id,
                 h.rule::text, h.source_agent_id, null::text as granted_by
            from held p
-           join cardbox.boxes b on b.project_id = $1 and b.box_id = p.box_id and b.agent_id is not null
-           left join state.handovers h on h.project_id = $1 and h.context_box_id = p.box_id
-                and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+          cross join lateral (select b.* from cardbox.boxes b where b.project_id = $1 and b.box_id = p.box_id offset 0) b
+           left join lateral (
+                select h.* from state.handovers h
+                 where h.project_id = $1 and h.context_box_id = p.box_id
+                   and p.place >= h.from_seq and p.place < h.from_seq + h.n_cards
+                offset 0) h on true
+          where b.agent_id is not null
           union all
          select g.agent_id, p.box_id, p.place, 'granted', null, g.reason, null, g.granted_by
            from held p
-           join state.grants g on g.project_id = $1 and g.box_id = p.box_id and p.place <= coalesce(g.upto, p.place)
+          cross join lateral (select g.* from state.grants g where g.project_id = $1 and g.box_id = p.box_id offset 0) g
+          where p.place <= coalesce(g.upto, p.place)
           union all
          select a.parent_agent_id, p.box_id, p.place, 'joined', b.agent_turn_id, null, b.agent_id, null
            from held p
-           join cardbox.boxes b on b.project_id = $1 and b.box_id = p.box_id
-           join state.turns t on t.project_id = $1 and t.agent_turn_id = b.agent_turn_id
-           join state.pmo_batch_tasks k on k.project_id = $1 and k.batch_id = t.batch_id and k.task_index = t.task_index
-                and k.output_box_id = b.box_id and p.place <= k.output_length
-           join state.pmo_batches a on a.project_id = $1 and a.batch_id = t.batch_id
+          cross join lateral (select b.* from cardbox.boxes b where b.project_id = $1 and b.box_id = p.box_id offset 0) b
+          cross join lateral (
+                select t.batch_id, t.task_index from state.turns t where t.project_id = $1 and t.agent_turn_id = b.agent_turn_id offset 0) t
+          cross join lateral (
+                select k.output_box_id, k.output_length
+                  from state.pmo_batch_tasks k
+                 where k.project_id = $1 and k.batch_id = t.batch_id and k.task_index = t.task_index
+                offset 0) k
+          cross join lateral (
+                select a.parent_agent_id from state.pmo_batches a where a.project_id = $1 and a.batch_id = t.batch_id offset 0) a
+          where k.output_box_id = b.box_id and p.place <= k.output_length
           order by agent_id, box_id, via",
     )
     .bind(project_id)

@@ -322,30 +322,39 @@ begin
             limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))) i
      limit p_most
   ), free as materialized (
-    select h.project_id, h.agent_id, c.agent_turn_id, c.inbox_seq
+    select c.project_id, c.agent_id, c.agent_turn_id, c.inbox_seq
       from candidate c
-      join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
-     where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
-       and h.status in ('dispatched', 'suspended')
-       for no key update of h skip locked
+     cross join lateral (
+           select
+             from state.agent_state_head h
+            where h.project_id = c.project_id and h.agent_id = c.agent_id
+              and h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
+              and h.status in ('dispatched', 'suspended')
+              for no key update skip locked) h
   ), head as (
     update state.agent_state_head h
        set status = 'running', claim_token = h.claim_token + 1
       from free f
-     where h.project_id = f.project_id and h.agent_id = f.agent_id
+     -- Not joined on the project, so that the keys are the only way to the rows: docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
+     where h.project_id = any (array[f.project_id]) and h.agent_id = f.agent_id
  returning h.project_id, f.agent_turn_id, f.inbox_seq, h.claim_token
   ), row as (
     update state.agent_inbox i
        set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
       from head h
-     where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
+     where i.project_id = any (array[h.project_id]) and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
            i.stop_asked, h.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       from row r
-      join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+     cross join lateral (
+           select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                  t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
+             from state.turns t
+            where t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+           offset 0) t
   ), told as (
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
     select t.project_id, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, 'running', t.turn_epoch
@@ -372,7 +381,12 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
          t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from state.agent_inbox i
-    join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
-   where i.worker_id = p_worker and i.status = 'processing'
+   cross join lateral (
+         select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel
+           from state.turns t
+          where t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
+         offset 0) t
+   where i.worker_id = p_worker
 $$;
 alter function scheduler.held_turns owner to waybill_scheduler;

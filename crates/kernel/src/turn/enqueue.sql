@@ -145,6 +145,7 @@ declare
   v_new    uuid[];
   v_sessions uuid[];
   v_unknown uuid[];
+  v_agent  record;
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -156,7 +157,7 @@ begin
        from (select distinct t.agent_id
                from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
               where t.agent_id <> all (v_here)
-                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
+                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id offset 0)
               order by t.agent_id) a;
   end if;
   --! enqueue_many.locked
@@ -199,16 +200,18 @@ begin
               and k.agent_turn_id = t.agent_turn_id and k.status = 'open'
               for no key update) k;
     get diagnostics v_locked = row_count;
-    if v_locked <> v_children or cardinality(v_batches) <> (
-         select count(*) from state.pmo_batches b
-          where b.project_id = p_project and b.status = 'open' and b.batch_id = any (v_batches)) then
+    if v_locked <> v_children or exists (
+         select from unnest(v_batches) as u (batch_id)
+          where not exists (select from state.pmo_batches b
+                             where b.project_id = p_project and b.batch_id = u.batch_id and b.status = 'open'
+                            offset 0)) then
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
   end if;
   if v_sessions is not null then
     select array_agg(s.session_id) into v_unknown
       from unnest(v_sessions) as s (session_id)
-     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id);
+     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id offset 0);
     if v_unknown is not null then
       raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
     end if;
@@ -234,35 +237,37 @@ begin
     --! enqueue_many.boxes
 
     -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
+    for v_agent in
+      select t.agent_id, (array_agg(t.agent_turn_id order by t.n))[1] as first_turn_id, count(*)::integer as n
+        from rows from (jsonb_to_recordset(p_turns) as (agent_turn_id uuid, agent_id uuid, not_before timestamptz)) with ordinality
+             as t (agent_turn_id, agent_id, not_before, n)
+       where t.agent_turn_id = any (v_new) and (t.not_before > now()) is not true
+       group by t.agent_id
+    loop
+      update state.agent_state_head h
+         set status = case h.status when 'idle' then 'dispatched' else h.status end,
+             active_agent_turn_id = coalesce(h.active_agent_turn_id, v_agent.first_turn_id),
+             turn_epoch = h.turn_epoch + (h.status = 'idle')::integer,
+             n_queued = h.n_queued + v_agent.n - (h.status = 'idle')::integer
+       where h.project_id = p_project and h.agent_id = v_agent.agent_id;
+    end loop;
+    --! enqueue_many.heads
     return query
     with asked as materialized (
-      select t.*, coalesce(t.not_before > now(), false) as later,
-             row_number() over (partition by t.agent_id, coalesce(t.not_before > now(), false) order by t.n) as place
+      select t.*, coalesce(t.not_before > now(), false) as later
         from rows from (jsonb_to_recordset(p_turns) as
                (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
                 context_card_ids uuid[])) with ordinality
              as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
-      -- By its place on the page, which our lock holds still: one look for each, however many there are.
-      select a.*, h.worker_target, h.row,
-             case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
+      select a.*, h.worker_target, case when h.active_agent_turn_id = a.agent_turn_id then h.turn_epoch end as epoch
         from asked a
        cross join lateral (
-             select h.ctid as row, h.worker_target::text, h.status, h.turn_epoch
+             select h.worker_target::text, h.active_agent_turn_id, h.turn_epoch
                from state.agent_state_head h
               where h.project_id = p_project and h.agent_id = a.agent_id
              offset 0) h
-    ), head as (
-      update state.agent_state_head h
-         set status = case when p.leased is null then h.status else 'dispatched' end,
-             active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
-             turn_epoch = coalesce(p.epoch, h.turn_epoch),
-             n_queued = h.n_queued + p.n_queued
-        from (select p.row, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
-                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
-                from placed p group by p.row) p
-       where h.ctid = p.row
     ), row as (
       insert into state.agent_inbox
              (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
@@ -297,8 +302,9 @@ begin
   if coalesce(cardinality(v_new), 0) < v_count then
     -- The turn's id is its key: the same id for another agent is not a replay.
     if exists (select from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
-                 join state.turns k on k.project_id = p_project and k.agent_turn_id = t.agent_turn_id
-                where k.agent_id <> t.agent_id) then
+                where exists (select from state.turns k
+                               where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id and k.agent_id <> t.agent_id
+                              offset 0)) then
       raise exception 'a turn of another agent has this id' using errcode = 'WB002';
     end if;
     -- Of a turn whose edge was pruned with its week, the epoch is no longer known.

@@ -3,8 +3,9 @@
 create or replace function state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) returns integer
 language plpgsql as $$
 declare
-  v_turn record;
-  v_n    integer := 0;
+  v_turn  record;
+  v_agent uuid;
+  v_n     integer := 0;
 begin
   for v_turn in
     select h.memory_box_id, t.query_card_ids, t.output_box_id
@@ -24,33 +25,20 @@ begin
   loop
     v_n := v_n + state.memorise(p_project, v_turn.memory_box_id, v_turn.query_card_ids, v_turn.output_box_id);
   end loop;
-  -- Idle and with nobody behind, it can have turns only that are to start later.
-  with gone as (
+  -- One row at a time: see docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
+  foreach v_agent in array p_agents loop
+    -- Idle and with nobody behind, it can have turns only that are to start later.
     delete from state.agent_state_head h
-     using unnest(p_agents) as a (agent_id)
-     cross join lateral (
-           select h.ctid as row
-             from state.agent_state_head h
-            where h.project_id = p_project and h.agent_id = a.agent_id and h.ephemeral and h.status = 'idle' and h.n_queued = 0
-           offset 0) l
-     where h.ctid = l.row
+     where h.project_id = p_project and h.agent_id = v_agent and h.ephemeral and h.status = 'idle' and h.n_queued = 0
        and not exists (select from state.agent_inbox i
-                        where i.agent_id = h.agent_id and i.project_id = p_project and i.next_retry_at is not null)
- returning h.agent_id
-  ), due as (
-    select l.row
-      from gone g
-     cross join lateral (
-           select a.ctid as row
-             from resource.project_agents a
-            where a.project_id = p_project and a.agent_id = g.agent_id and a.retire_by < now() + interval '12 hours'
-           offset 0) l
-  )
-  -- After a long turn it is not retired at once.
-  update resource.project_agents a
-     set retire_by = now() + interval '1 day'
-    from due d
-   where a.ctid = d.row;
+                        where i.agent_id = v_agent and i.project_id = p_project and i.next_retry_at is not null);
+    if found then
+      -- After a long turn it is not retired at once.
+      update resource.project_agents a
+         set retire_by = now() + interval '1 day'
+       where a.project_id = p_project and a.agent_id = v_agent and a.retire_by < now() + interval '12 hours';
+    end if;
+  end loop;
   return v_n;
 end $$;
 
@@ -68,7 +56,8 @@ begin
          (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
     into v_last
     from state.handovers h
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = h.source_box_id
+   cross join lateral (
+         select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
    where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
    order by h.part desc
    limit 1;
@@ -269,11 +258,16 @@ declare
   v_external uuid[];
   v_count    integer := jsonb_array_length(p_ends);
   v_here     uuid[];
-  v_moved    integer;
-  v_queued   integer;
-  v_keeps    boolean;
-  v_ended    integer;
+  v_end      record;
+  v_moved    integer := 0;
+  v_queued   integer := 0;
+  v_behind   integer;
+  v_keeps    boolean := false;
+  v_keeping  boolean;
+  v_box      uuid;
+  v_epoch    bigint;
   v_children integer;
+  v_call     uuid;
   v_calls    uuid[];
   v_forks    integer;
   v_emits    integer;
@@ -285,21 +279,28 @@ declare
 begin
   v_entered := state.enter(p_project);
   v_here := state.lock_heads(p_project, p_agents);
-  with moved as (
+  for v_end in
+    select e.*
+      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+  loop
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
-      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
-     where h.project_id = p_project and h.agent_id = any (p_agents)
-       and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
-       and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
- returning h.n_queued, h.ephemeral or h.memory_box_id is not null as keeps
-  )
-  select count(*), coalesce(sum(m.n_queued), 0), bool_or(m.keeps) into v_moved, v_queued, v_keeps from moved m;
+     where h.project_id = p_project and h.agent_id = v_end.agent_id and h.active_agent_turn_id = v_end.agent_turn_id
+       and h.turn_epoch = v_end.turn_epoch and h.claim_token = v_end.claim_token and h.status = 'running'
+    returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_behind, v_keeping;
+    if found then
+      v_moved := v_moved + 1;
+      v_queued := v_queued + v_behind;
+      v_keeps := v_keeps or v_keeping;
+    end if;
+  end loop;
   if v_moved = 0 and v_count = (
        select count(*)
          from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
-         join state.turns t on t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id
-        where t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id) then
+        where exists (select from state.turns t
+                       where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id
+                      offset 0)) then
     -- Ours, and committed without our learning of it.
     return query select '{}'::text[], '{}'::uuid[], true;
     return;
@@ -310,7 +311,8 @@ begin
         from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
-                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
+                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.worker_id is not null
+                         offset 0));
   end if;
   --! finish_many.locked
   v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
@@ -326,44 +328,46 @@ begin
     end loop;
   end if;
   --! finish_many.cards
-  with ends as materialized (
-    select e.* from jsonb_to_recordset(p_ends) as e
-           (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
-            card_ids uuid[], step_id uuid, usage jsonb)
-  ), turn as (
+  for v_end in
+    select e.*
+      from jsonb_to_recordset(p_ends) as e
+           (agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid, card_ids uuid[])
+  loop
     update state.turns t
-       set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
-           claim_token = e.claim_token
-      from ends e
-     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
-           e.deliverable_card_id, e.card_ids, e.step_id, e.usage
-  ), box as (
+       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.deliverable_card_id,
+           turn_epoch = v_end.turn_epoch, claim_token = v_end.claim_token
+     where t.project_id = p_project and t.agent_turn_id = v_end.agent_turn_id and t.status = 'open'
+    returning t.output_box_id into v_box;
+    if not found then
+      raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+    end if;
     update cardbox.boxes b
-       set length = b.length + cardinality(t.card_ids)
-      from turn t
-     where b.project_id = p_project and b.box_id = t.output_box_id
- returning b.box_id, b.length, t.card_ids, t.agent_turn_id
+       set length = b.length + cardinality(v_end.card_ids)
+     where b.project_id = p_project and b.box_id = v_box;
+    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = v_end.agent_turn_id;
+  end loop;
+  with turn as materialized (
+    select t.*, e.card_ids, e.step_id, e.usage, b.length
+      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[], step_id uuid, usage jsonb)
+     cross join lateral (
+           select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id offset 0) t
+     cross join lateral (
+           select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
   ), entry as (
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, b.box_id, b.length - cardinality(b.card_ids) + c.n, c.card_id
-      from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
+    select p_project, t.output_box_id, t.length - cardinality(t.card_ids) + c.n, c.card_id
+      from turn t cross join lateral unnest(t.card_ids) with ordinality as c (card_id, n)
   ), step as (
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
             provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
-           b.length - cardinality(t.card_ids) + 1, b.length, u.*
-      from turn t join box b on b.agent_turn_id = t.agent_turn_id
+           t.length - cardinality(t.card_ids) + 1, t.length, u.*
+      from turn t
      cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean)
      where t.step_id is not null
-  ), row as (
-    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
-  ), call as (
-    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
- returning c.tool_call_id
   ), edge as (
     insert into state.execution_edges
            (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -376,15 +380,21 @@ begin
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
       from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id),
-         (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_emits, v_sessions, v_calls
+  select count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id)
+    into v_children, v_emits, v_sessions
     from turn t;
-  if v_calls is not null then
+  v_calls := array(select c.tool_call_id
+                     from unnest(p_turns) as e (agent_turn_id)
+                    cross join lateral (
+                          select c.tool_call_id
+                            from state.waiting_calls c
+                           where c.project_id = p_project and c.agent_turn_id = e.agent_turn_id
+                          offset 0) c);
+  if v_calls <> '{}' then
+    foreach v_call in array v_calls loop
+      delete from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_call;
+    end loop;
     v_forks := state.abandon_forks(p_project, v_calls);
-  end if;
-  if v_ended <> v_count then
-    raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;
   if v_children > 0 and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
@@ -393,29 +403,28 @@ begin
 
   -- A later statement than the heads' locks: an enqueue that waited for us, or that we waited for, is seen.
   if v_queued > 0 then
-    with next as materialized (
-      select a.agent_id, i.agent_turn_id
+    for v_end in
+      select a.agent_id, i.agent_turn_id, i.worker_target
         from unnest(p_agents) as a (agent_id)
        cross join lateral (
-             select i.agent_turn_id
+             select i.agent_turn_id, i.worker_target::text
                from state.agent_inbox i
               where i.project_id = p_project and i.agent_id = a.agent_id and i.status = 'queued'
               order by i.inbox_seq
               limit 1) i
-    ), head as (
+    loop
       update state.agent_state_head h
-         set status = 'dispatched', active_agent_turn_id = n.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
-        from next n
-       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = n.agent_id and h.status = 'idle'
-   returning n.agent_turn_id, h.turn_epoch
-    ), row as (
+         set status = 'dispatched', active_agent_turn_id = v_end.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+       where h.project_id = p_project and h.agent_id = v_end.agent_id and h.status = 'idle'
+      returning h.turn_epoch into v_epoch;
+      continue when not found;
       update state.agent_inbox i
-         set status = 'pending', inbox_seq = default, turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
-        from head h
-       where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
-   returning i.worker_target, i.agent_turn_id
-    )
-    select array_agg(distinct r.worker_target::text), array_agg(r.agent_turn_id) into v_targets, v_next from row r;
+         set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+       where i.project_id = p_project and i.agent_turn_id = v_end.agent_turn_id;
+      v_next := v_next || v_end.agent_turn_id;
+      v_targets := v_targets || v_end.worker_target;
+    end loop;
+    v_targets := array(select distinct t.target from unnest(v_targets) as t (target));
   end if;
   if v_emits > 0 or v_next is not null then
     v_told := state.tell(p_project, p_turns || v_next, null, null);

@@ -70,8 +70,11 @@ pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summar
                from state.summaries($1, array(
                       select i.agent_turn_id
                         from state.agent_inbox i
-                        join state.turns t on t.project_id = $1 and t.agent_turn_id = i.agent_turn_id
-                       where i.project_id = $1 and i.agent_turn_id < $2 and (not $4 or t.parent_agent_turn_id is null)
+                       where i.project_id = $1 and i.agent_turn_id < $2
+                         and (not $4 or exists (select from state.turns t
+                                                 where t.project_id = $1 and t.agent_turn_id = i.agent_turn_id
+                                                   and t.parent_agent_turn_id is null
+                                                offset 0))
                        order by i.agent_turn_id desc
                        limit $3)) s",
         )
@@ -142,9 +145,14 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
                   union all
                  select c.tool_call_id
                    from state.turns t
-                   join cardbox.boxes b on b.project_id = $1 and b.box_id = t.output_box_id
-                  cross join lateral cardbox.places($1, t.output_box_id, 1, b.length) p
-                   join cardbox.cards c on c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
+                  cross join lateral (
+                        select b.length from cardbox.boxes b where b.project_id = $1 and b.box_id = t.output_box_id offset 0) b
+                  cross join lateral (select p.card_id from cardbox.places($1, t.output_box_id, 1, b.length) p offset 0) p
+                  cross join lateral (
+                        select c.tool_call_id
+                          from cardbox.cards c
+                         where c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
+                        offset 0) c
                   where t.project_id = $1 and t.agent_turn_id = $2 and c.tool_call_id is not null) asked
           cross join lateral (
                 select e.* from state.execution_edges e

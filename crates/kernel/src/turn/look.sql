@@ -13,11 +13,17 @@ language sql stable as $$
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
-    left join resource.project_agents a on a.project_id = p_project and a.agent_id = t.agent_id
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
-    left join state.agent_state_head h
-      on h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
-    left join state.forks f on f.project_id = p_project and f.agent_turn_id = t.agent_turn_id
+    left join lateral (
+         select a.profile_name from resource.project_agents a where a.project_id = p_project and a.agent_id = t.agent_id offset 0) a on true
+    left join lateral (
+         select i.* from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true
+    left join lateral (
+         select h.status
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
+         offset 0) h on true
+    left join lateral (
+         select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
    cross join lateral (
          select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
                 coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,

@@ -72,19 +72,19 @@ declare
 begin
   v_entered := state.enter(p_project);
   select h.* into v_head
-    from state.turns t
-    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
-   where t.project_id = p_project and t.agent_turn_id = p_turn
-     for no key update of h;
+    from state.agent_state_head h
+   where h.project_id = p_project
+     and h.agent_id = (select t.agent_id from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn)
+     for no key update;
   if not found then
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! release.locked
   select i.* into v_inbox
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = p_turn and i.status = 'deferred' and i.next_retry_at <= now()
+   where i.project_id = p_project and i.agent_turn_id = p_turn
      for no key update;
-  if not found then
+  if not found or v_inbox.status <> 'deferred' or (v_inbox.next_retry_at <= now()) is not true then
     return query select '{}'::text[];
     return;
   end if;

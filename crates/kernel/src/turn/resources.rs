@@ -41,7 +41,8 @@ pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resou
                 coalesce((select jsonb_agg(r.content::jsonb order by t.name)
                             from profile p
                            cross join lateral jsonb_array_elements_text(p.content -> 'allowed_tools') as allowed (name)
-                            join resource.tools t on t.project_id = $1 and t.name = allowed.name
+                           cross join lateral (
+                                 select t.name, t.tool_card_id from resource.tools t where t.project_id = $1 and t.name = allowed.name offset 0) t
                            cross join lateral cardbox.reading($1, t.tool_card_id, statement_timestamp()) r
                            where r.gone_at is null), '[]') as tools,
                 (select r.content::jsonb

@@ -45,7 +45,8 @@ begin
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+   cross join lateral (
+         select b.box_id, b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
   if v_batch is not null and v_stop is null
