@@ -2220,10 +2220,10 @@ begin
     v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   else
     -- Each by its own turn's label.
-    for i in 1 .. cardinality(c_ids) loop
+    for v_i in 1 .. cardinality(c_ids) loop
       v_labelled := state.label(exists (select from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[])
-                                         where e.agent_turn_id = any (v_external) and c_ids[i] = any (e.card_ids)));
-      v_written := cardbox.put(p_project, c_ids[i:i], c_tokens[i:i], c_types[i:i], c_roles[i:i], c_authors[i:i], c_hashes[i:i], c_calls[i:i], c_traces[i:i], c_steps[i:i], c_parents[i:i], c_ttls[i:i], c_contents[i:i], c_tool_calls[i:i], c_metadata[i:i]);
+                                         where e.agent_turn_id = any (v_external) and c_ids[v_i] = any (e.card_ids)));
+      v_written := cardbox.put(p_project, c_ids[v_i:v_i], c_tokens[v_i:v_i], c_types[v_i:v_i], c_roles[v_i:v_i], c_authors[v_i:v_i], c_hashes[v_i:v_i], c_calls[v_i:v_i], c_traces[v_i:v_i], c_steps[v_i:v_i], c_parents[v_i:v_i], c_ttls[v_i:v_i], c_contents[v_i:v_i], c_tool_calls[v_i:v_i], c_metadata[v_i:v_i]);
     end loop;
   end if;
   --! finish_many.cards

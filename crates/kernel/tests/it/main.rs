@@ -16,6 +16,7 @@ mod intake;
 mod memory;
 mod operations;
 mod outbox;
+mod plans;
 mod programs;
 mod queue;
 mod races;

@@ -8,28 +8,13 @@ use waybill_kernel::card_box;
 use waybill_lab::services::postgres;
 use waybill_testkit::fresh_db;
 
-use crate::filled_box;
-
-/// The SQL literals of the crate, with the file each stands in.
-fn statements() -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let folders = [src.clone(), src.join("turn")];
-    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap().flatten());
-    for file in files.filter(|file| file.path().extension().is_some_and(|extension| extension == "rs")) {
-        let source = fs::read_to_string(file.path()).unwrap();
-        for call in source.split("sqlx::query").skip(1) {
-            let Some((_, literal)) = call.split_once('(') else { continue };
-            let Some(literal) = literal.trim_start().strip_prefix('"') else { continue };
-            let (sql, _) = literal.split_once('"').expect("a literal ends");
-            found.push((file.file_name().to_string_lossy().into_owned(), sql.to_owned()));
-        }
-    }
-    found
-}
+use crate::{
+    filled_box,
+    plans::extract::{Statement, literals},
+};
 
 fn statement_with(part: &str) -> String {
-    let mut matching = statements().into_iter().map(|(_, sql)| sql).filter(|sql| sql.contains(part));
+    let mut matching = literals().into_iter().map(|literal| literal.sql).filter(|sql| sql.contains(part));
     let found = matching.next().unwrap_or_else(|| panic!("no statement has {part:?}"));
     assert!(matching.next().is_none(), "several statements have {part:?}");
     found
@@ -38,12 +23,12 @@ fn statement_with(part: &str) -> String {
 #[tokio::test]
 async fn every_statement_prepares() {
     let t = fresh_db().await;
-    let statements = statements();
+    let statements = literals();
     assert!(statements.len() >= 60, "the scan finds them: {}", statements.len());
-    for (n, (file, sql)) in statements.iter().enumerate() {
+    for (n, Statement { place, sql, .. }) in statements.iter().enumerate() {
         let mut work = t.begin().await;
         let prepared = sqlx::raw_sql(AssertSqlSafe(format!("prepare s{n} as {sql}"))).execute(&mut *work).await;
-        assert!(prepared.is_ok(), "{file}: {sql}\n{prepared:?}");
+        assert!(prepared.is_ok(), "{place}: {sql}\n{prepared:?}");
     }
 }
 
