@@ -984,7 +984,9 @@ begin
      set replay_after = s.replay_upto
    where s.worker_id = p_worker and s.replay_after < s.replay_upto
      and not exists (select from state.outbox o
-                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto);
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                        and not exists (select from state.quarantine q
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null));
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
 CREATE FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) RETURNS boolean
@@ -1082,14 +1084,23 @@ CREATE FUNCTION scheduler.oldest_unpublished() RETURNS uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select o.agent_turn_id from state.outbox o where o.published_at is null order by o.agent_turn_id limit 1
+  select o.agent_turn_id
+    from state.outbox o
+   where o.published_at is null and exists (select from state.relay_shards s where s.stream_made_at is not null)
+   order by o.agent_turn_id
+   limit 1
 $$;
 CREATE FUNCTION scheduler.outbox_lag() RETURNS TABLE(n_unpublished bigint, oldest_at timestamp with time zone, n_replaying integer)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select count(*), min(o.created_at), (select count(*)::integer from state.relay_shards s where s.replay_after < s.replay_upto)
-    from (select o.created_at from state.outbox o where o.published_at is null limit 100000) o
+    from (select o.created_at
+            from state.outbox o
+           where o.published_at is null
+             and not exists (select from state.quarantine q
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+           limit 100000) o
 $$;
 CREATE FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1160,6 +1171,33 @@ CREATE FUNCTION scheduler.ready_doors() RETURNS TABLE(project_id uuid, target te
    union all
   select h.project_id, h.target, true from handler h
 $$;
+CREATE FUNCTION scheduler.refuse_event(p_project uuid, p_agent uuid, p_error text, p_most integer, p_apart interval) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_failures integer;
+begin
+  insert into state.quarantine as q (project_id, sweep, subject_id, last_error, quarantined_at)
+  values (p_project, 'events', p_agent, left(p_error, 2000), case when p_most <= 1 then clock_timestamp() end)
+      on conflict (project_id, sweep, subject_id) do update
+         set n_failures = case when q.last_at < clock_timestamp() - interval '1 hour' then 1 else q.n_failures + 1 end,
+             last_error = excluded.last_error, last_at = clock_timestamp(),
+             quarantined_at = case when q.last_at >= clock_timestamp() - interval '1 hour' and q.n_failures + 1 >= p_most then clock_timestamp() end
+       where q.quarantined_at is null and q.last_at <= clock_timestamp() - p_apart
+  returning q.n_failures into v_failures;
+  if v_failures is null or v_failures < p_most then
+    return false;
+  end if;
+  -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
+  update state.outbox o
+     set published_at = null
+    from state.relay_shards s
+   where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
+     and o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+     and o.project_id = p_project and o.agent_id = p_agent;
+  return true;
+end $$;
 CREATE FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) RETURNS TABLE(held_ids uuid[], stops boolean[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1222,12 +1260,16 @@ CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TAB
    cross join lateral (
          (select o.* from state.outbox o
            where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
+             and not exists (select from state.quarantine q
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
            order by o.outbox_seq
            limit p_most)
           union all
          (select o.* from state.outbox o
            where s.replay_after < s.replay_upto and o.shard = s.shard
              and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+             and not exists (select from state.quarantine q
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
            order by o.outbox_seq
            limit p_most)) o
     left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
@@ -1260,6 +1302,11 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
   select 'waybill_outbox_oldest_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - l.oldest_at), 0) from scheduler.outbox_lag() l
    union all
   select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
+   union all
+  select 'waybill_rest_rows', h.parent, null, coalesce(sum(r.n_rows), 0)
+    from state.history() h left join state.rest() r on r.parent = h.parent group by h.parent
+   union all
+  select 'waybill_weeks_ahead', null, null, state.weeks_ahead()
    union all
   select 'waybill_updates', s.schemaname || '.' || s.relname, u.status, u.n
     from pg_stat_user_tables s
@@ -2065,34 +2112,39 @@ $$;
 CREATE FUNCTION state.extend_partitions(weeks integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '50ms'
     AS $$
 declare
-  parent text;
-  week   timestamptz;
-  made   integer := 0;
-  bound  constant text := '''%s-%s-0000-0000-000000000000''';
-  lo     text;
-  hi     text;
+  v_missing record;
+  v_used    text[] := '{}';
 begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox'] loop
-    for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
-      if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
-        lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
-        hi := lpad(to_hex((extract(epoch from week + interval '7 days') * 1000)::bigint), 12, '0');
-        begin
-        execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
-                       parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
-                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4))
-                || case parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
-        made := made + 1;
-        exception when check_violation then
-          -- Rows of that time lie in the rest already, and go on doing so.
-          raise warning 'no partition of % for the week of %', parent, week::date;
-        end;
-      end if;
-    end loop;
+  if not pg_try_advisory_xact_lock(hashtextextended('waybill.partitions', 0)) then
+    return 0;
+  end if;
+  for v_missing in
+    select h.parent, w.week
+      from state.history() h
+     cross join lateral (select date_trunc('week', now(), 'UTC') + n * interval '7 days' as week
+                           from generate_series(0, least(weeks, 104)) n) w
+     where to_regclass(format('parts.%I', state.partition_name(h.parent, w.week))) is null
+     order by w.week, h.parent
+  loop
+    continue when v_missing.parent = any (v_used);
+    begin
+      perform state.make_partition(v_missing.parent, v_missing.week, false);
+      return 1;
+    exception
+      when lock_not_available then
+        v_used := v_used || v_missing.parent;
+      when check_violation then
+        -- Rows of that week lie in the rest. `waybill admin empty-rest` moves them.
+        raise warning 'no partition of % for the week of %: rows of it are in the rest', v_missing.parent, v_missing.week::date;
+    end;
   end loop;
-  return made;
+  if cardinality(v_used) > 0 then
+    raise exception 'in use: %', array_to_string(v_used, ', ') using errcode = 'lock_not_available';
+  end if;
+  return 0;
 end $$;
 CREATE FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) RETURNS uuid[]
     LANGUAGE plpgsql
@@ -2350,6 +2402,19 @@ begin
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
+CREATE FUNCTION state.first_id(p_at timestamp with time zone) RETURNS uuid
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+$$;
+CREATE FUNCTION state.history() RETURNS TABLE(parent text, cut_on text)
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  values ('agent_steps', 'agent_turn_id'), ('execution_edges', 'correlation_id'), ('outbox', 'agent_turn_id'),
+         ('patches', 'step_id'), ('receipts', 'agent_turn_id'), ('refusals', 'refusal_id')
+$$;
 CREATE FUNCTION state.is_long(n_entries bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -2414,6 +2479,40 @@ begin
             for no key update) l;
   return coalesce(v_here, '{}');
 end $$;
+CREATE FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+  v_name    constant text := state.partition_name(p_parent, p_week);
+  v_from    constant uuid := state.first_id(p_week);
+  v_to      constant uuid := state.first_id(p_week + interval '7 days');
+  v_cut_on  text;
+  v_columns text;
+  v_moved   bigint := 0;
+begin
+  select h.cut_on into strict v_cut_on from state.history() h where h.parent = p_parent;
+  if not p_with_rest then
+    -- What attaching would wait for, before anything is made.
+    execute format('lock table parts.%I in access exclusive mode', p_parent || '_rest');
+  end if;
+  execute format('create table parts.%I (like state.%I including all)', v_name, p_parent)
+          || case p_parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
+  if p_with_rest then
+    -- History is append-only; this moves it. Also keeps writers away from the rest until it is done.
+    execute format('alter table parts.%I disable trigger user', p_parent || '_rest');
+    select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into v_columns
+      from pg_attribute a
+     where a.attrelid = format('state.%I', p_parent)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '';
+    execute format('insert into parts.%1$I (%2$s) select %2$s from parts.%3$I where %4$I >= $1 and %4$I < $2',
+                   v_name, v_columns, p_parent || '_rest', v_cut_on) using v_from, v_to;
+    get diagnostics v_moved = row_count;
+    execute format('delete from parts.%1$I where %2$I >= $1 and %2$I < $2', p_parent || '_rest', v_cut_on) using v_from, v_to;
+    execute format('alter table parts.%I enable trigger user', p_parent || '_rest');
+  end if;
+  execute format('alter table state.%I attach partition parts.%I for values from (%L) to (%L)', p_parent, v_name, v_from, v_to);
+  return v_moved;
+end $_$;
 CREATE FUNCTION state.mark_queue(p_target text, p_project uuid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -2559,6 +2658,13 @@ begin
     left join state.agent_state_head h on h.project_id = p_project and h.agent_id = a.agent_id
     left join state.turns t on t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id;
 end $$;
+CREATE FUNCTION state.minted_at(p_id uuid) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select case when substr(p_id::text, 15, 1) = '7'
+              then to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) end
+$$;
 CREATE FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -2715,6 +2821,12 @@ begin
    where a.ctid = d.row;
   return v_n;
 end $$;
+CREATE FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select p_parent || '_' || to_char(p_week at time zone 'UTC', 'YYYYMMDD')
+$$;
 CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3190,6 +3302,21 @@ begin
   end if;
   return query select 'applied'::text, v_turn, null::text;
 end $$;
+CREATE FUNCTION state.rest() RETURNS TABLE(parent text, week timestamp with time zone, n_rows bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+  v_table record;
+begin
+  for v_table in select h.* from state.history() h loop
+    return query execute format(
+      'select %1$L::text, r.week, count(*)
+         from (select case when m.at between ''2020-01-01'' and now() + interval ''104 weeks'' then date_trunc(''week'', m.at, ''UTC'') end as week
+                 from (select state.minted_at(%2$I) as at from parts.%3$I limit 100000) m) r
+        group by r.week', v_table.parent, v_table.cut_on, v_table.parent || '_rest');
+  end loop;
+end $_$;
 CREATE FUNCTION state.retire(p_project uuid, p_agents uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -3577,6 +3704,16 @@ CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid
       join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
+$$;
+CREATE FUNCTION state.weeks_ahead() RETURNS integer
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select coalesce(min(w.n) - 1, 105)::integer
+    from generate_series(0, 105) as w (n)
+   where exists (select from state.history() h
+                  where to_regclass(format('parts.%I', state.partition_name(h.parent,
+                          date_trunc('week', now(), 'UTC') + w.n * interval '7 days'))) is null)
 $$;
 CREATE TABLE cardbox.artifacts (
     project_id uuid NOT NULL,
@@ -4581,6 +4718,8 @@ REVOKE ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) 
 GRANT ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.ready_doors() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.ready_doors() TO waybill_service;
+REVOKE ALL ON FUNCTION scheduler.refuse_event(p_project uuid, p_agent uuid, p_error text, p_most integer, p_apart interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.refuse_event(p_project uuid, p_agent uuid, p_error text, p_most integer, p_apart interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
@@ -4634,6 +4773,11 @@ REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p
 GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.first_id(p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_service;
+REVOKE ALL ON FUNCTION state.history() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.history() TO waybill_service;
+GRANT ALL ON FUNCTION state.history() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.is_long(n_entries bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_service;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_scheduler;
@@ -4645,6 +4789,8 @@ REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLI
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_service;
 GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_scheduler;
@@ -4652,6 +4798,9 @@ REVOKE ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question 
 GRANT ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.minted_at(p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.minted_at(p_id uuid) TO waybill_service;
+GRANT ALL ON FUNCTION state.minted_at(p_id uuid) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_service;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_scheduler;
@@ -4659,6 +4808,8 @@ REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token big
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) TO waybill_service;
 REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.place_of_begun() FROM PUBLIC;
@@ -4679,6 +4830,9 @@ REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM
 GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
+REVOKE ALL ON FUNCTION state.rest() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.rest() TO waybill_service;
+GRANT ALL ON FUNCTION state.rest() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) FROM PUBLIC;
@@ -4707,6 +4861,9 @@ REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most big
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.weeks_ahead() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.weeks_ahead() TO waybill_service;
+GRANT ALL ON FUNCTION state.weeks_ahead() TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE ON TABLE cardbox.artifacts TO waybill_service;
 GRANT UPDATE(removed_at) ON TABLE cardbox.artifacts TO waybill_service;
 GRANT SELECT,INSERT,DELETE ON TABLE cardbox.blobs TO waybill_service;
@@ -4888,7 +5045,7 @@ GRANT SELECT(deadline_at) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_service;
-GRANT SELECT ON TABLE state.quarantine TO waybill_scheduler;
+GRANT SELECT,INSERT,UPDATE ON TABLE state.quarantine TO waybill_scheduler;
 GRANT SELECT ON TABLE state.queue_marks TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;

@@ -17,7 +17,7 @@ use async_nats::{
     jetstream::{
         self, Context,
         consumer::pull::OrderedConfig,
-        context::ContextBuilder,
+        context::{ContextBuilder, PublishErrorKind},
         message::PublishMessage,
         stream::{DiscardPolicy, StorageType},
     },
@@ -25,7 +25,7 @@ use async_nats::{
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, future::BoxFuture, stream};
 use tokio::time;
-use waybill_core::bus::{Bus, Event, Feed, FeedError};
+use waybill_core::bus::{Bus, Event, Feed, FeedError, Published};
 
 use crate::{nats::Nats, subject};
 
@@ -106,8 +106,8 @@ impl NatsFeed {
     /// Publishes one event and waits for its acknowledgement.
     async fn publish_one(&self, event: &Event) -> Result<(), Unpublished> {
         // While it is not connected, the client would keep the event and send it who knows when.
-        self.ensure_up()?;
-        let body = serde_json::to_vec(event).map_err(unusable)?;
+        self.ensure_up().map_err(|_| Unpublished::Away)?;
+        let body = serde_json::to_vec(event).map_err(|error| Unpublished::Refused(error.to_string()))?;
         let mut message = PublishMessage::build()
             .payload(body.into())
             .message_id(event.message_id())
@@ -121,31 +121,39 @@ impl NatsFeed {
         let acknowledged = async { self.jetstream.send_publish(subject::event(event), message).await?.await };
         match time::timeout(ACK_TIMEOUT, acknowledged).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(unusable(error).into()),
+            Ok(Err(error)) => Err(match error.kind() {
+                PublishErrorKind::TimedOut => Unpublished::Silence,
+                PublishErrorKind::StreamNotFound | PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+                    Unpublished::Away
+                }
+                _ => Unpublished::Refused(error.to_string()),
+            }),
             Err(_) => Err(Unpublished::Silence),
         }
     }
 
-    /// Publishes events of one agent, given by their places, up to the first that fails. Returns how many arrived.
+    /// Publishes events of one agent, given by their places, up to the first that fails. Returns how many arrived, and what the stream has against the
+    /// next one.
     async fn publish_in_order(
         &self,
         events: &[Event],
         places: &[usize],
         is_silent: &AtomicBool,
         until: Instant,
-    ) -> usize {
+    ) -> (usize, Option<String>) {
         for (n_arrived, place) in places.iter().enumerate() {
             // A server that is silent to one is silent to all: they would spend the same time one after the other.
             if is_silent.load(Ordering::Relaxed) || Instant::now() >= until {
-                return n_arrived;
+                return (n_arrived, None);
             }
             if let Err(error) = self.publish_one(&events[*place]).await {
                 is_silent.fetch_or(matches!(error, Unpublished::Silence), Ordering::Relaxed);
                 tracing::debug!(agent = %events[*place].agent_id, %error, "event not published");
-                return n_arrived;
+                let refused = matches!(error, Unpublished::Refused(_)).then(|| error.to_string());
+                return (n_arrived, refused);
             }
         }
-        places.len()
+        (places.len(), None)
     }
 
     fn ensure_up(&self) -> Result<(), FeedError> {
@@ -180,7 +188,7 @@ impl Feed for NatsFeed {
         })
     }
 
-    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Vec<bool>> {
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Published> {
         let mut of_agent: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (place, event) in events.iter().enumerate() {
             of_agent.entry((event.project_id, event.agent_id)).or_default().push(place);
@@ -190,16 +198,17 @@ impl Feed for NatsFeed {
             let publishing = of_agent.into_values().map(|places| {
                 let is_silent = &is_silent;
                 async move {
-                    let n_arrived = self.publish_in_order(events, &places, is_silent, until).await;
-                    places.into_iter().take(n_arrived)
+                    let (n_arrived, refused) = self.publish_in_order(events, &places, is_silent, until).await;
+                    (places, n_arrived, refused)
                 }
             });
-            let mut arrived = vec![false; events.len()];
+            let mut published = Published { arrived: vec![false; events.len()], refused: Vec::new() };
             let mut done = stream::iter(publishing).buffer_unordered(AGENTS_AT_ONCE);
-            while let Some(places) = done.next().await {
-                places.for_each(|place| arrived[place] = true);
+            while let Some((places, n_arrived, refused)) = done.next().await {
+                places[..n_arrived].iter().for_each(|place| published.arrived[*place] = true);
+                published.refused.extend(refused.map(|error| (places[n_arrived], error)));
             }
-            arrived
+            published
         })
     }
 }
@@ -209,8 +218,12 @@ impl Feed for NatsFeed {
 enum Unpublished {
     #[error("no acknowledgement came")]
     Silence,
-    #[error(transparent)]
-    Refused(#[from] FeedError),
+    /// NATS, or the stream.
+    #[error("nothing is there to take it")]
+    Away,
+    /// It answers, and does not take this one.
+    #[error("{0}")]
+    Refused(String),
 }
 
 fn unusable(error: impl fmt::Display) -> FeedError {

@@ -158,12 +158,21 @@ impl Event {
 #[error("the event stream cannot be used: {0}")]
 pub struct FeedError(pub String);
 
+/// What became of events that were to be published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Of each, whether it arrived.
+    pub arrived: Vec<bool>,
+    /// Of those that did not, by place: what the stream has against it. The others were not sent, or nobody answered.
+    pub refused: Vec<(usize, String)>,
+}
+
 /// Where events go.
 pub trait Feed: fmt::Debug + Send + Sync {
     /// Makes the stream if it is not there, and says when it was made. Another time than before: it was lost with all it held.
     fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>>;
 
-    /// Publishes events, those of one agent one after the other, and begins nothing new after this time. Says of each whether it
-    /// arrived; after one that did not, nothing of the same agent is sent.
-    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Vec<bool>>;
+    /// Publishes events, those of one agent one after the other, and begins nothing new after this time. After one that did not arrive, nothing
+    /// of the same agent is sent.
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Published>;
 }

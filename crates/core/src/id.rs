@@ -34,7 +34,9 @@ macro_rules! uuid_ids {
 
             /// When the id was minted, as it says itself; none if it is not a v7. For bounds, never for order.
             pub fn minted_at(&self) -> Option<DateTime<Utc>> {
-                let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
+                // Other versions carry a time too, in another place.
+                let timestamp = self.0.get_timestamp().filter(|_| self.0.get_version_num() == 7)?;
+                let (seconds, nanos) = timestamp.to_unix();
                 DateTime::from_timestamp(i64::try_from(seconds).ok()?, nanos)
             }
 

@@ -43,7 +43,7 @@ metrics! {
     HELD = Gauge "waybill_held": "Turns and calls that this process has claimed and not let go, by kind: turns, calls.";
     REPORTS = Counter "waybill_reports_total": "Answers to calls, by what became of them: applied, duplicate, dropped.";
 
-    SWEEPS = Counter "waybill_sweeps_total": "Ticks of the watchdogs, by how they went: done, failed.";
+    SWEEPS = Counter "waybill_sweeps_total": "Ticks of the watchdogs, by what they sweep for and how they went: done, failed.";
     SWEPT = Counter "waybill_swept_total": "What the watchdogs did, by what: turns_reclaimed, calls_timed_out, failures, …";
     EVENTS_PUBLISHED = Counter "waybill_events_published_total": "Events that the relay published.";
     SPANS = Counter "waybill_spans_total": "Spans of traces, by what became of them: sent, dropped.";
@@ -70,7 +70,9 @@ metrics! {
     BATCHES = Gauge "waybill_batches": "Forks that are not joined yet.";
     OUTBOX_EVENTS = Gauge "waybill_outbox_events": "Events that wait to be published, counted to 100,000.";
     OUTBOX_OLDEST_SECONDS = Gauge "waybill_outbox_oldest_seconds": "How long the oldest event waits to be published.";
-    QUARANTINED = Gauge "waybill_quarantined": "Rows that the watchdogs have given up on.";
+    QUARANTINED = Gauge "waybill_quarantined": "Rows that the watchdogs have given up on, and agents whose events the stream refuses.";
+    REST_ROWS = Gauge "waybill_rest_rows": "Rows of history outside of the weekly partitions, by table, counted to 100,000 of each.";
+    WEEKS_AHEAD = Gauge "waybill_weeks_ahead": "For how many weeks after this one history has its partitions.";
     UPDATES = Gauge "waybill_updates": "Updates of the busiest tables, by table and status: hot (they left the indexes alone), cold. As the server's books say, which may be reset: look at the rate.";
     DEAD_ROWS = Gauge "waybill_dead_rows": "Row versions that vacuum has yet to take away, by table.";
     OLDEST_TRANSACTION_SECONDS = Gauge "waybill_oldest_transaction_seconds": "How long the oldest transaction of the database is open.";

@@ -20,6 +20,8 @@ end $$;
 alter role waybill_service set statement_timeout = '5s';
 alter role waybill_service set idle_in_transaction_session_timeout = '5s';
 alter role waybill_service set lock_timeout = '1s';
+-- What a statement sees after it has waited for a lock is what was committed meanwhile: see docs/protocol.md.
+alter role waybill_service set default_transaction_isolation = 'read committed';
 alter role waybill_service set plan_cache_mode = 'force_generic_plan';
 alter role waybill_service set enable_seqscan = off;
 alter role waybill_service set enable_mergejoin = off;

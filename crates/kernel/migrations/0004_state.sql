@@ -445,38 +445,26 @@ create table parts.receipts_rest partition of state.receipts default;
 create table parts.refusals_rest partition of state.refusals default;
 create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
 
--- Makes the partitions of the weeks to come; says how many it made. What is older or later than all of them goes to the rest.
-create function state.extend_partitions(weeks integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  parent text;
-  week   timestamptz;
-  made   integer := 0;
-  bound  constant text := '''%s-%s-0000-0000-000000000000''';
-  lo     text;
-  hi     text;
-begin
-  foreach parent in array array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox'] loop
-    for week in select date_trunc('week', now(), 'UTC') + n * interval '7 days' from generate_series(0, least(weeks, 104)) n loop
-      if to_regclass(format('parts.%s_%s', parent, to_char(week at time zone 'UTC', 'YYYYMMDD'))) is null then
-        lo := lpad(to_hex((extract(epoch from week) * 1000)::bigint), 12, '0');
-        hi := lpad(to_hex((extract(epoch from week + interval '7 days') * 1000)::bigint), 12, '0');
-        begin
-        execute format('create table parts.%I partition of state.%I for values from (' || bound || ') to (' || bound || ')',
-                       parent || '_' || to_char(week at time zone 'UTC', 'YYYYMMDD'), parent,
-                       left(lo, 8), right(lo, 4), left(hi, 8), right(hi, 4))
-                || case parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
-        made := made + 1;
-        exception when check_violation then
-          -- Rows of that time lie in the rest already, and go on doing so.
-          raise warning 'no partition of % for the week of %', parent, week::date;
-        end;
-      end if;
-    end loop;
-  end loop;
-  return made;
-end $$;
-select state.extend_partitions(1);
+-- When an id was minted. Null: it carries no time.
+create function state.minted_at(p_id uuid) returns timestamptz
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when substr(p_id::text, 15, 1) = '7'
+              then to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) end
+$$;
+
+-- What has no partition goes to the rest. No partition can be made over a row that lies there, so nothing comes to it from far ahead.
+alter table parts.agent_steps_rest add constraint of_the_present
+  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
+alter table parts.execution_edges_rest add constraint of_the_present
+  check (coalesce(state.minted_at(correlation_id) <= now() + interval '1 day', false));
+alter table parts.patches_rest add constraint of_the_present
+  check (coalesce(state.minted_at(step_id) <= now() + interval '1 day', false));
+alter table parts.receipts_rest add constraint of_the_present
+  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
+alter table parts.refusals_rest add constraint of_the_present
+  check (coalesce(state.minted_at(refusal_id) <= now() + interval '1 day', false));
+alter table parts.outbox_rest add constraint of_the_present
+  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
 
 -- ── one project at a time ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -528,7 +516,7 @@ grant select (project_id, agent_turn_id, agent_id, channel, profile_box_id, cont
 grant select, insert, update (published_at) on state.outbox to waybill_scheduler;
 grant usage, select on sequence state.outbox_seq to waybill_scheduler;
 grant select, update on state.relay_shards to waybill_scheduler;
-grant select on state.quarantine to waybill_scheduler;
+grant select, insert, update on state.quarantine to waybill_scheduler;
 grant select (project_id, expires_at), delete on state.idempotency to waybill_scheduler;
 grant select, insert, update, delete on state.worker_leases to waybill_scheduler;
 grant select, update on state.sweep_clock to waybill_scheduler;

@@ -4,10 +4,10 @@ use futures::future::join_all;
 use serde::Serialize;
 use sqlx::PgPool;
 
-use crate::{migrate, work::Kernel};
+use crate::{migrate, quarantine, retention, work::Kernel};
 
 /// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
-pub const CROSSING_PROJECTS: [&str; 36] = [
+pub const CROSSING_PROJECTS: [&str; 37] = [
     "scheduler.abandoned_calls",
     "scheduler.abandoned_turns",
     "scheduler.agents_to_retire",
@@ -38,6 +38,7 @@ pub const CROSSING_PROJECTS: [&str; 36] = [
     "scheduler.overdue_calls",
     "scheduler.publish_to",
     "scheduler.ready_doors",
+    "scheduler.refuse_event",
     "scheduler.renew_lease",
     "scheduler.silent_turns",
     "scheduler.stopping_batches",
@@ -88,6 +89,11 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
             answers_are_our_own(pool).await,
             "Connect directly or in session mode, or through PgBouncer 1.21 or newer with max_prepared_statements > 0.",
         ),
+        checked(
+            "transactions",
+            transactions_are_ours(pool).await,
+            "Connect to the server that takes writes; undo `alter role … set default_transaction_isolation` for this database.",
+        ),
         checked("role", role_owns_nothing(pool).await, "Log in as waybill_service; see docs/operations.md."),
         checked("migrations", migrations_are_current(pool).await, "Run `waybill migrate` with this version."),
         checked(
@@ -116,6 +122,44 @@ pub async fn statistics(kernel: &Kernel) -> Check {
         Err(error) => (format!("the question failed: {error}"), ""),
     };
     Check { check: "statistics", ok: true, found, advice }
+}
+
+/// Whether history has partitions for the time to come, and lies in them. Not needed to serve; pruning depends on it.
+pub async fn partitions(kernel: &Kernel) -> Check {
+    const CHECK: &str = "history partitions";
+    let asked = async { Ok((retention::weeks_ahead(kernel.pool()).await?, retention::rest(kernel.pool()).await?)) };
+    let (weeks, rest) = match asked.await {
+        Ok(answer) => answer,
+        Err::<_, sqlx::Error>(error) => return checked(CHECK, Err(error), ""),
+    };
+    let n_rest: i64 = rest.iter().map(|rest| rest.n_rows).sum();
+    let found = format!("made for {weeks} weeks ahead, {n_rest} rows outside of them");
+    let advice = match (n_rest, weeks) {
+        (1.., _) => "Run `waybill admin empty-rest`.",
+        (_, ..1) => "Run `waybill orchestrator`, or `waybill admin extend-partitions` while nothing reads for long.",
+        _ => "",
+    };
+    Check { check: CHECK, ok: advice.is_empty(), found, advice }
+}
+
+/// Whether anything waits in quarantine for an operator. Not needed to serve.
+pub async fn quarantined(kernel: &Kernel) -> Check {
+    const CHECK: &str = "quarantine";
+    const MOST: i32 = 10_000;
+    let rows = match quarantine::list(kernel, MOST).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            return Check { check: CHECK, ok: false, found: format!("the question failed: {error}"), advice: "" };
+        }
+    };
+    let rows: Vec<_> = rows.iter().filter(|row| row.quarantined_at.is_some()).collect();
+    let n_events = rows.iter().filter(|row| row.sweep == quarantine::EVENTS).count();
+    let found = format!("{} rows of sweeps, events of {n_events} agents", rows.len() - n_events);
+    let advice = match rows.is_empty() {
+        true => "",
+        false => "See `waybill admin quarantine list`, mend the cause, then `waybill admin quarantine retry`.",
+    };
+    Check { check: CHECK, ok: rows.is_empty(), found, advice }
 }
 
 /// `Ok(Err(…))`: the question was answered, and not well.
@@ -161,6 +205,17 @@ async fn answers_are_our_own(pool: &PgPool) -> Answer {
     } else {
         Err(format!("{wrong} of {total} answers were wrong or failed"))
     })
+}
+
+/// The protocol counts on what a statement sees that waited for a lock; and a server that only reads serves nobody.
+async fn transactions_are_ours(pool: &PgPool) -> Answer {
+    let (isolation, is_read_only): (String, bool) = sqlx::query_as(
+        "select current_setting('transaction_isolation'), current_setting('transaction_read_only')::boolean",
+    )
+    .fetch_one(pool)
+    .await?;
+    let found = format!("{isolation}, {}", if is_read_only { "read only" } else { "read write" });
+    Ok(if isolation == "read committed" && !is_read_only { Ok(found) } else { Err(found) })
 }
 
 async fn role_owns_nothing(pool: &PgPool) -> Answer {

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
+    time::{Duration, Instant},
 };
 
 use secrecy::SecretString;
@@ -11,8 +12,10 @@ use sqlx::{
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
 
+use waybill_core::error::causes;
+
 use crate::{
-    check,
+    check, retention,
     work::{self, connect_options},
 };
 
@@ -30,7 +33,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 25] = [
+pub const FUNCTIONS: [&str; 26] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -54,6 +57,7 @@ pub const FUNCTIONS: [&str; 25] = [
     include_str!("knowledge.sql"),
     include_str!("turn/look.sql"),
     include_str!("sweep.sql"),
+    include_str!("retention.sql"),
     include_str!("vitals.sql"),
     include_str!("grants.sql"),
 ];
@@ -64,6 +68,10 @@ pub enum Error {
     Connect(#[from] work::Error),
     #[error("the migration failed and was rolled back")]
     Migrate(#[from] MigrateError),
+    #[error(
+        "a table has been in use for five minutes without a pause: end the dump or the long read, or try again later"
+    )]
+    Busy(#[source] Box<Error>),
     #[error("database")]
     Db(#[from] sqlx::Error),
 }
@@ -99,11 +107,43 @@ pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Err
     Ok(owner.map_err(|source| work::Error::Unreachable { place, source })?)
 }
 
-/// Brings the schema up to date and says what it did. Doing it twice changes nothing.
+/// Weeks of history that a new database has partitions for, after the present one. The orchestrator makes more.
+const WEEKS: i32 = 1;
+/// Turns wait behind a migration that waits for a table: so it waits for a moment only, and tries again.
+const LOCK_TIMEOUT: &str = "set lock_timeout = '250ms'";
+const PAUSE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Brings the schema up to date and says what it did. Doing it twice changes nothing. A table that is in use is tried again for five minutes.
 pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -> Result<Vec<Applied>, Error> {
+    sqlx::raw_sql(LOCK_TIMEOUT).execute(&mut *owner).await?;
+    let begun = Instant::now();
+    let mut done = Vec::new();
+    loop {
+        match try_run(owner, &mut done, &mut progress).await {
+            Ok(()) => break,
+            Err(error) if !is_locked(&error) => return Err(error),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(Error::Busy(Box::new(error))),
+            Err(error) => tracing::warn!(cause = causes(&error), "a table is in use: trying again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
+    // Where a table is in use, the orchestrator makes them later.
+    match retention::extend(&mut *owner, WEEKS).await {
+        Err(retention::Error::InUse(_)) | Ok(_) => Ok(done),
+        Err(retention::Error::Db(error)) => Err(error.into()),
+        Err(error) => unreachable!("extending only asks the database: {error}"),
+    }
+}
+
+async fn try_run(
+    owner: &mut PgConnection,
+    done: &mut Vec<Applied>,
+    progress: &mut impl FnMut(&Applied),
+) -> Result<(), Error> {
     let migrator = migrator();
     let known = applied(owner).await;
-    let mut done = Vec::new();
     for migration in migrator.iter().filter(|m| !known.contains(&m.version)) {
         let applied = Applied { version: migration.version, name: migration.description.to_string() };
         progress(&applied);
@@ -111,11 +151,27 @@ pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -
         done.push(applied);
     }
     migrator.run(&mut *owner).await?; // verifies the checksums of what was there before
-    let functions = format!("begin; {}", FUNCTIONS.concat());
-    sqlx::raw_sql(AssertSqlSafe(functions)).execute(&mut *owner).await?;
-    stamp(owner, newest(), OLDEST).await?;
-    sqlx::raw_sql("commit").execute(&mut *owner).await?;
-    Ok(done)
+    let functions = async {
+        sqlx::raw_sql(AssertSqlSafe(format!("begin; {}", FUNCTIONS.concat()))).execute(&mut *owner).await?;
+        stamp(owner, newest(), OLDEST).await
+    };
+    let installed = functions.await;
+    let end = if installed.is_ok() { "commit" } else { "rollback" };
+    sqlx::raw_sql(end).execute(&mut *owner).await?;
+    installed
+}
+
+/// Whether a lock did not come in time.
+fn is_locked(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let refusal = error.downcast_ref::<sqlx::Error>().and_then(|error| error.as_database_error());
+        if refusal.is_some_and(|refusal| refusal.code().as_deref() == Some("55P03")) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Writes down what the schema is: its version, the oldest whose processes it serves, and what its walls are known by.

@@ -1,7 +1,7 @@
 //! The outbox (L0-9): events, written in the transaction that makes them true, and what a relay needs to publish them.
 //!
 //! An event is published until it is known to have arrived: at least once, in order per agent. Each of 16 shards has one owner at
-//! a time, a relay whose lease holds. Two relays can still publish the same event, one of them late; the stream drops it by its id.
+//! a time, a relay whose lease holds. What the stream refuses for good is set aside with all that its agent has to tell after it. Two relays can still publish the same event, one of them late; the stream drops it by its id.
 
 use std::time::Duration;
 
@@ -97,7 +97,36 @@ pub async fn mark(
     Ok(())
 }
 
-/// How far behind the relays are.
+/// How often the stream may refuse an event before those of its agent are set aside.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusals {
+    pub most: i32,
+    /// Refusals that follow each other sooner count as one.
+    pub apart: Duration,
+}
+
+impl Default for Refusals {
+    fn default() -> Refusals {
+        Refusals { most: 10, apart: Duration::from_secs(2) }
+    }
+}
+
+/// Notes that the stream, which takes others, has refused an event. After enough of that the events of its agent are put into quarantine, under the
+/// agent's id: they wait in their order and hold up nobody else's. Says whether they are from now on.
+pub async fn refuse(kernel: &Kernel, event: &Event, error: &str, refusals: &Refusals) -> Result<bool, Error> {
+    let error = format!("event {}: {error}", event.message_id());
+    let set_aside = sqlx::query_scalar("select scheduler.refuse_event($1, $2, $3, $4, $5)")
+        .bind(event.project_id)
+        .bind(event.agent_id)
+        .bind(error)
+        .bind(refusals.most)
+        .bind(interval(refusals.apart))
+        .fetch_one(kernel.pool())
+        .await?;
+    Ok(set_aside)
+}
+
+/// How far behind the relays are. What is in quarantine does not count.
 pub async fn lag(kernel: &Kernel) -> Result<Lag, Error> {
     Ok(sqlx::query_as("select * from scheduler.outbox_lag()").fetch_one(kernel.pool()).await?)
 }

@@ -61,10 +61,14 @@ begin
      and not exists (select from state.outbox o
                       where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                         and o.published_at is not null
+                        and not exists (select from state.quarantine q
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
                      offset 0)
      and not exists (select from state.outbox o
                       where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                         and o.published_at is null
+                        and not exists (select from state.quarantine q
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
                      offset 0);
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
@@ -84,7 +88,7 @@ begin
 end $$;
 
 -- What is to be published next, of the shards of one relay, each in order. Found by what is not published yet, never by a number that was
--- reached: a transaction that drew a lower number may commit later.
+-- reached: a transaction that drew a lower number may commit later. Events of an agent that are in quarantine wait.
 create or replace function scheduler.unpublished(p_worker uuid, p_most integer)
 returns table (shard smallint, replayed boolean, stream_made_at timestamptz, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid,
   event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid,
@@ -97,6 +101,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    cross join lateral (
          (select o.* from state.outbox o
            where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
+             and not exists (select from state.quarantine q
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
            order by o.outbox_seq
            limit p_most)
           union all
@@ -105,12 +111,16 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                     from ((select o.* from state.outbox o
                             where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                               and o.published_at is not null
+                              and not exists (select from state.quarantine q
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
                             order by o.outbox_seq
                             limit p_most)
                            union all
                           (select o.* from state.outbox o
                             where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                               and o.published_at is null
+                              and not exists (select from state.quarantine q
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
                             order by o.outbox_seq
                             limit p_most)) o
                    where s.replay_after < s.replay_upto
@@ -149,16 +159,49 @@ begin
   return v_marked;
 end $$;
 
--- How far behind the relay is.
+-- The stream takes events, and not this agent's. Often enough, they are set aside. True: from now on.
+create or replace function scheduler.refuse_event(p_project uuid, p_agent uuid, p_error text, p_most integer, p_apart interval)
+returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_failures integer;
+begin
+  insert into state.quarantine as q (project_id, sweep, subject_id, last_error, quarantined_at)
+  values (p_project, 'events', p_agent, left(p_error, 2000), case when p_most <= 1 then clock_timestamp() end)
+      on conflict (project_id, sweep, subject_id) do update
+         set n_failures = case when q.last_at < clock_timestamp() - interval '1 hour' then 1 else q.n_failures + 1 end,
+             last_error = excluded.last_error, last_at = clock_timestamp(),
+             quarantined_at = case when q.last_at >= clock_timestamp() - interval '1 hour' and q.n_failures + 1 >= p_most then clock_timestamp() end
+       where q.quarantined_at is null and q.last_at <= clock_timestamp() - p_apart
+  returning q.n_failures into v_failures;
+  if v_failures is null or v_failures < p_most then
+    return false;
+  end if;
+  -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
+  update state.outbox o
+     set published_at = null
+    from state.relay_shards s
+   where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
+     and o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+     and o.project_id = p_project and o.agent_id = p_agent;
+  return true;
+end $$;
+
+-- How far behind the relay is. What is in quarantine has an alert of its own.
 create or replace function scheduler.outbox_lag()
 returns table (n_unpublished bigint, oldest_at timestamptz, n_replaying integer)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select count(*), min(o.created_at), (select count(*)::integer from state.relay_shards s where s.replay_after < s.replay_upto)
-    from (select o.created_at from state.outbox o where o.published_at is null limit 100000) o
+    from (select o.created_at
+            from state.outbox o
+           where o.published_at is null
+             and not exists (select from state.quarantine q
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+           limit 100000) o
 $$;
 
 alter function scheduler.hold_shards owner to waybill_scheduler;
 alter function scheduler.publish_to owner to waybill_scheduler;
 alter function scheduler.unpublished owner to waybill_scheduler;
 alter function scheduler.mark_published owner to waybill_scheduler;
+alter function scheduler.refuse_event owner to waybill_scheduler;
 alter function scheduler.outbox_lag owner to waybill_scheduler;

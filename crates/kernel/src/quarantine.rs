@@ -1,4 +1,4 @@
-//! Rows that a sweep could not handle, again and again: left alone until somebody has looked.
+//! Rows that a sweep could not handle, again and again, and agents whose events the stream refuses: left alone until an operator has looked.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -11,13 +11,16 @@ use crate::{
     work::{Kernel, UnitOfWork},
 };
 
+/// In the place of a sweep: events that could not be published.
+pub const EVENTS: &str = "events";
+
 /// One row that failed.
 #[derive(Clone, Debug, Serialize, FromRow)]
 pub struct Quarantined {
     pub project_id: ProjectId,
-    /// Which sweep it was.
+    /// Which sweep it was, or `events`.
     pub sweep: String,
-    /// The turn, call or batch.
+    /// The turn, call or batch; of events, the agent.
     pub subject_id: Uuid,
     pub n_failures: i32,
     pub last_error: String,
@@ -61,7 +64,7 @@ pub async fn list(kernel: &Kernel, most: i32) -> Result<Vec<Quarantined>, Error>
     Ok(rows)
 }
 
-/// Lets the sweeps try rows again: one subject, or all of the project. Says how many.
+/// Lets the sweeps, or the relay, try rows again: one subject, or all of the project. Says how many.
 pub async fn retry(work: &mut UnitOfWork, subject_id: Option<Uuid>) -> Result<u64, Error> {
     let project_id = work.project_id();
     let gone =

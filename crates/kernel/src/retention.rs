@@ -1,5 +1,8 @@
 //! Retention: history is dropped by the week, whole partitions at a time, and none that something live can reach.
 //!
+//! Partitions are made ahead of their week, by whichever orchestrator gets to it first, and nobody waits for that. A row whose week has no partition
+//! lies in the rest, which no pruning drops: it is counted, and [`empty_rest`] moves it to where it belongs.
+//!
 //! History is steps, edges, events, receipts, patches and refusals. A turn that has not ended reaches back to its own beginning, and one that does another
 //! again to that one's. Cards, boxes, turns, grants, packages and artifacts are no history: they stay until they are erased or their project is deleted.
 
@@ -8,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
-use waybill_core::{id::TurnId, metric};
+use waybill_core::id::TurnId;
 
 use crate::{
     outbox, turn, vitals,
@@ -19,10 +22,69 @@ use crate::{
 pub enum Error {
     #[error(transparent)]
     Turn(#[from] turn::Error),
-    #[error("cannot drop {partition}: others have used it for a minute without a pause. Try again at a quieter time")]
+    /// Nothing is lost: what has no partition goes to the rest.
+    #[error("partitions were not made: a dump or a long read uses the tables")]
+    InUse(#[source] DbError),
+    #[error("{partition} has been in use for a minute without a pause: try again at a quieter time")]
     Busy { partition: String, source: DbError },
     #[error("database")]
     Db(#[from] DbError),
+}
+
+/// Makes the partitions that are missing for this week and so many after it, one at a time, each in a transaction of its own. Says how many.
+pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Error> {
+    let mut made = 0;
+    loop {
+        let one = sqlx::query_scalar("select state.extend_partitions($1)").bind(weeks).fetch_one(&mut *connection);
+        match one.await {
+            Ok(0) => return Ok(made),
+            Ok(n) => made += n,
+            Err(error) if is_locked(&error) => return Err(Error::InUse(error)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Rows that lie in the rest of one table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+pub struct Rest {
+    pub parent: String,
+    /// None: their ids carry no time that a partition would be made for. They stay.
+    pub week: Option<DateTime<Utc>>,
+    /// Counted to 100,000 of each table.
+    pub n_rows: i64,
+}
+
+/// What lies in the rest.
+pub async fn rest<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<Vec<Rest>, DbError> {
+    sqlx::query_as("select parent, week, n_rows from state.rest() order by parent, week").fetch_all(executor).await
+}
+
+/// For how many weeks after this one history has its partitions.
+pub async fn weeks_ahead<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<i32, DbError> {
+    sqlx::query_scalar("select state.weeks_ahead()").fetch_one(executor).await
+}
+
+/// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Says what was moved.
+///
+/// Only rows that would go to the rest wait for it: turns wait where the partition of the present week is missing, for as long as its rows
+/// take to move.
+pub async fn empty_rest(owner: &mut PgConnection, mut progress: impl FnMut(&Rest)) -> Result<Vec<Rest>, Error> {
+    let mut moved = Vec::new();
+    for found in rest(&mut *owner).await? {
+        let Some(week) = found.week else { continue };
+        let name = format!("{}, week of {}", found.parent, week.date_naive());
+        let sql = format!(
+            "select pg_advisory_xact_lock(hashtextextended('waybill.partitions', 0));
+             select state.make_partition('{}', '{}', true)",
+            found.parent,
+            week.to_rfc3339()
+        );
+        patiently(owner, &name, &sql).await?;
+        progress(&found);
+        moved.push(found);
+    }
+    Ok(moved)
 }
 
 /// A week of one table.
@@ -53,12 +115,17 @@ pub struct Plan {
     pub partitions: Vec<Partition>,
 }
 
-/// Looks what may go. Changes nothing.
-pub async fn plan(kernel: &Kernel, owner: &mut PgConnection, older_than: Duration) -> Result<Plan, Error> {
+/// Looks what may go. Changes nothing. Events that are not published are kept where a relay has ever published, unless they are to be dropped.
+pub async fn plan(
+    kernel: &Kernel,
+    owner: &mut PgConnection,
+    older_than: Duration,
+    drop_unpublished: bool,
+) -> Result<Plan, Error> {
     let age = chrono::Duration::from_std(older_than).unwrap_or(chrono::Duration::MAX);
     let now: DateTime<Utc> = sqlx::query_scalar("select now()").fetch_one(&mut *owner).await?;
     let asked = now.checked_sub_signed(age).unwrap_or(DateTime::UNIX_EPOCH);
-    let held = oldest_needed(kernel).await?.filter(|held| held.since < asked);
+    let held = oldest_needed(kernel, drop_unpublished).await?.filter(|held| held.since < asked);
     let before = held.as_ref().map_or(asked, |held| held.since);
     let partitions = sqlx::query_as(
         "select c.oid::regclass::text as partition, p.ends_at, pg_total_relation_size(c.oid) as bytes, greatest(c.reltuples, 0)::bigint as n_rows
@@ -78,7 +145,7 @@ pub async fn plan(kernel: &Kernel, owner: &mut PgConnection, older_than: Duratio
 }
 
 /// Since when history is needed, of all projects, and by whom.
-async fn oldest_needed(kernel: &Kernel) -> Result<Option<Held>, Error> {
+async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option<Held>, Error> {
     let mut needed = Vec::new();
     for busy in vitals::busiest(kernel, i32::MAX).await? {
         let mut work = kernel.begin(busy.project_id).await?;
@@ -103,10 +170,8 @@ async fn oldest_needed(kernel: &Kernel) -> Result<Option<Held>, Error> {
         let why = format!("turn {turn_id} of project {project} has not ended{does}");
         needed.extend(reached.minted_at().map(|since| Held { since, why }));
     }
-    // Without a relay nobody will ever publish them.
-    let relays = vitals::read(kernel).await?.into_iter();
-    let mut relays = relays.filter(|vital| vital.vital == metric::WORKERS && vital.value > 0.0);
-    if relays.any(|vital| vital.target.as_deref() == Some(outbox::RELAY)) {
+    if !drop_unpublished {
+        // Where no relay has ever published, none is waited for.
         let oldest: Option<TurnId> =
             sqlx::query_scalar("select scheduler.oldest_unpublished()").fetch_one(kernel.pool()).await?;
         let since = oldest.and_then(|turn_id| turn_id.minted_at());
@@ -121,32 +186,40 @@ async fn oldest_needed(kernel: &Kernel) -> Result<Option<Held>, Error> {
 
 /// Drops what the plan names, one after the other, and says so. Nobody waits for it longer than a moment.
 pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMut(&Partition)) -> Result<(), Error> {
-    const TRIES: u32 = 60;
-    // Whoever comes meanwhile stands behind us: so we stand there for a moment only, and not often.
-    const PAUSE: Duration = Duration::from_secs(1);
     // First: from here on nobody expects that history to be there.
     sqlx::query("update waybill.schema set pruned_before = greatest(pruned_before, $1)")
         .bind(TurnId::at(plan.before))
         .execute(&mut *owner)
         .await?;
     for partition in &plan.partitions {
-        let mut tries = 0;
-        loop {
-            // The name comes from the catalogue.
-            let sql = format!("begin; set local lock_timeout = '100ms'; drop table {}; commit", partition.partition);
-            let Err(error) = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *owner).await else { break };
-            sqlx::raw_sql("rollback").execute(&mut *owner).await?;
-            let is_locked = error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("55P03"));
-            tries += 1;
-            if !is_locked {
-                return Err(error.into());
-            }
-            if tries >= TRIES {
-                return Err(Error::Busy { partition: partition.partition.clone(), source: error });
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+        // The name comes from the catalogue.
+        patiently(owner, &partition.partition, &format!("drop table {}", partition.partition)).await?;
         progress(partition);
     }
     Ok(())
+}
+
+/// Does something that others would have to wait for, if only it need not wait itself: they stand behind us, so we stand there for a moment
+/// only, and not often.
+async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<(), Error> {
+    const TRIES: u32 = 60;
+    const PAUSE: Duration = Duration::from_secs(1);
+    let sql = format!("begin; set local lock_timeout = '100ms'; {sql}; commit");
+    let mut tries = 0;
+    loop {
+        let Err(error) = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *owner).await else { return Ok(()) };
+        sqlx::raw_sql("rollback").execute(&mut *owner).await?;
+        tries += 1;
+        if !is_locked(&error) {
+            return Err(error.into());
+        }
+        if tries >= TRIES {
+            return Err(Error::Busy { partition: name.to_owned(), source: error });
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn is_locked(error: &DbError) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("55P03"))
 }

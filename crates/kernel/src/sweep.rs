@@ -77,6 +77,8 @@ pub struct Swept {
     pub failures: u64,
     /// Doors behind which work is ready. They were rung; they may know already.
     pub doors_rung: u64,
+    /// Rows that were found and left for the next time, because this one took long enough.
+    pub left_over: u64,
 }
 
 impl Swept {
@@ -84,7 +86,57 @@ impl Swept {
     pub fn did_something(&self) -> bool {
         *self != Swept { doors_rung: self.doors_rung, ..Swept::default() }
     }
+
+    fn add(&mut self, other: &Swept) {
+        self.leases_lapsed += other.leases_lapsed;
+        self.turns_reclaimed += other.turns_reclaimed;
+        self.turns_silent += other.turns_silent;
+        self.turns_released += other.turns_released;
+        self.calls_reclaimed += other.calls_reclaimed;
+        self.calls_timed_out += other.calls_timed_out;
+        self.batches_closed += other.batches_closed;
+        self.batches_stopped += other.batches_stopped;
+        self.keys_forgotten += other.keys_forgotten;
+        self.marks_forgotten += other.marks_forgotten;
+        self.failures += other.failures;
+        self.doors_rung += other.doors_rung;
+        self.left_over += other.left_over;
+    }
 }
+
+/// What is swept for. None waits for another: each has its own portion, and in an orchestrator its own pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// What processes held that are lost or silent.
+    Lost,
+    /// Turns whose time has come.
+    Due,
+    /// Batches and calls past their deadline.
+    Overdue,
+    /// Children of batches that have ended.
+    Stopped,
+    /// Whatever is ready is rung for; what is of no use any more goes.
+    Ready,
+}
+
+impl Sweep {
+    pub const ALL: [Sweep; 5] = [Sweep::Ready, Sweep::Lost, Sweep::Due, Sweep::Overdue, Sweep::Stopped];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Sweep::Lost => "lost",
+            Sweep::Due => "due",
+            Sweep::Overdue => "overdue",
+            Sweep::Stopped => "stopped",
+            Sweep::Ready => "ready",
+        }
+    }
+}
+
+/// How long one kind of rows is worked on at a time. What is left comes with the next tick, when others have had theirs.
+const PORTION: Duration = Duration::from_secs(1);
+/// A row whose statements time out is given so many times more attempts than one that fails: the server may be slow for everybody.
+const PATIENCE: i32 = 4;
 
 /// One row of a sweep: whose, and which.
 trait Subject {
@@ -124,13 +176,31 @@ impl Subject for (ProjectId, ToolCallId, ClaimToken, bool) {
 
 /// One tick of everything. The number of statements does not depend on how many agents idle or wait.
 pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
+    for kind in Sweep::ALL {
+        swept.add(&run(kernel, config, kind).await?);
+    }
+    Ok(swept)
+}
+
+/// One tick of one kind.
+pub async fn run(kernel: &Kernel, config: &Config, sweep: Sweep) -> Result<Swept, Error> {
     // So that of many rows no shard always comes first.
     let mut config = config.clone();
     if let (Ok(now), false) = (SystemTime::UNIX_EPOCH.elapsed(), config.shards.is_empty()) {
         let turned = now.subsec_micros() as usize % config.shards.len();
         config.shards.rotate_left(turned);
     }
-    let config = &config;
+    match sweep {
+        Sweep::Lost => lost(kernel, &config).await,
+        Sweep::Due => due(kernel, &config).await,
+        Sweep::Overdue => overdue(kernel, &config).await,
+        Sweep::Stopped => stopped(kernel, &config).await,
+        Sweep::Ready => ready(kernel, &config).await,
+    }
+}
+
+async fn lost(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let leases_lapsed = lapse(kernel, config).await?;
     let mut swept = Swept { leases_lapsed, ..Swept::default() };
 
@@ -157,15 +227,6 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     })
     .await?;
 
-    let due = find(kernel, config, sqlx::query_as("select * from scheduler.due_turns($1, $2)")).await?;
-    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, |(project_id, turn_id)| {
-        Box::pin(async move {
-            turn::release(&mut kernel.alone(project_id).await?, turn_id).await?;
-            Ok(true)
-        })
-    })
-    .await?;
-
     let held = find(kernel, config, sqlx::query_as("select * from scheduler.abandoned_calls($1, $2)")).await?;
     swept.calls_reclaimed =
         each(kernel, config, "abandoned_calls", held, &mut swept, |(project_id, tool_call_id, token, once)| {
@@ -188,6 +249,24 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
         })
         .await?;
 
+    Ok(swept)
+}
+
+async fn due(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
+    let due = find(kernel, config, sqlx::query_as("select * from scheduler.due_turns($1, $2)")).await?;
+    swept.turns_released = each(kernel, config, "due_turns", due, &mut swept, |(project_id, turn_id)| {
+        Box::pin(async move {
+            turn::release(&mut kernel.alone(project_id).await?, turn_id).await?;
+            Ok(true)
+        })
+    })
+    .await?;
+    Ok(swept)
+}
+
+async fn overdue(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
     // Before the calls that wait for them: what a batch has is not lost to a timeout.
     let batches = find(kernel, config, sqlx::query_as("select * from scheduler.overdue_batches($1, $2)")).await?;
     swept.batches_closed = each(kernel, config, "overdue_batches", batches, &mut swept, |(project_id, batch_id)| {
@@ -228,6 +307,11 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     })
     .await?;
 
+    Ok(swept)
+}
+
+async fn stopped(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
     let stopping = find(kernel, config, sqlx::query_as("select * from scheduler.stopping_batches($1, $2)")).await?;
     swept.batches_stopped = each(kernel, config, "stopping_batches", stopping, &mut swept, |(project_id, batch_id)| {
         Box::pin(async move {
@@ -237,6 +321,11 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     })
     .await?;
 
+    Ok(swept)
+}
+
+async fn ready(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
     swept.keys_forgotten =
         sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
     swept.marks_forgotten = sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(kernel.pool()).await?;
@@ -265,11 +354,6 @@ async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
     Ok(lapsed.fetch_one(kernel.pool()).await?)
 }
 
-/// Makes the partitions of history for the weeks to come; says how many it made.
-pub async fn extend_partitions(kernel: &Kernel, weeks: i32) -> Result<i32, Error> {
-    Ok(sqlx::query_scalar("select state.extend_partitions($1)").bind(weeks).fetch_one(kernel.pool()).await?)
-}
-
 /// A unit of work, since the last task of a batch may end here.
 async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool, Error> {
     let mut work = kernel.begin(fence.project_id()).await?;
@@ -287,9 +371,13 @@ async fn each<'a, R: Subject + Copy + Send>(
     swept: &mut Swept,
     handle: impl Fn(R) -> BoxFuture<'a, Result<bool, Error>> + Send,
 ) -> Result<u64, Error> {
-    let mut moved = 0;
-    let mut beat = Instant::now();
-    for row in rows {
+    let (begun, mut moved) = (Instant::now(), 0);
+    let mut beat = begun;
+    for (n, row) in rows.iter().copied().enumerate() {
+        if begun.elapsed() > PORTION {
+            swept.left_over += (rows.len() - n) as u64;
+            break;
+        }
         if beat.elapsed() > config.lease / 4 {
             // A long portion is not an outage of sweeping.
             swept.leases_lapsed += lapse(kernel, config).await?;
@@ -300,12 +388,12 @@ async fn each<'a, R: Subject + Copy + Send>(
             Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
             // An agent's state is to be rebuilt first; or it is nothing about the row.
             Err(Error::HeadLost(_)) => swept.failures += 1,
-            Err(error) if error.is_of_the_server() => swept.failures += 1,
+            Err(error) if error.is_of_the_server() && !error.timed_out() => swept.failures += 1,
             Err(error) => {
                 swept.failures += 1;
-                let error = causes(&error);
-                quarantine::note(kernel, row.project_id(), sweep, &row.subject_id(), &error, config.max_failures)
-                    .await?;
+                let patience = if error.timed_out() { PATIENCE } else { 1 };
+                let (error, most) = (causes(&error), config.max_failures * patience);
+                quarantine::note(kernel, row.project_id(), sweep, &row.subject_id(), &error, most).await?;
             }
         }
     }

@@ -25,6 +25,11 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    union all
   select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
    union all
+  select 'waybill_rest_rows', h.parent, null, coalesce(sum(r.n_rows), 0)
+    from state.history() h left join state.rest() r on r.parent = h.parent group by h.parent
+   union all
+  select 'waybill_weeks_ahead', null, null, state.weeks_ahead()
+   union all
   select 'waybill_updates', s.schemaname || '.' || s.relname, u.status, u.n
     from pg_stat_user_tables s
    cross join lateral (values ('hot', s.n_tup_hot_upd), ('cold', s.n_tup_upd - s.n_tup_hot_upd)) as u (status, n)
@@ -71,9 +76,14 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 alter function scheduler.late_turns owner to waybill_scheduler;
 
--- The oldest turn of which an event was not published yet, as the partitions of events are cut.
+-- The oldest turn of which an event was not published yet, as the partitions of events are cut. Null where no relay has ever published: nobody
+-- waits for them.
 create or replace function scheduler.oldest_unpublished() returns uuid
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select o.agent_turn_id from state.outbox o where o.published_at is null order by o.agent_turn_id limit 1
+  select o.agent_turn_id
+    from state.outbox o
+   where o.published_at is null and exists (select from state.relay_shards s where s.stream_made_at is not null)
+   order by o.agent_turn_id
+   limit 1
 $$;
 alter function scheduler.oldest_unpublished owner to waybill_scheduler;

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -75,6 +78,7 @@ impl Kernel {
         // Tried once by hand: a pool would go on trying a server that is not there until its timeout.
         let first = PgConnection::connect_with(&options).await;
         first.map_err(|source| Error::Unreachable { place, source })?;
+        let servers = Arc::new(Servers { begun: Instant::now(), asked_next: 0.into(), doubted_until: 0.into() });
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_secs(10))
@@ -91,7 +95,15 @@ impl Kernel {
             })
             // A connection may come back in the middle of a statement that was given up, or with nobody at its other end. The pool
             // would ask it for ever whether it is well.
-            .after_release(|connection, _| Box::pin(async { ping(connection).await.map(|()| true) }))
+            .after_release(move |connection, _| {
+                let servers = servers.clone();
+                Box::pin(async move {
+                    if servers.are_asked() {
+                        return servers.takes_writes(connection).await;
+                    }
+                    ping(connection).await.map(|()| true)
+                })
+            })
             .connect_lazy_with(options);
         Ok(Kernel { pool, bus: Arc::new(Silent) })
     }
@@ -142,6 +154,45 @@ impl Kernel {
     }
 }
 
+/// Whether the servers behind the pool still take writes. One that became a standby keeps its connections, answers reads and refuses every
+/// transition: connections to it are closed, and the next ones go where the address leads now.
+#[derive(Debug)]
+struct Servers {
+    begun: Instant,
+    /// In milliseconds.
+    asked_next: AtomicU64,
+    doubted_until: AtomicU64,
+}
+
+impl Servers {
+    /// Of the connections that come back one is asked now and then; every one, for a while after one was found.
+    fn are_asked(&self) -> bool {
+        let (now, next) = (self.now(), self.asked_next.load(Ordering::Relaxed));
+        let is_next = || {
+            let after = now + ASKED_EVERY.as_millis() as u64;
+            now >= next && self.asked_next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        now < self.doubted_until.load(Ordering::Relaxed) || is_next()
+    }
+
+    async fn takes_writes(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {
+        let asked =
+            sqlx::query_scalar("select current_setting('transaction_read_only')::boolean").fetch_one(connection);
+        let is_read_only: bool = match tokio::time::timeout(PING_TIMEOUT, asked).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+        };
+        if is_read_only {
+            self.doubted_until.store(self.now() + DOUBTED_FOR.as_millis() as u64, Ordering::Relaxed);
+        }
+        Ok(!is_read_only)
+    }
+
+    fn now(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+}
+
 /// SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
 fn begin(project_id: ProjectId) -> String {
     format!("begin; set local waybill.project = '{project_id}'")
@@ -149,6 +200,8 @@ fn begin(project_id: ProjectId) -> String {
 
 const RESTED: Duration = Duration::from_millis(500);
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
+const ASKED_EVERY: Duration = Duration::from_millis(250);
+const DOUBTED_FOR: Duration = Duration::from_secs(60);
 
 async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
     let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;

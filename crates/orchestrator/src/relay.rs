@@ -2,12 +2,15 @@
 //!
 //! Found by what is not published yet, published, waited for, noted. Killed anywhere in between, an event is published again; the stream
 //! drops it by its id. A stream that was made anew, because it was lost, is told everything again.
+//!
+//! An event that the stream refuses, while it takes others, would stand in the way of its shard. Refused for long enough, the events of its agent are
+//! put into quarantine: they wait, so that their order stays, and nobody else's do.
 
 use std::{convert::Infallible, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 use waybill_core::{
-    bus::{Event, Feed},
+    bus::{Event, Feed, Published},
     id::{Target, WorkerId},
     metric,
 };
@@ -21,11 +24,18 @@ pub struct Config {
     pub most: i32,
     /// Between two looks when there was nothing.
     pub pause: Duration,
+    /// How long an event may be refused.
+    pub refusals: outbox::Refusals,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { lease: lease::LEASE, most: 64, pause: Duration::from_millis(250) }
+        Config {
+            lease: lease::LEASE,
+            most: 64,
+            pause: Duration::from_millis(250),
+            refusals: outbox::Refusals::default(),
+        }
     }
 }
 
@@ -34,6 +44,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
     let target: Target = outbox::RELAY.parse().expect("a target");
     let mut worker_id = WorkerId::new();
     let mut held: Option<Instant> = None;
+    let mut most = config.most;
     loop {
         if held.is_none_or(|at| at.elapsed() > config.lease / 4) {
             let asked = Instant::now();
@@ -54,7 +65,14 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             sleep(config.pause * 2).await;
             continue;
         }
-        match publish(kernel, feed, worker_id, config).await {
+        let published = publish(kernel, feed, worker_id, config, most).await;
+        // Where all that was tried belongs to agents whose first event is refused, others are further behind.
+        most = if matches!(published, Ok(Portion::Nothing)) {
+            (most * 4).min(config.most * MOST_WIDENED)
+        } else {
+            config.most
+        };
+        match published {
             Ok(Portion::Empty) => sleep(config.pause).await,
             // Of a trickle it waits for a little more at a time.
             Ok(Portion::Published(few)) if few < FEW => sleep(config.pause / 10).await,
@@ -75,6 +93,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
 }
 
 const FEW: usize = 16;
+const MOST_WIDENED: i32 = 64;
 
 #[derive(Debug)]
 enum Portion {
@@ -108,16 +127,32 @@ async fn hold(
 }
 
 /// Whatever arrived is noted, also where the stream is slow: else the same portion would come again and again.
-async fn publish(kernel: &Kernel, feed: &dyn Feed, worker_id: WorkerId, config: &Config) -> Result<Portion, Error> {
-    let portion = bounded(config, outbox::unpublished(kernel, worker_id, config.most)).await?;
+async fn publish(
+    kernel: &Kernel,
+    feed: &dyn Feed,
+    worker_id: WorkerId,
+    config: &Config,
+    most: i32,
+) -> Result<Portion, Error> {
+    let portion = bounded(config, outbox::unpublished(kernel, worker_id, most)).await?;
     if portion.is_empty() {
         return Ok(Portion::Empty);
     }
     let events: Vec<Event> = portion.iter().map(|row| row.event.clone()).collect();
-    let arrived = feed.publish(&events, config.lease / 2).await;
+    let Published { arrived, refused } = feed.publish(&events, config.lease / 2).await;
     bounded(config, outbox::mark(kernel, worker_id, &portion, &arrived)).await?;
     metrics::counter!(metric::EVENTS_PUBLISHED).increment(arrived.iter().filter(|arrived| **arrived).count() as u64);
-    Ok(if arrived.contains(&true) { Portion::Published(events.len()) } else { Portion::Nothing })
+    if !arrived.contains(&true) {
+        // It takes nothing from anybody: that says nothing about any event.
+        return Ok(Portion::Nothing);
+    }
+    for (place, error) in refused {
+        let event = &events[place];
+        if bounded(config, outbox::refuse(kernel, event, &error, &config.refusals)).await? {
+            tracing::warn!(project = %event.project_id, agent = %event.agent_id, error, "events of an agent are in quarantine");
+        }
+    }
+    Ok(Portion::Published(events.len()))
 }
 
 /// A server that does not answer within a lease is gone.

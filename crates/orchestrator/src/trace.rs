@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use waybill_core::{
-    bus::{Event, EventKind, Feed, FeedError},
+    bus::{Event, EventKind, Feed, FeedError, Published},
     metric,
 };
 use waybill_kernel::{trace, work::Kernel};
@@ -157,9 +157,11 @@ impl<F: Feed> Feed for Traced<F> {
         }
     }
 
-    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Vec<bool>> {
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Published> {
         Box::pin(async move {
-            let Some((feed, turns)) = &self.beside else { return self.tracer.trace_all(events, within).await };
+            let Some((feed, turns)) = &self.beside else {
+                return Published { arrived: self.tracer.trace_all(events, within).await, refused: Vec::new() };
+            };
             for event in events.iter().filter(|event| event.event == EventKind::Task) {
                 if turns.try_send(event.clone()).is_err() {
                     count("dropped", 1);

@@ -12,7 +12,7 @@ use waybill_bus::{
     subject::{self, Subject},
 };
 use waybill_core::{
-    bus::{Event, EventKind, Feed},
+    bus::{Event, EventKind, Feed, Published},
     id::{AgentId, Channel, EventId, ProjectId, TurnId},
 };
 use waybill_lab::services::nats::Private;
@@ -72,6 +72,11 @@ impl Bench {
     }
 }
 
+/// None arrived, and that says nothing against any of them.
+fn nothing(n: usize) -> Published {
+    Published { arrived: vec![false; n], refused: Vec::new() }
+}
+
 /// L0-9
 #[tokio::test]
 async fn events_of_one_agent_are_stored_in_order() {
@@ -81,7 +86,7 @@ async fn events_of_one_agent_are_stored_in_order() {
         .flat_map(|seq| agents.iter().map(move |agent| (*agent, seq)))
         .map(|(agent, seq)| bench.event(agent, seq))
         .collect();
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 1500]);
+    assert_eq!(bench.feed.publish(&events, LONG).await.arrived, vec![true; 1500]);
 
     let stored = bench.feed.read_all().await.unwrap();
     assert!(stored.iter().map(|(sequence, _)| *sequence).eq(1..=1500));
@@ -99,8 +104,8 @@ async fn an_event_that_is_published_twice_is_stored_once() {
     let (bench, _) = Bench::with_stream().await;
     assert_eq!(bench.stored().await, []);
     let events = [bench.event(AgentId::new(), 1), bench.event(AgentId::new(), 1)];
-    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true]);
-    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true], "it has arrived, so much is true");
+    assert_eq!(bench.feed.publish(&events, LONG).await.arrived, [true, true]);
+    assert_eq!(bench.feed.publish(&events, LONG).await.arrived, [true, true], "it has arrived, so much is true");
     assert_eq!(bench.stored().await.len(), 2);
 }
 
@@ -115,7 +120,7 @@ async fn an_event_carries_its_id_and_its_trace() {
         ..bench.event(agent_id, 1)
     };
     let forged = Event { tracestate: Some("a=1\r\nNats-Msg-Id: other".to_owned()), ..bench.event(agent_id, 2) };
-    assert_eq!(bench.feed.publish(&[traced.clone(), forged.clone()], LONG).await, [true, true]);
+    assert_eq!(bench.feed.publish(&[traced.clone(), forged.clone()], LONG).await.arrived, [true, true]);
 
     let stream = bench.jetstream().await.get_stream("WAYBILL_EVENTS").await.unwrap();
     let message = stream.get_raw_message(1).await.unwrap();
@@ -140,7 +145,7 @@ async fn the_stream_is_made_once_and_keeps_its_time_through_a_crash() {
     assert_eq!(bench.feed.made_at().await.unwrap(), made_at);
     assert!((Utc::now() - made_at).num_seconds().abs() < 60, "{made_at}");
     let event = bench.event(AgentId::new(), 1);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await.arrived, [true]);
 
     bench.server.kill();
     until_down(&bench.nats).await;
@@ -155,12 +160,12 @@ async fn the_stream_is_made_once_and_keeps_its_time_through_a_crash() {
 async fn a_stream_that_was_deleted_shows_another_time() {
     let (bench, made_at) = Bench::with_stream().await;
     let event = bench.event(AgentId::new(), 1);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await.arrived, [true]);
     bench.jetstream().await.delete_stream("WAYBILL_EVENTS").await.unwrap();
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [false], "nothing is there to take it");
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, nothing(1), "nothing is there to take it");
 
     assert!(bench.feed.made_at().await.unwrap() > made_at);
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, [true]);
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await.arrived, [true]);
     assert_eq!(bench.stored().await, [event]);
 }
 
@@ -190,7 +195,10 @@ async fn after_an_event_that_did_not_arrive_nothing_of_its_agent_is_sent() {
     let (one, other) = (AgentId::new(), AgentId::new());
     let too_long = Event { status: "x".repeat(2 << 20), ..bench.event(one, 2) };
     let events = [bench.event(one, 1), bench.event(other, 1), too_long, bench.event(one, 3), bench.event(other, 2)];
-    assert_eq!(bench.feed.publish(&events, LONG).await, [true, true, false, false, true]);
+    let published = bench.feed.publish(&events, LONG).await;
+    assert_eq!(published.arrived, [true, true, false, false, true]);
+    let refused: Vec<usize> = published.refused.iter().map(|(place, _)| *place).collect();
+    assert_eq!(refused, [2], "the stream has something against that one alone: {published:?}");
     let mut stored =
         bench.stored().await.into_iter().map(|event| (event.agent_id, event.outbox_seq)).collect::<Vec<_>>();
     stored.sort();
@@ -206,12 +214,12 @@ async fn a_dead_server_costs_a_moment_and_no_event_is_said_to_have_arrived() {
     let events: Vec<Event> = (0..1000).map(|_| bench.event(AgentId::new(), 1)).collect();
     bench.server.kill();
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, nothing(1000));
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 
     until_down(&bench.nats).await;
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, nothing(1000));
     let error = bench.feed.made_at().await.unwrap_err().to_string();
     assert_eq!(error, "the event stream cannot be used: NATS is away");
     assert!(bench.feed.read_all().await.is_err());
@@ -220,7 +228,7 @@ async fn a_dead_server_costs_a_moment_and_no_event_is_said_to_have_arrived() {
     bench.server.start().unwrap();
     until_up(&bench.nats).await;
     bench.feed.made_at().await.unwrap();
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await.arrived, vec![true; 1000]);
     assert_eq!(bench.stored().await.len(), 1000);
 }
 
@@ -231,7 +239,7 @@ async fn a_frozen_server_costs_the_timeout_once() {
     let events: Vec<Event> = (0..1000).map(|_| bench.event(AgentId::new(), 1)).collect();
     bench.server.freeze();
     let begun = Instant::now();
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![false; 1000]);
+    assert_eq!(bench.feed.publish(&events, LONG).await, nothing(1000));
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     let error = soon(bench.feed.made_at()).await.unwrap_err().to_string();
     assert!(error.starts_with("the event stream cannot be used: "), "{error}");
@@ -245,6 +253,6 @@ async fn publishing_begins_nothing_after_its_time() {
     bench.feed.made_at().await.unwrap();
     let agent_id = AgentId::new();
     let events: Vec<Event> = (0..50).map(|n| bench.event(agent_id, n)).collect();
-    assert_eq!(bench.feed.publish(&events, Duration::ZERO).await, vec![false; 50]);
-    assert_eq!(bench.feed.publish(&events, LONG).await, vec![true; 50]);
+    assert_eq!(bench.feed.publish(&events, Duration::ZERO).await.arrived, vec![false; 50]);
+    assert_eq!(bench.feed.publish(&events, LONG).await.arrived, vec![true; 50]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::types::Json;
 use waybill_core::{
@@ -13,7 +13,7 @@ use waybill_core::{
     turn::{Limits, TurnEpoch},
 };
 
-use super::{Error, check_cards};
+use super::{Error, check_cards, check_minted};
 use crate::{card::bind_cards, work::Work};
 
 /// A spawn adds one to its parent's depth. Deeper than this is refused, whatever a project's settings allow.
@@ -137,11 +137,8 @@ pub async fn enqueue(
             "`traceparent` and `tracestate` are headers: at most 512 bytes, no control characters",
         ));
     }
-    // Partitions are cut on the time that ids carry: one from far ahead would stand in the way of a partition to come.
-    let horizon = Utc::now() + TimeDelta::days(1);
-    if requests.iter().any(|request| request.agent_turn_id.minted_at().is_none_or(|at| at > horizon)) {
-        return Err(Error::Invalid("a turn's id is a UUIDv7 of the present time"));
-    }
+    let minted = requests.iter().map(|request| request.agent_turn_id.minted_at());
+    check_minted(minted, "a turn's id is a UUIDv7 of the present time")?;
     let rows: Vec<DispatchedRow> = match requests {
         [] => Vec::new(),
         [request] => {

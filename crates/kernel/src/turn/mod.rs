@@ -13,7 +13,7 @@
 //! Every transition first takes the head row's lock, under the fence where there is one; what it must look up it reads in a
 //! later statement. `docs/protocol.md` says why, and `crates/model` is the same protocol as a model that is checked.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::postgres::PgDatabaseError;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Role},
@@ -100,14 +100,26 @@ impl Error {
         };
         is_of_the_server(error)
     }
+
+    /// A statement took longer than the server allows. That may be the server's fault or the statement's: it is tried again, but not for ever.
+    pub fn timed_out(&self) -> bool {
+        match self {
+            Error::Db(error) | Error::Work(work::Error::Db(error)) => {
+                error.as_database_error().is_some_and(|refusal| refusal.code().as_deref() == Some("57014"))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Whether the server was short of something, slow, or gone.
 pub fn is_of_the_server(error: &sqlx::Error) -> bool {
     match error {
-        // Connections, resources, the operator; and 25P03: we slept in a transaction, and the server ended it.
+        // Connections, resources, the operator; 25006: a server that only reads since a failover; and 25P03: we slept in a transaction, and
+        // the server ended it.
         sqlx::Error::Database(refusal) => {
-            refusal.code().is_some_and(|code| ["08", "53", "57", "25P03"].iter().any(|class| code.starts_with(class)))
+            let ours = ["08", "53", "57", "25006", "25P03"];
+            refusal.code().is_some_and(|code| ours.iter().any(|class| code.starts_with(class)))
         }
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
         sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
@@ -135,7 +147,10 @@ impl From<sqlx::Error> for Error {
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "23505" => Error::Taken(detail()),
-            "40P01" | "55P03" => Error::TryAgain(error),
+            "23514" if refusal.constraint() == Some("of_the_present") => {
+                Error::Invalid("an id is of more than a day ahead by the database's clock: check this machine's clock")
+            }
+            "40001" | "40P01" | "55P03" => Error::TryAgain(error),
             _ => Error::Db(error),
         }
     }
@@ -156,6 +171,14 @@ fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
         return Err(Error::Invalid("a `task.deliverable` is the last card of an ending, and of nothing else"));
     }
     Ok(())
+}
+
+/// Partitions of history are cut on the time that ids carry: one from far ahead would keep the partition of its week from being made, and one without a
+/// time could never be dropped. The database asks the same by its own clock, of whatever has no partition.
+fn check_minted(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
+    let horizon = Utc::now() + TimeDelta::days(1);
+    let are_of_the_present = ids.into_iter().all(|minted_at| minted_at.is_some_and(|at| at <= horizon));
+    if are_of_the_present { Ok(()) } else { Err(Error::Invalid(refusal)) }
 }
 
 fn is_deliverable(card: &NewCard) -> bool {

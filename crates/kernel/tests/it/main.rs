@@ -12,6 +12,7 @@ mod cost;
 mod erasure;
 mod faces;
 mod handovers;
+mod history;
 mod intake;
 mod memory;
 mod operations;

@@ -15,13 +15,13 @@ use serde::Deserialize;
 use sqlx::{AssertSqlSafe, Column, Either, Executor, SqlSafeStr, Statement as _};
 use tokio::task::JoinSet;
 use waybill_core::{
-    id::TurnId,
+    id::{TurnId, WorkerId},
     metric,
     span::Record,
     turn::{End, Fence, Limits, MessageType, Usage},
 };
 use waybill_kernel::{
-    batch, invariant, lease, migrate, retention, sweep, trace,
+    batch, invariant, lease, migrate, outbox, retention, sweep, trace,
     turn::{self, DispatchRequest, Ending, Loss, Step},
     vitals,
     work::{Config, Error, Kernel},
@@ -425,7 +425,7 @@ async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
     }
     let plan = async |older_than| {
         let mut owner = house.t.owner().await;
-        retention::plan(house.kernel(), &mut owner, older_than).await.unwrap()
+        retention::plan(house.kernel(), &mut owner, older_than, false).await.unwrap()
     };
     let names = |plan: &retention::Plan| {
         plan.partitions.iter().map(|partition| partition.partition.clone()).collect::<Vec<_>>()
@@ -462,6 +462,38 @@ async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
         .await
         .unwrap();
     assert_eq!(kept_from, TurnId::at(old.before));
+}
+
+/// An event that was promised to a stream is kept until it is there, also while no relay is alive.
+#[tokio::test]
+async fn what_a_relay_has_yet_to_publish_is_kept_while_none_is_alive() {
+    let house = House::new().await;
+    let minted = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 1_577_900_000, 0)).to_string();
+    let card = instruction("wait");
+    let request = DispatchRequest {
+        agent_turn_id: minted.parse().unwrap(),
+        ..DispatchRequest::instructed(house.agent().await, card.card_id())
+    };
+    house.enqueue_all(&[request], &[card]).await.unwrap();
+    let fence = house.claim().await.unwrap().fence;
+    house.finish(fence).await.unwrap();
+    let asked = async |drop_unpublished| {
+        let mut owner = house.t.owner().await;
+        let plan = retention::plan(house.kernel(), &mut owner, 365 * DAY, drop_unpublished).await.unwrap();
+        plan.held.map(|held| held.why)
+    };
+    let held = async || asked(false).await;
+    assert_eq!(held().await, None, "no relay has ever been there");
+    // One was there, and is gone.
+    outbox::publish_to(house.kernel(), Utc::now()).await.unwrap();
+    assert!(held().await.unwrap().contains("not published yet"));
+    assert_eq!(asked(true).await, None, "unless they are to go");
+    let relay = WorkerId::new();
+    outbox::hold(house.kernel(), relay, &outbox::RELAY.parse().unwrap(), LONG).await.unwrap();
+    let events = outbox::unpublished(house.kernel(), relay, 64).await.unwrap();
+    assert!(!events.is_empty());
+    outbox::mark(house.kernel(), relay, &events, &vec![true; events.len()]).await.unwrap();
+    assert_eq!(held().await, None, "all are published");
 }
 
 #[derive(Deserialize)]

@@ -8,7 +8,9 @@ use waybill_core::{
     id::WorkerId,
 };
 use waybill_kernel::{
+    check,
     outbox::{self, Unpublished},
+    quarantine,
     turn::{DispatchRequest, Error, Loss},
 };
 
@@ -224,4 +226,88 @@ async fn a_lost_stream_is_told_everything_again() {
     house.finish(fence).await.unwrap();
     let new = unpublished(&house, heir).await;
     assert!(new.len() == 1 && !new[0].replayed);
+}
+
+/// What the stream refuses waits with all that its agent has to tell after it, and holds up nobody else's; once it is let go, all comes in order.
+#[tokio::test]
+async fn events_that_the_stream_refuses_wait_and_hold_up_nobody() {
+    let house = House::new().await;
+    let made_at: DateTime<Utc> = DateTime::from_timestamp(1_700_000_000, 0).unwrap();
+    let relay = WorkerId::new();
+    hold(&house, relay).await;
+    outbox::publish_to(house.kernel(), made_at).await.unwrap();
+    let tell = async |agent_id| {
+        house.enqueue(agent_id).await;
+        let fence = house.claim().await.unwrap().fence;
+        house.step(&fence, &calling(0, "tool", LONG, false)).await.unwrap();
+        house.finish(fence).await.unwrap();
+    };
+    let (refused, other) = (house.agent().await, house.agent().await);
+    tell(refused).await;
+    tell(other).await;
+    let of = |rows: &[Unpublished], agent_id| -> Vec<i64> {
+        rows.iter().filter(|row| row.event.agent_id == agent_id).map(|row| row.event.outbox_seq).collect()
+    };
+    let portion = unpublished(&house, relay).await;
+    let all = of(&portion, refused);
+    assert!(all.len() > 1 && !of(&portion, other).is_empty());
+    let bad = portion.iter().find(|row| row.event.agent_id == refused).unwrap().event.clone();
+
+    // Refusals that follow each other at once are one.
+    let patient = outbox::Refusals { most: 2, apart: LONG };
+    for _ in 0..3 {
+        assert!(!outbox::refuse(house.kernel(), &bad, "too large", &patient).await.unwrap());
+    }
+    assert_eq!(of(&unpublished(&house, relay).await, refused), all, "it is tried again");
+    let at_once = outbox::Refusals { most: 2, apart: Duration::ZERO };
+    assert!(outbox::refuse(house.kernel(), &bad, "too large", &at_once).await.unwrap());
+    assert!(!outbox::refuse(house.kernel(), &bad, "too large", &at_once).await.unwrap(), "once");
+    let listed = quarantine::list(house.kernel(), 10).await.unwrap();
+    assert_eq!((listed.len(), listed[0].subject_id), (1, refused.into()));
+    assert!(listed[0].last_error.contains(&bad.message_id()) && listed[0].last_error.contains("too large"));
+    assert!(!check::quarantined(house.kernel()).await.ok);
+
+    tell(refused).await;
+    let rows = unpublished(&house, relay).await;
+    assert!(of(&rows, refused).is_empty() && !of(&rows, other).is_empty());
+    outbox::mark(house.kernel(), relay, &rows, &vec![true; rows.len()]).await.unwrap();
+    assert_eq!(outbox::lag(house.kernel()).await.unwrap().n_unpublished, 0);
+
+    // The stream is lost. The others are told again, and what is new after that; these still wait.
+    let again = async || {
+        hold(&house, relay).await;
+        let rows = unpublished(&house, relay).await;
+        outbox::mark(house.kernel(), relay, &rows, &vec![true; rows.len()]).await.unwrap();
+        rows
+    };
+    outbox::publish_to(house.kernel(), made_at + TimeDelta::seconds(5)).await.unwrap();
+    assert!(of(&again().await, refused).is_empty());
+    assert!(again().await.is_empty());
+    assert_eq!(
+        outbox::lag(house.kernel()).await.unwrap().n_replaying,
+        0,
+        "what waits does not keep the replay from its end"
+    );
+    tell(other).await;
+    assert!(!of(&again().await, other).is_empty());
+
+    let release = async || {
+        let mut work = house.t.begin().await;
+        assert_eq!(quarantine::retry(&mut work, Some(refused.into())).await.unwrap(), 1);
+        work.commit().await.unwrap();
+    };
+    release().await;
+    let told = of(&again().await, refused);
+    assert_eq!(told[..all.len()], all);
+    assert!(told.len() > all.len() && told.is_sorted());
+
+    // Refused while a new stream is told again what the one before had taken: that too is told, once it is let go.
+    outbox::publish_to(house.kernel(), made_at + TimeDelta::seconds(9)).await.unwrap();
+    for last in [false, true] {
+        assert_eq!(outbox::refuse(house.kernel(), &bad, "too large", &at_once).await.unwrap(), last);
+    }
+    assert!(of(&again().await, refused).is_empty());
+    again().await;
+    release().await;
+    assert_eq!(of(&again().await, refused), told);
 }

@@ -72,6 +72,21 @@ async fn a_start_refuses_what_is_not_safe_to_serve_from() {
         let refused = broken(opened).await;
         assert!(refused.contains("walls: ") && refused.contains("changed by hand"), "{opened}: {refused}");
     }
+    // Rule 1 of docs/protocol.md holds at one level of isolation only.
+    let t = fresh_db().await;
+    let set = format!(
+        "alter role waybill_service in database {} set default_transaction_isolation = 'repeatable read'",
+        t.name
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut t.admin().await).await.unwrap();
+    let refused = refusal(t.server.service_url(&t.name)).await;
+    assert!(refused.contains("transactions: repeatable read, read write"), "{refused}");
+    // What is said of the database, or of all of them, is overruled.
+    let t = fresh_db().await;
+    let set = format!("alter database {} set default_transaction_isolation = 'serializable'", t.name);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut t.admin().await).await.unwrap();
+    Kernel::connect(&Config::new(t.server.service_url(&t.name))).await.unwrap();
+
     let refused = broken(
         "create function scheduler.peek() returns json language sql security definer as 'select content from cardbox.cards';
          alter function scheduler.peek owner to waybill_scheduler",

@@ -12,8 +12,10 @@ use waybill_core::{
 use waybill_kernel::{
     agent,
     idempotency::{self, Key},
-    lease, quarantine, sweep, turn,
-    turn::{Claiming, DispatchRequest, Error, Loss},
+    lease, quarantine,
+    sweep::{self, Sweep},
+    turn::{self, Claiming, DispatchRequest, Error, Loss},
+    work::{Config, Kernel},
 };
 
 use crate::turns::{House, LONG, answer, calling, instruction, is_stale, target};
@@ -172,6 +174,47 @@ async fn a_bad_row_goes_into_quarantine() {
     work.commit().await.unwrap();
     assert_eq!(house.sweep().await.calls_timed_out, 1);
     assert!(quarantine::list(house.kernel(), 10).await.unwrap().is_empty());
+}
+
+/// A row that takes too long is tried for a while, since the server may be to blame, and not for ever.
+#[tokio::test]
+async fn a_row_that_times_out_goes_into_quarantine_in_the_end() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    house.step(&fence, &calling(1, "tool", Duration::ZERO, true)).await.unwrap();
+    let slow = "create function state.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return old; end $$;
+                create trigger slow before delete on state.waiting_calls for each row execute function state.slow()";
+    sqlx::raw_sql(slow).execute(&mut house.t.admin().await).await.unwrap();
+    let soon = format!("alter role waybill_service in database {} set statement_timeout = '100ms'", house.t.name);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(soon)).execute(&mut house.t.admin().await).await.unwrap();
+    let kernel = Kernel::connect_unchecked(&Config::new(house.t.server.service_url(&house.t.name))).await.unwrap();
+    let config = sweep::Config { lease: Duration::ZERO, max_failures: 2, ..Default::default() };
+    for n in 1..=8 {
+        let swept = sweep::run(&kernel, &config, Sweep::Overdue).await.unwrap();
+        assert_eq!((swept.failures, swept.calls_timed_out), (1, 0), "{n}");
+    }
+    assert_eq!(sweep::run(&kernel, &config, Sweep::Overdue).await.unwrap(), sweep::Swept::default(), "left alone");
+    let listed = quarantine::list(house.kernel(), 10).await.unwrap();
+    assert!(listed[0].quarantined_at.is_some() && listed[0].n_failures == 8, "{listed:?}");
+}
+
+/// What takes long is left where it is after a while: the next tick goes on with it, and the other sweeps have had theirs.
+#[tokio::test]
+async fn a_long_sweep_leaves_the_rest_to_the_next_tick() {
+    let house = House::new().await;
+    for _ in 0..3 {
+        let fence = house.running().await;
+        house.step(&fence, &calling(1, "tool", Duration::ZERO, true)).await.unwrap();
+    }
+    // Each waits a second for its head.
+    let mut holding = house.t.admin().await;
+    sqlx::raw_sql("begin; select from state.agent_state_head for update").execute(&mut holding).await.unwrap();
+    let config = sweep::Config { lease: Duration::ZERO, ..Default::default() };
+    let swept = sweep::run(house.kernel(), &config, Sweep::Overdue).await.unwrap();
+    assert_eq!((swept.calls_timed_out, swept.left_over), (0, 2));
+    sqlx::raw_sql("rollback").execute(&mut holding).await.unwrap();
+    let swept = sweep::run(house.kernel(), &config, Sweep::Overdue).await.unwrap();
+    assert_eq!((swept.calls_timed_out, swept.left_over), (3, 0));
 }
 
 /// L0-14: a sweep takes its portion of its shards, and any number of them may run at once.

@@ -21,7 +21,7 @@ use waybill_kernel::{
         Attempts, Call, Claimed, Claiming, DispatchRequest, Dispatched, Ending, Error, Loss, Reclaimed, Report, Step,
         Stepped, Stopped,
     },
-    work::Kernel,
+    work::{Config, Kernel},
 };
 use waybill_testkit::{TestDb, fresh_db};
 
@@ -885,4 +885,45 @@ async fn a_transaction_that_was_slept_through_is_done_again() {
     let refused = turn::finish(&mut asleep, &[ending(fence)]).await.unwrap_err();
     assert!(refused.is_of_the_server(), "{refused:?}");
     house.finish(fence).await.unwrap();
+}
+
+/// Two that could not be put in one order: nothing was written, and it is done again.
+#[tokio::test]
+async fn a_serialization_failure_is_tried_again() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    let mut late = house.t.begin().await;
+    sqlx::raw_sql("rollback; begin isolation level repeatable read").execute(&mut *late).await.unwrap();
+    let seen =
+        format!("set local waybill.project = '{}'; select count(*) from state.agent_state_head", house.t.project_id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(seen)).execute(&mut *late).await.unwrap();
+    house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
+    let refused = turn::finish(&mut late, &[ending(fence)]).await.unwrap_err();
+    assert!(matches!(refused, Error::TryAgain(_)) && refused.is_of_the_server(), "{refused:?}");
+}
+
+/// A server that became a standby answers reads and refuses writes: that says nothing about the turn, and its connections are closed.
+#[tokio::test]
+async fn a_connection_to_a_server_that_only_reads_is_not_used_again() {
+    let house = House::new().await;
+    let agent_id = house.agent().await;
+    let url = house.t.server.service_url(&house.t.name);
+    let kernel = Kernel::connect(&Config { max_connections: 1, ..Config::new(url) }).await.unwrap();
+    let enqueue = async || {
+        let card = instruction("go");
+        let request = DispatchRequest::instructed(agent_id, card.card_id());
+        turn::enqueue(&mut kernel.alone(house.t.project_id).await.unwrap(), &[request], &[card]).await
+    };
+    enqueue().await.unwrap();
+    // As it is from one moment to the next for whoever is connected when the server is demoted.
+    sqlx::raw_sql("set default_transaction_read_only = on").execute(kernel.pool()).await.unwrap();
+    let begun = std::time::Instant::now();
+    let mut refused = 0;
+    while let Err(error) = enqueue().await {
+        assert!(error.is_of_the_server(), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "the connection is used for ever");
+        refused += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(refused > 0, "the connection could write");
 }

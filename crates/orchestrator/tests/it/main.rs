@@ -7,8 +7,12 @@ mod handoffs;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::BoxFuture;
 
 use tokio::task::JoinHandle;
 use waybill_bus::{
@@ -16,13 +20,13 @@ use waybill_bus::{
     nats::Nats,
 };
 use waybill_core::{
-    bus::{Door, Event, Feed},
+    bus::{Door, Event, Feed, FeedError, Published},
     card::Draft,
     id::{AgentId, Target, WorkerId},
     turn::End,
 };
 use waybill_kernel::{
-    agent, outbox, sweep,
+    agent, outbox, quarantine, sweep,
     turn::{self, Claiming, DispatchRequest, Ending},
 };
 use waybill_lab::services::nats;
@@ -77,7 +81,7 @@ impl House {
 
     fn relay(&self) -> JoinHandle<()> {
         let (kernel, feed) = (self.t.kernel.clone(), self.feed.clone());
-        let config = relay::Config { lease: LEASE, most: 3, pause: LEASE / 20 };
+        let config = relay::Config { lease: LEASE, most: 3, pause: LEASE / 20, ..relay::Config::default() };
         tokio::spawn(async move { match relay::run(&kernel, &feed, &config).await {} })
     }
 
@@ -172,6 +176,99 @@ async fn the_watch_rings_for_what_nobody_heard() {
             rung = house.t.bus.rung();
         }
         assert_eq!(rung[0], Door::Agent(llm()));
+    }
+    watching.abort();
+}
+
+/// A stream that takes everything but the events of one agent, while it is told so.
+#[derive(Debug)]
+struct Picky {
+    feed: NatsFeed,
+    refuses: AgentId,
+    is_picky: Arc<AtomicBool>,
+}
+
+impl Feed for Picky {
+    fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>> {
+        self.feed.made_at()
+    }
+
+    fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Published> {
+        Box::pin(async move {
+            let is_refused = |event: &Event| {
+                event.agent_id == self.refuses && self.is_picky.load(std::sync::atomic::Ordering::SeqCst)
+            };
+            let taken: Vec<Event> = events.iter().filter(|event| !is_refused(event)).cloned().collect();
+            let mut arrived = self.feed.publish(&taken, within).await.arrived.into_iter();
+            let arrived = events.iter().map(|event| !is_refused(event) && arrived.next().unwrap()).collect();
+            let first = events.iter().position(is_refused);
+            Published { arrived, refused: first.map(|place| (place, "too large".to_owned())).into_iter().collect() }
+        })
+    }
+}
+
+/// An event that is refused for good does not hold up its shard, not even with more behind it than a portion has places.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_refused_holds_up_its_agent_alone() {
+    let house = House::new().await;
+    let refuses = house.agents[0];
+    let is_picky = Arc::new(AtomicBool::new(true));
+    let (kernel, feed) =
+        (house.t.kernel.clone(), Picky { feed: house.feed.clone(), refuses, is_picky: is_picky.clone() });
+    for _ in 0..5 {
+        house.round().await;
+    }
+    let refusals = outbox::Refusals { most: 3, apart: Duration::from_millis(100) };
+    let config = relay::Config { lease: LEASE, most: 3, pause: LEASE / 20, refusals };
+    let relaying = tokio::spawn(async move { match relay::run(&kernel, &feed, &config).await {} });
+    let told = house.told(7 * 5).await;
+    assert!(told.iter().all(|event| event.agent_id != refuses));
+    for _ in 0..200 {
+        if !quarantine::list(&house.t.kernel, 1).await.unwrap().iter().all(|row| row.quarantined_at.is_none()) {
+            break;
+        }
+        house.round().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let listed = quarantine::list(&house.t.kernel, 10).await.unwrap();
+    assert_eq!((listed.len(), listed[0].subject_id, listed[0].sweep.as_str()), (1, refuses.into(), quarantine::EVENTS));
+    assert!(listed[0].quarantined_at.is_some());
+
+    // Mended and let go, they come, in order: which `told` asks of every agent.
+    is_picky.store(false, std::sync::atomic::Ordering::SeqCst);
+    let mut work = house.t.begin().await;
+    quarantine::retry(&mut work, Some(refuses.into())).await.unwrap();
+    work.commit().await.unwrap();
+    let n: i64 =
+        sqlx::query_scalar("select count(*) from state.outbox").fetch_one(&mut house.t.admin().await).await.unwrap();
+    house.told(n as usize).await;
+    relaying.abort();
+}
+
+/// One sweep that has much to do, each of it slow, keeps no other from its work.
+#[tokio::test]
+async fn the_watch_rings_while_another_sweep_is_long() {
+    let house = House::new().await;
+    for agent_id in &house.agents[1..] {
+        let card = Draft::instruction("later").seal().unwrap();
+        let later = Some(Utc::now() + TimeDelta::milliseconds(100));
+        let request = DispatchRequest { not_before: later, ..DispatchRequest::instructed(*agent_id, card.card_id()) };
+        let mut alone = house.t.kernel.alone(house.t.project_id).await.unwrap();
+        turn::enqueue(&mut alone, &[request], &[card]).await.unwrap();
+    }
+    house.enqueue(house.agents[0]).await;
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    // Each of the seven waits for its head, a second at a time, for as long as this lasts.
+    let mut holding = house.t.admin().await;
+    sqlx::raw_sql("begin; select from state.agent_state_head for update").execute(&mut holding).await.unwrap();
+    let watching = house.watch();
+    for _ in 0..6 {
+        house.t.bus.rung();
+        let begun = std::time::Instant::now();
+        while house.t.bus.rung().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(3), "the watch rings no more");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
     watching.abort();
 }

@@ -20,7 +20,7 @@ pub(crate) const WEEKS_AHEAD: i32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Rows that a sweep could not handle, again and again.
+    /// Rows that a sweep could not handle, again and again, and agents whose events the stream refuses.
     #[command(subcommand)]
     Quarantine(Quarantine),
     /// Make lost head rows anew, from inbox, turns, steps and edges. Agents that have theirs are left alone.
@@ -55,11 +55,21 @@ pub(crate) enum Command {
         /// Such as 90d, 12w or 2y.
         #[arg(long, value_name = "AGE", value_parser = age)]
         older_than: Duration,
+        /// Drop events too that were not published: for an installation that will never have a relay again.
+        #[arg(long)]
+        drop_unpublished: bool,
         /// Do it.
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         service: Service,
+        #[command(flatten)]
+        owner: Owner,
+    },
+    /// Move history that lies in the rest, because its week had no partition, into partitions of its weeks.
+    ///
+    /// Turns go on meanwhile, unless the partition of the present week is the one that is missing.
+    EmptyRest {
         #[command(flatten)]
         owner: Owner,
     },
@@ -83,12 +93,12 @@ pub(crate) enum Quarantine {
         #[command(flatten)]
         service: Service,
     },
-    /// Let the sweeps try rows of a project again.
+    /// Let the sweeps and the relay try again what a project has in quarantine.
     Retry {
         /// Slug or id.
         #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
-        /// Only this turn, call or batch; without it, all of the project's.
+        /// Only this turn, call or batch, or the events of this agent; without it, all of the project's.
         #[arg(long)]
         subject: Option<Uuid>,
         #[command(flatten)]
@@ -159,9 +169,9 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 nats.flush().await;
             }
         }
-        Command::Prune { older_than, yes, service, owner } => {
+        Command::Prune { older_than, drop_unpublished, yes, service, owner } => {
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
-            let plan = retention::plan(&service.kernel().await?, &mut owner, older_than).await?;
+            let plan = retention::plan(&service.kernel().await?, &mut owner, older_than, drop_unpublished).await?;
             if yes {
                 retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "dropped")).await?;
             }
@@ -199,8 +209,28 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
         }
         Command::ExtendPartitions { weeks, service } => {
-            let made = sweep::extend_partitions(&service.kernel().await?, weeks).await?;
+            let kernel = service.kernel().await?;
+            let made = retention::extend(&mut *kernel.pool().acquire().await?, weeks).await?;
             report(json, "made", u64::from(made.unsigned_abs()))?;
+        }
+        Command::EmptyRest { owner } => {
+            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+            let say = |found: &retention::Rest| tracing::info!(found.parent, found.n_rows, "moved");
+            let moved = retention::empty_rest(&mut owner, say).await?;
+            let left = retention::rest(&mut owner).await?;
+            if json {
+                output::json(&serde_json::json!({ "moved": moved, "left": left }))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let week = |rest: &retention::Rest| rest.week.map(|week| week.date_naive().to_string()).unwrap_or_default();
+            let row = |done: &str, rest: &retention::Rest| {
+                [done.to_owned(), rest.parent.clone(), week(rest), rest.n_rows.to_string()]
+            };
+            let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
+            output::table(["", "table", "week of", "rows"], rows);
+            if left.iter().any(|rest| rest.week.is_some()) {
+                println!("more came to the rest meanwhile: run it again");
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

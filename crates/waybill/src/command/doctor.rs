@@ -37,6 +37,10 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
             let is_fit = checks.iter().all(|check| check.ok);
             checks.insert(0, reachable(None));
             checks.push(check::statistics(&kernel).await);
+            if is_fit {
+                checks.push(check::partitions(&kernel).await);
+                checks.push(check::quarantined(&kernel).await);
+            }
             if arguments.deep && is_fit {
                 checks.extend(deep(&kernel, &mut broken).await?);
             }

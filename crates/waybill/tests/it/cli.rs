@@ -87,11 +87,14 @@ async fn migrate_and_doctor_bring_up_an_empty_database() {
             "database reachable",
             "server version",
             "pooler",
+            "transactions",
             "role",
             "migrations",
             "walls",
             "crossing projects",
-            "statistics"
+            "statistics",
+            "history partitions",
+            "quarantine"
         ]
     );
 
