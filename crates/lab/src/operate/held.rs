@@ -51,13 +51,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let (kernel, mut admin) = fresh_database(&private.server, DATABASE).await?;
     // So that it is seen whoever holds it: an owner who is no superuser cannot give that right.
     sqlx::query("grant pg_read_all_stats to waybill_scheduler").execute(&mut admin).await?;
-    let project_id = ProjectId::new();
-    let agents: Vec<AgentId> = (0..AGENTS).map(|_| AgentId::new()).collect();
-    let mut work = kernel.begin(project_id).await?;
-    agent::create(&mut work, &agents, &"llm".parse()?).await?;
-    work.commit().await?;
-    let worker = lease::start(&kernel, &"llm".parse()?, Duration::from_secs(3600)).await?;
-    let load = Load { kernel: kernel.clone(), project_id, agents: Arc::new(agents), worker };
+    let load = Load::new(&kernel).await?;
 
     let bar = progress("a transaction held open", 4);
     load.run(None, options.before / 2).await?;
@@ -109,8 +103,9 @@ async fn watch(kernel: Kernel, lasts: Duration) -> Result<(f64, f64)> {
     Ok((oldest, above.map_or(0.0, |since| since.elapsed().as_secs_f64())))
 }
 
+/// Turns of one project, by a few clients.
 #[derive(Clone)]
-struct Load {
+pub(super) struct Load {
     kernel: Kernel,
     project_id: ProjectId,
     agents: Arc<Vec<AgentId>>,
@@ -118,8 +113,18 @@ struct Load {
 }
 
 impl Load {
+    pub(super) async fn new(kernel: &Kernel) -> Result<Load> {
+        let project_id = ProjectId::new();
+        let agents: Vec<AgentId> = (0..AGENTS).map(|_| AgentId::new()).collect();
+        let mut work = kernel.begin(project_id).await?;
+        agent::create(&mut work, &agents, &"llm".parse()?).await?;
+        work.commit().await?;
+        let worker = lease::start(kernel, &"llm".parse()?, Duration::from_secs(3600)).await?;
+        Ok(Load { kernel: kernel.clone(), project_id, agents: Arc::new(agents), worker })
+    }
+
     /// Whole turns, one after the other, at this rate or as fast as it goes. Gives turns a second.
-    async fn run(&self, rate: Option<f64>, lasts: Duration) -> Result<f64> {
+    pub(super) async fn run(&self, rate: Option<f64>, lasts: Duration) -> Result<f64> {
         let (done, begun) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {

@@ -1,8 +1,9 @@
-//! What an operator meets: failover, overload, a transaction that stays open, wrong clocks, full disks, processes killed for memory, and a day of all that.
+//! What an operator meets: failover, overload, a transaction that stays open, a dump while partitions are to be made, wrong clocks, full disks, processes killed for memory, and a day of all that.
 
 pub mod day;
 pub mod failover;
 pub mod faults;
 pub mod held;
 pub mod overload;
+pub mod weeks;
 mod writers;

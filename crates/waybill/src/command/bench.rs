@@ -7,7 +7,7 @@ use clap::Subcommand;
 use waybill_lab::{
     bench::{api, artifact, bells, card_box, compose, fork, knowledge, serve, storage, turns},
     figure::Bar,
-    operate::held,
+    operate::{held, weeks},
 };
 
 use crate::figures;
@@ -100,6 +100,14 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// Turns beside a dump, while the partitions of weeks to come are missing and orchestrators try to make them.
+    ///
+    /// Starts a private PostgreSQL with durability on. Long: twenty rounds of ten seconds.
+    Weeks {
+        /// The size for CI: three rounds of four seconds.
+        #[arg(long)]
+        short: bool,
+    },
     /// What is known, found: by exact terms in Chinese and English, by meaning, and how long it takes as there is more of it.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -151,6 +159,10 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let program = std::env::current_exe().context("this program cannot be found")?;
                 let (backlog, window) = if short { (300, 6) } else { (5_000, 60) };
                 serve::run(&serve::Options { program, backlog, window: Duration::from_secs(window) }).await
+            }
+            Command::Weeks { short } => {
+                let (window, rounds) = if short { (2, 3) } else { (5, 20) };
+                weeks::run(&weeks::Options { window: Duration::from_secs(window), rounds }).await
             }
             Command::Knowledge { vectors, short } => {
                 let (many, questions) = if short { (15_000, 100) } else { (100_000, 400) };

@@ -1,0 +1,130 @@
+//! Weeks whose partitions are missing, beside a dump: nobody may wait for the orchestrators that would make them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use sqlx::{Connection, PgConnection};
+use tokio::{task::JoinSet, time::sleep};
+use waybill_kernel::{retention, work::Kernel};
+use waybill_orchestrator::watch;
+
+use crate::{
+    bench::{fresh_database, progress},
+    figure::{Bar, Figure},
+    operate::held::Load,
+    services::Private,
+};
+
+/// How long.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Of each window, with partitions missing and without, in turn.
+    pub window: Duration,
+    pub rounds: u32,
+}
+
+const DATABASE: &str = "waybill_weeks";
+const ORCHESTRATORS: usize = 2;
+/// What a new database has.
+const THERE: i32 = 1;
+const WANTED: i32 = 4;
+
+/// What a dump does with every table for as long as it runs.
+const AS_A_DUMP: &str = "begin isolation level repeatable read read only;
+    do $$
+    declare
+      v_table regclass;
+    begin
+      for v_table in select c.oid from pg_class c
+                      where c.relkind in ('r', 'p') and c.relnamespace = any (array['cardbox', 'resource', 'state', 'parts']::regnamespace[]) loop
+        execute format('lock table %s in access share mode', v_table);
+      end loop;
+    end $$";
+
+pub async fn run(options: &Options) -> Result<Vec<Figure>> {
+    let private = Private::start().await?;
+    let (kernel, mut dump) = fresh_database(&private.server, DATABASE).await?;
+    let load = Load::new(&kernel).await?;
+    let bar = progress("a dump, and partitions to be made", u64::from(options.rounds) + 1);
+    load.run(None, options.window / 2).await?;
+    let peak = load.run(None, options.window).await?;
+    bar.inc(1);
+    sqlx::raw_sql(AS_A_DUMP).execute(&mut dump).await?;
+    let (mut alone, mut missing, mut waited) = (0.0, 0.0, 0.0_f64);
+    for _ in 0..options.rounds {
+        alone += beside(&load, &kernel, THERE, peak / 2.0, options.window).await?;
+        let watching = PgConnection::connect(&private.server.admin_url(DATABASE)).await?;
+        let watching = tokio::spawn(longest_wait(watching, options.window));
+        missing += beside(&load, &kernel, WANTED, peak / 2.0, options.window).await?;
+        waited = waited.max(watching.await??);
+        bar.inc(1);
+    }
+    let made_beside = retention::weeks_ahead(kernel.pool()).await? - THERE;
+    sqlx::raw_sql("rollback").execute(&mut dump).await?;
+    ensure!(made_beside == 0, "the dump kept nobody from making partitions: it proves nothing");
+    let after = made_after(&kernel).await?;
+    bar.finish_and_clear();
+    Ok(vec![
+        Figure::new("turns/s at peak", peak, "turns/s", Bar::None),
+        Figure::new("turns/s of half the peak, beside a dump", alone / f64::from(options.rounds), "turns/s", Bar::None),
+        Figure::new(
+            "turns/s beside a dump with weeks missing ÷ beside the dump alone",
+            missing / alone,
+            "ratio",
+            Bar::AtLeast(0.95),
+        ),
+        Figure::new("longest that a statement stood behind the making of partitions", waited, "ms", Bar::AtMost(250.0)),
+        Figure::new("weeks that are missing after the dump", f64::from(WANTED) - after, "weeks", Bar::AtMost(0.0)),
+    ])
+}
+
+/// The load, beside orchestrators that keep partitions for so many weeks. They begin with each window, and so try at once.
+async fn beside(load: &Load, kernel: &Kernel, weeks_ahead: i32, rate: f64, window: Duration) -> Result<f64> {
+    let _orchestrators = orchestrators(kernel, weeks_ahead);
+    load.run(Some(rate), window).await
+}
+
+/// They end with the value.
+fn orchestrators(kernel: &Kernel, weeks_ahead: i32) -> JoinSet<()> {
+    let mut orchestrators = JoinSet::new();
+    for _ in 0..ORCHESTRATORS {
+        let kernel = kernel.clone();
+        orchestrators.spawn(async move {
+            let config = watch::Config { weeks_ahead, ..watch::Config::default() };
+            match watch::run(&kernel, &config).await {}
+        });
+    }
+    orchestrators
+}
+
+async fn made_after(kernel: &Kernel) -> Result<f64> {
+    let _orchestrators = orchestrators(kernel, WANTED);
+    let begun = Instant::now();
+    loop {
+        let weeks = retention::weeks_ahead(kernel.pool()).await?;
+        if weeks >= WANTED || begun.elapsed() > Duration::from_secs(20) {
+            return Ok(f64::from(weeks));
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The longest, in milliseconds, that a statement waited for a lock behind one that makes partitions.
+async fn longest_wait(mut admin: PgConnection, lasts: Duration) -> Result<f64> {
+    let (begun, mut longest) = (Instant::now(), 0.0_f64);
+    while begun.elapsed() < lasts {
+        let waited: f64 = sqlx::query_scalar(
+            "select coalesce(max(extract(epoch from clock_timestamp() - l.waitstart)) * 1000, 0)::float8
+               from pg_locks l
+               join pg_stat_activity a on a.pid = l.pid and a.query not like '%extend_partitions%'
+              where not l.granted and l.waitstart is not null
+                and exists (select from unnest(pg_blocking_pids(l.pid)) as b (pid)
+                              join pg_stat_activity o on o.pid = b.pid and o.query like '%extend_partitions%')",
+        )
+        .fetch_one(&mut admin)
+        .await?;
+        longest = longest.max(waited);
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok(longest)
+}
