@@ -345,6 +345,7 @@ fn invalid(error: impl std::error::Error) -> Problem {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallOut {
+    /// A UUIDv7 of the present time, as the worker mints it.
     tool_call_id: ToolCallId,
     /// The `tool.call` card among those of the step.
     tool_call_card_id: CardId,
@@ -362,7 +363,7 @@ pub(crate) struct CallOut {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewStep {
     fence: TurnFence,
-    /// A UUIDv7.
+    /// A UUIDv7 of the present time.
     step_id: StepId,
     #[serde(default)]
     #[schema(max_items = 1000)]

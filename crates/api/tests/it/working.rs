@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{TimeDelta, Utc};
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -185,6 +186,21 @@ async fn a_turn_is_run_over_http_under_its_fence() {
         "usage": { "provider": "mine", "model": "m", "input_tokens": 5, "output_tokens": 2 },
     });
     let steps = format!("/turns/{turn_id}/steps");
+    // History is cut on the time that ids carry: one of next month, or without a time, would keep a week of everybody's from being dropped.
+    let next_month = (Utc::now() + TimeDelta::days(42)).timestamp_millis();
+    let ahead = format!("{:08x}-{:04x}-7abc-8abc-123456789abc", next_month >> 16, next_month & 0xffff);
+    for bad in [ahead.as_str(), "1b4e28ba-2fa1-41d2-883f-0016d3cca427"] {
+        let mut of_call = step.clone();
+        of_call["cards"][0]["tool_call_id"] = json!(bad);
+        of_call["calls"][0]["tool_call_id"] = json!(bad);
+        let mut of_step = step.clone();
+        of_step["step_id"] = json!(bad);
+        for refused in [of_call, of_step] {
+            let (status, problem) = ask(&steps, &worker, refused).await;
+            assert_eq!((status.as_u16(), &problem["code"]), (400, &json!("invalid")), "{problem}");
+            assert!(problem.to_string().contains("a UUIDv7 of the present time"), "{problem}");
+        }
+    }
     assert_eq!(
         ask(&steps, &worker, step.clone()).await.1,
         json!({ "suspended": true, "stop_reason": null, "duplicate": false, "budget": null })
