@@ -325,18 +325,17 @@ async fn stopped(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
 }
 
 async fn ready(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
-    let mut swept = Swept::default();
-    swept.keys_forgotten =
+    let keys_forgotten =
         sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
-    swept.marks_forgotten = sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(kernel.pool()).await?;
+    let marks_forgotten = sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(kernel.pool()).await?;
     let ready: Vec<(ProjectId, Target, bool)> =
         sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(kernel.pool()).await?;
-    swept.doors_rung = ready.len() as u64;
+    let doors_rung = ready.len() as u64;
     for (project_id, target, calls) in ready {
         let door = if calls { Door::of_calls(target) } else { Door::Agent(target) };
         kernel.bus().ring(Bell { project_id, door });
     }
-    Ok(swept)
+    Ok(Swept { keys_forgotten, marks_forgotten, doors_rung, ..Swept::default() })
 }
 
 /// Asks one of the scheduler's functions for a portion of rows of our shards.

@@ -30,7 +30,7 @@ const WAITING: &str = "select count(*) from pg_locks l join pg_database d on d.o
                         where d.datname = current_database() and not l.granted";
 
 async fn extend(house: &House, weeks: i32) -> Result<i32, retention::Error> {
-    retention::extend(&mut *house.kernel().pool().acquire().await.unwrap(), weeks).await
+    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), weeks).await
 }
 
 /// Beside a dump no partition can be made, and nobody waits for one; after it they are, each in a transaction of its own, and by one process.
