@@ -6,8 +6,11 @@
 //!                                                                       of the turn      a card in its output box
 //! ```
 //! A crash before the write leaves everything as it was, one after it leaves the summary; whoever resumes composes from what is there.
+//!
+//! A summary that is not used was paid for all the same: a step without cards records what it cost. Such a step also says where the turn stood
+//! then, so that the next summary is asked for only once the turn has grown, whichever worker has it by then.
 
-use std::{error, time::Duration};
+use std::error;
 
 use futures::future::BoxFuture;
 use waybill_context::{
@@ -17,7 +20,7 @@ use waybill_context::{
     unit::Message,
 };
 use waybill_core::{
-    card::{Invalid, NewCard, Reading},
+    card::{NewCard, Reading},
     id::{CardId, SessionId, StepId},
     json,
     resource::Compaction,
@@ -42,25 +45,19 @@ pub struct Summarised {
 
 /// Puts messages into fewer words.
 pub trait Summariser: Send + Sync {
-    /// What the messages say, going on from the summary before them. `previous` is part of what the new one must say.
+    /// What the messages say, going on from the summary before them. `previous` is part of what the new one must say. It may take as long as a call to
+    /// its model may: whoever stops waiting does not learn what the answer costs.
     fn summarise<'a>(
         &'a self,
         previous: Option<&'a str>,
         messages: &'a [Message<'a>],
     ) -> BoxFuture<'a, Result<Summarised, Box<dyn error::Error + Send + Sync>>>;
-
-    /// How long it may take.
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(120)
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Call(#[from] call::Error),
-    #[error("the summary cannot be a card")]
-    Invalid(#[from] Invalid),
     #[error(transparent)]
     Turn(#[from] turn::Error),
     #[error(transparent)]
@@ -80,7 +77,7 @@ pub struct Compacted {
     pub n_conflicts: usize,
     /// What the messages had that are stood for now.
     pub n_tokens: Tokens,
-    /// Why it went no further: the summariser failed, was too slow, or gained nothing. The call is made of what there is.
+    /// Why it went no further: the summariser failed, or gained nothing now or a little while ago. The call is made of what there is.
     pub failure: Option<String>,
     /// What the turn may still spend, where a model was asked and there is a limit.
     pub budget: Option<Budget>,
@@ -88,6 +85,10 @@ pub struct Compacted {
 
 /// One for the session and one for the turn, and one more where somebody else was faster.
 const MOST_ROUNDS: usize = 3;
+
+/// After a summary that was not used the next is asked for once the turn has written another such part of its budget: rarely enough to cost little, and
+/// a few times before what must be shown does not fit any more.
+const GROWTH_PERCENT: i32 = 10;
 
 /// Compacts as long as it is time to, and leaves in `gathered` what the call is to be made of now.
 pub async fn compact(
@@ -99,54 +100,90 @@ pub async fn compact(
     summariser: &dyn Summariser,
 ) -> Result<Compacted, Error> {
     let mut done = Compacted::default();
-    for _ in 0..MOST_ROUNDS {
+    for round in 0..MOST_ROUNDS {
         let plan = gathered.materials.plan_compaction(policy, compaction, gathered.messages_box_id)?;
         let Some(plan) = plan else { break };
+        if round == 0
+            && let Some(wait) = waits(kernel, claimed, gathered, policy).await?
+        {
+            done.failure = Some(wait);
+            break;
+        }
         let in_force = gathered.materials.in_force()?;
-        let (card, usage) = match summarise(&plan, &in_force, summariser).await? {
+        let (card, usage) = match summarise(&plan, &in_force, summariser).await {
             Ok(summarised) => summarised,
-            Err(failure) => {
+            Err((failure, usage)) => {
                 tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "not compacted");
                 done.failure = Some(failure);
+                done.budget = charge(kernel, &claimed.fence, usage).await?.or(done.budget);
                 break;
             }
         };
         let (scope, n_tokens) = (plan.scope, plan.n_tokens);
         let written = match scope {
-            Scope::Turn => Some(write_to_turn(kernel, &claimed.fence, gathered, card, usage).await?),
+            Scope::Turn => Ok(write_to_turn(kernel, &claimed.fence, gathered, card, usage).await?),
             Scope::Session => write_to_session(kernel, claimed, gathered, card, usage).await?,
         };
-        if let Some(stepped) = written {
-            done.budget = stepped.budget.or(done.budget);
-            tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
-            done.n_summaries += 1;
-            done.n_tokens = done.n_tokens + n_tokens;
-        } else {
-            done.n_conflicts += 1;
+        match written {
+            Ok(stepped) => {
+                done.budget = stepped.budget.or(done.budget);
+                tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
+                done.n_summaries += 1;
+                done.n_tokens = done.n_tokens + n_tokens;
+            }
+            Err(usage) => {
+                done.budget = charge(kernel, &claimed.fence, usage).await?.or(done.budget);
+                done.n_conflicts += 1;
+            }
         }
     }
     Ok(done)
 }
 
+/// Why no summary is asked for yet: one was not used, and the turn has hardly grown since.
+async fn waits(
+    kernel: &Kernel,
+    claimed: &Claimed,
+    gathered: &Gathered,
+    policy: &Policy,
+) -> Result<Option<String>, Error> {
+    let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+    let unused = turn::unused_summary(&mut work, claimed.fence.agent_turn_id(), claimed.session_id).await?;
+    let Some(upto) = unused else { return Ok(None) };
+    let since = gathered.materials.steps.iter().filter(|placed| placed.place > upto);
+    let since: i32 = since.filter_map(|placed| placed.reading.live()).map(|card| card.n_tokens.get()).sum();
+    let enough = policy.budget.get() / 100 * GROWTH_PERCENT;
+    Ok((since < enough)
+        .then(|| format!("a summary was not used, and since then {since} tokens of {enough} were written")))
+}
+
+/// What was paid for a summary that is not used, as a step of its own.
+async fn charge(kernel: &Kernel, fence: &Fence, usage: Option<Usage>) -> Result<Option<Budget>, Error> {
+    if usage.is_none() {
+        return Ok(None);
+    }
+    Ok(write::step(kernel, fence, &step(Vec::new(), usage)).await?.budget)
+}
+
+/// The summary as a card and what it cost; or why there is none, and what that cost.
 async fn summarise(
     plan: &Plan<'_>,
     in_force: &InForce,
     summariser: &dyn Summariser,
-) -> Result<Result<(NewCard, Option<Usage>), String>, Error> {
+) -> Result<(NewCard, Option<Usage>), (String, Option<Usage>)> {
     let previous = in_force.previous(plan.scope).map(|previous| previous.summary.text.as_str());
-    let asked = tokio::time::timeout(summariser.timeout(), summariser.summarise(previous, &plan.messages));
-    let Summarised { text, usage } = match asked.await {
-        Err(_) => return Ok(Err(format!("no summary within {:?}", summariser.timeout()))),
-        Ok(Err(failure)) => return Ok(Err(failure.to_string())),
-        Ok(Ok(summarised)) => summarised,
-    };
+    let asked = summariser.summarise(previous, &plan.messages).await;
+    let Summarised { text, usage } = asked.map_err(|failure| (failure.to_string(), None))?;
     let summary = plan.summary(json::text(&text).into_owned(), in_force);
     let shown = plan.shown_tokens(in_force);
     if text.trim().is_empty() || summary.n_tokens >= shown {
         let (summary, shown) = (summary.n_tokens.get(), shown.get());
-        return Ok(Err(format!("the summary has {summary} tokens, what it stands for {shown}")));
+        return Err((format!("the summary has {summary} tokens, what it stands for {shown}"), usage));
     }
-    Ok(Ok((summary.draft().seal()?, usage)))
+    match summary.draft().seal() {
+        Ok(card) => Ok((card, usage)),
+        Err(invalid) => Err((format!("the summary cannot be a card: {invalid}"), usage)),
+    }
 }
 
 fn step(cards: Vec<NewCard>, usage: Option<Usage>) -> Step {
@@ -167,16 +204,16 @@ async fn write_to_turn(
     Ok(stepped)
 }
 
-/// What the step came to where it was ours; else somebody else's is in force now, which serves as well.
+/// What the step came to where it was ours. Else another summary is in force now, which serves as well, and what ours cost is still to be written.
 async fn write_to_session(
     kernel: &Kernel,
     claimed: &Claimed,
     gathered: &mut Gathered,
     card: NewCard,
     usage: Option<Usage>,
-) -> Result<Option<Stepped>, Error> {
+) -> Result<Result<Stepped, Option<Usage>>, Error> {
     let (Some(session_id), Some(messages_box_id)) = (claimed.session_id, gathered.messages_box_id) else {
-        return Ok(None);
+        return Ok(Err(usage));
     };
     let patch = Patch::default().compression(card.clone(), gathered.compression_card_id, messages_box_id);
     let step = step(Vec::new(), usage);
@@ -185,13 +222,16 @@ async fn write_to_session(
         Ok(stepped) => {
             gathered.compression_card_id = Some(card.card_id());
             gathered.materials.session_summary = Some(card.into_card(gathered.materials.read_at));
-            Ok(Some(stepped))
+            Ok(Ok(stepped))
         }
         Err(blackboard::Error::Conflict { .. }) => {
             look_again(kernel, claimed, session_id, gathered).await?;
-            Ok(None)
+            Ok(Err(step.usage))
         }
-        Err(other) => Err(other.into()),
+        Err(other) => {
+            charge(kernel, &claimed.fence, step.usage).await?;
+            Err(other.into())
+        }
     }
 }
 

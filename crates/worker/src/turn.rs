@@ -100,6 +100,9 @@ pub async fn run(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome,
         if let Some(limit) = turn.exhausted() {
             return turn.over(limit).await;
         }
+        if let Some(why) = turn.without_price() {
+            return turn.give_up("no_price", &why).await;
+        }
         if worker.is_leaving() {
             return Ok(Outcome::Left);
         }
@@ -258,6 +261,18 @@ impl<'w> Turn<'w> {
             return Some("seconds");
         }
         self.budget.and_then(|budget| budget.exhausted())
+    }
+
+    /// A model that it may ask, whose price is not known although money is limited: the limit could never end the turn.
+    fn without_price(&self) -> Option<String> {
+        self.budget?.microdollars?;
+        let summarisers =
+            self.summariser.iter().flat_map(|(llms, _)| llms).filter(|_| self.memory.compaction.is_some());
+        let llm = self.llms.iter().chain(summarisers).find(|llm| !self.worker.models().has_price(llm))?;
+        Some(format!(
+            "the turn has a limit of money, and the file of providers has no price for model `{}` of provider `{}` (0 where it costs nothing)",
+            llm.model, llm.provider
+        ))
     }
 
     fn out_of_time(&self) -> OptionFuture<tokio::time::Sleep> {

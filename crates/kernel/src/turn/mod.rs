@@ -17,7 +17,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::postgres::PgDatabaseError;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Role},
-    id::{CardId, StepId, TurnId},
+    id::{CardId, SessionId, StepId, TurnId},
     turn::End,
 };
 
@@ -222,4 +222,27 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     .fetch_all(&mut **work)
     .await?;
     Ok(steps)
+}
+
+/// Where the output box of a turn ended when a summary was last paid for and not used: a step in which a model was asked, and which wrote neither a
+/// card nor a patch of the session's memory. None: that never happened.
+pub async fn unused_summary(
+    work: &mut work::UnitOfWork,
+    turn_id: TurnId,
+    session_id: Option<SessionId>,
+) -> Result<Option<i64>, Error> {
+    let project_id = work.project_id();
+    let upto = sqlx::query_scalar(
+        "select max(s.to_seq)
+           from state.agent_steps s
+          where s.project_id = $1 and s.agent_turn_id = $2 and s.input_tokens is not null and s.to_seq < s.from_seq
+            and not exists (select from state.patches p
+                             where p.project_id = $1 and p.session_id = $3 and p.step_id = s.step_id)",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .bind(session_id)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(upto)
 }

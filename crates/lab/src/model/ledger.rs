@@ -25,6 +25,8 @@ pub struct Entry {
     /// The client closed before that.
     pub hung_up: bool,
     pub n_body: usize,
+    /// What a whole answer cost: tokens read and written. None were paid for where there is none.
+    pub n_tokens: u64,
 }
 
 #[derive(Default)]
@@ -43,9 +45,10 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn note_answered(&mut self, n: usize) {
+    pub(super) fn note_answered(&mut self, n: usize, n_tokens: u64) {
         let entry = &mut self.entries[n];
         entry.answered_at = Some(SystemTime::now());
+        entry.n_tokens = n_tokens;
         self.answered.extend(entry.key.clone());
     }
 }
@@ -65,6 +68,7 @@ impl Ledger {
                 answered_at: None,
                 hung_up: false,
                 n_body,
+                n_tokens: 0,
             });
         });
     }
@@ -80,7 +84,7 @@ impl Ledger {
                 "n": entry.n, "key": entry.key, "model": entry.model, "format": entry.format,
                 "asked_at": DateTime::<Utc>::from(entry.asked_at),
                 "answered_at": entry.answered_at.map(DateTime::<Utc>::from),
-                "hung_up": entry.hung_up, "n_body": entry.n_body,
+                "hung_up": entry.hung_up, "n_body": entry.n_body, "n_tokens": entry.n_tokens,
             })
         };
         let entries: Value = book.entries.iter().map(entry).collect();

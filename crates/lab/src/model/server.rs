@@ -174,7 +174,10 @@ async fn answer(wire: &mut Wire, ledger: &Ledger, answer: &Answer<'_>) -> io::Re
         }
     };
     match answer.reply.fault {
-        None => wire.finish(&last, &ledger.book, |book| book.note_answered(asked.n)).await?,
+        None => {
+            let n_tokens = u64::from(answer.reply.n_input) + u64::from(answer.reply.n_output);
+            wire.finish(&last, &ledger.book, |book| book.note_answered(asked.n, n_tokens)).await?;
+        }
         Some(_) => wire.send(&last).await?,
     }
     if let Some(Fault::HalfOpen { .. }) = answer.reply.fault {

@@ -12,9 +12,10 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use waybill_core::resource::Manifest;
 use waybill_kernel::{audit, resource};
-use waybill_worker::tool;
+use waybill_worker::{model::without_price, tool};
 
 use crate::{
+    command::worker::Reached,
     connect::{self, Service, project_id},
     output,
 };
@@ -31,6 +32,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
+    models: Reached,
+    #[command(flatten)]
     service: Service,
 }
 
@@ -39,6 +42,18 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
     for manifest in &manifests {
         tool::check_manifest(manifest).map_err(anyhow::Error::msg)?;
+    }
+    // Without the file it is not known which models have a price.
+    let providers = arguments.models.providers.is_some().then(|| arguments.models.read()).transpose()?;
+    for manifest in &manifests {
+        let (Manifest::Profile(profile), Some(installation)) = (manifest, &providers) else { continue };
+        for model in without_price(&installation.providers, profile) {
+            eprintln!(
+                "warning: profile `{}` has a limit of money and asks {model}, which has no price in the file of providers: its turns will end \
+                 with `no_price`. Give it a price there, 0 where it costs nothing.",
+                profile.name
+            );
+        }
     }
     let kernel = arguments.service.kernel().await?;
     let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;

@@ -8,11 +8,13 @@ use waybill_core::bus::Bus as _;
 use waybill_kernel::{
     check::{self, Check},
     invariant::{self, Broken, INVARIANTS, OF_DATABASE},
-    project,
+    project, resource,
     work::{Error, Kernel},
 };
+use waybill_worker::model::{Provider, without_price};
 
 use crate::{
+    command::worker::Reached,
     connect::{Bus, Service},
     output,
 };
@@ -23,6 +25,8 @@ pub(crate) struct Arguments {
     service: Service,
     #[command(flatten)]
     bus: Bus,
+    #[command(flatten)]
+    models: Reached,
     /// Also hold every project to what must be true of its turns, calls and boxes. Reads only; takes a while.
     #[arg(long)]
     deep: bool,
@@ -40,6 +44,9 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
             if is_fit {
                 checks.push(check::partitions(&kernel).await);
                 checks.push(check::quarantined(&kernel).await);
+            }
+            if arguments.models.providers.is_some() && is_fit {
+                checks.push(priced(&kernel, &arguments.models.read()?.providers).await?);
             }
             if arguments.deep && is_fit {
                 checks.extend(deep(&kernel, &mut broken).await?);
@@ -75,6 +82,32 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
         );
     }
     Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether every model that is asked under a limit of money has a price.
+async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
+    let (mut after, mut found) = (String::new(), Vec::new());
+    loop {
+        let projects = project::list(kernel, &after, 1_000).await?;
+        let Some(last) = projects.last() else { break };
+        after = last.slug.clone();
+        for project in &projects {
+            let mut work = kernel.begin(project.project_id).await?;
+            let listed = resource::list(&mut work).await?;
+            for listed in listed.iter().filter(|listed| listed.kind == "profile") {
+                let profile = resource::profile(&mut work, &listed.name).await?.profile;
+                let asks = |model: &String| format!("{}: {} asks {model}", project.slug, profile.name);
+                found.extend(without_price(providers, &profile).iter().map(asks));
+            }
+        }
+    }
+    let advice = if found.is_empty() {
+        ""
+    } else {
+        "Give these models a price in the file of providers, 0 where they cost nothing."
+    };
+    let told = if found.is_empty() { "yes".to_owned() } else { found.join(", ") };
+    Ok(Check { check: "models under a limit of money have a price", ok: found.is_empty(), found: told, advice })
 }
 
 /// Every invariant, of the database and of every project.

@@ -202,6 +202,49 @@ async fn manifests_are_applied_and_bad_ones_are_named() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// A limit of money beside a model without a price: `apply` warns, `doctor` lists the profile, where the file of providers is named.
+#[tokio::test]
+async fn a_model_without_a_price_under_a_limit_of_money_is_told_of() {
+    let t = fresh_db().await;
+    let service = t.server.service_url(&t.name);
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str())];
+    waybill(&["project", "create", "acme"], &urls);
+    let folder = std::env::temp_dir().join(format!("waybill-{}", uuid::Uuid::now_v7()));
+    std::fs::create_dir(&folder).unwrap();
+    let [profile, providers] = ["profile.yaml", "providers.yaml"].map(|file| folder.join(file));
+    std::fs::write(
+        &profile,
+        "profile: {name: miser, worker_target: llm, system_prompt_template: You save., llm_config: {provider: house, model: big}, limits: {microdollars: 500}}",
+    )
+    .unwrap();
+    let provider = |prices: &str| {
+        let text = format!(
+            "provider: {{name: house, adapter: openai_chat, base_url: 'http://127.0.0.1:1', prices: {{{prices}}}}}"
+        );
+        std::fs::write(&providers, text).unwrap();
+    };
+    let [profile, providers_file] = [&profile, &providers].map(|path| path.to_str().unwrap());
+    let apply = |more: &[&str]| waybill(&[&["apply", "-f", profile, "--project", "acme"], more].concat(), &urls);
+    let doctor = |more: &[&str]| waybill(&[&["doctor", "--json"], more].concat(), &urls);
+
+    provider("small: {input: 1, output: 1}");
+    let applied = apply(&["--providers", providers_file]);
+    assert!(applied.status.success(), "{applied:?}");
+    let warned = text(&applied.stderr);
+    assert!(warned.contains("`miser`") && warned.contains("house/big") && warned.contains("no_price"), "{warned}");
+    let found = doctor(&["--providers", providers_file]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(text(&found.stdout).contains("acme: miser asks house/big"), "{found:?}");
+
+    provider("big: {input: 0, output: 0}");
+    assert_eq!(text(&apply(&["--providers", providers_file]).stderr), "");
+    assert!(doctor(&["--providers", providers_file]).status.success());
+    // Without the file nobody knows.
+    assert_eq!(text(&apply(&[]).stderr), "");
+    assert!(doctor(&[]).status.success());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// CX-11, NX-1, NX-2: what a model saw, for whoever wants to know.
 #[tokio::test]
 async fn what_a_model_saw_can_be_shown_and_compared() {

@@ -141,6 +141,11 @@ impl Models {
         Ok((adapter, Params::try_from(params).map_err(|error| Error::Refused(error.to_string()))?))
     }
 
+    /// Whether what the model costs is known. The demo costs nothing; of a provider that is not named the call itself complains.
+    pub fn has_price(&self, llm: &LlmConfig) -> bool {
+        self.0.providers.get(&llm.provider).is_none_or(|(provider, _)| provider.prices.contains_key(&llm.model))
+    }
+
     /// The text without any secret that was used.
     pub fn blot(&self, text: String) -> String {
         self.0.secrets.blot(text)

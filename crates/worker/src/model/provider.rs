@@ -5,7 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use waybill_context::wire::Adapter;
-use waybill_core::{id::Name, resource::SecretRef, tool::Header};
+use waybill_core::{
+    id::Name,
+    resource::{LlmConfig, Profile, SecretRef},
+    tool::Header,
+};
+
+use super::demo;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +121,20 @@ impl Provider {
     pub(super) fn silence(&self) -> Duration {
         Duration::from_secs(self.silence_seconds)
     }
+}
+
+/// Models of a profile that has a limit of money and that none of these providers has a price for, as `provider/model`. No limit could end a turn that
+/// asks them.
+pub fn without_price(providers: &[Provider], profile: &Profile) -> Vec<String> {
+    if profile.limits.is_none_or(|limits| limits.microdollars.is_none()) {
+        return Vec::new();
+    }
+    let models = std::iter::once(&profile.llm_config).chain(&profile.llm_config.fallbacks);
+    let has_price = |llm: &LlmConfig| {
+        let provider = providers.iter().find(|provider| provider.name == llm.provider);
+        llm.provider.as_str() == demo::NAME || provider.is_some_and(|provider| provider.prices.contains_key(&llm.model))
+    };
+    models.filter(|llm| !has_price(llm)).map(|llm| format!("{}/{}", llm.provider, llm.model)).collect()
 }
 
 /// What a request has besides what is composed: the model, that it is to be streamed, and what the profile says.

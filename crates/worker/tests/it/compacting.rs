@@ -7,6 +7,7 @@ use waybill_context::{compact::Summary, policy::Policy, unit::Message};
 use waybill_core::{
     card::{NewCard, Role},
     id::SessionId,
+    turn::Usage,
 };
 use waybill_kernel::{blackboard, card, turn};
 use waybill_testkit::TestDb;
@@ -105,6 +106,35 @@ async fn of_two_summaries_one_is_used_by_both() {
     let second = desk.compact(&claimed, &mut ours).await.unwrap();
     assert_eq!(second.n_conflicts, 1);
     assert!(shown(&ours, &desk.setting.policy)[0].starts_with("system: [m0 m1 m2 m3 m4 m5]"));
+}
+
+/// A summary that came second was paid for: the step of its turn says what it cost, and so does the budget.
+#[tokio::test]
+async fn a_summary_that_came_second_is_paid_for() {
+    struct Paid;
+    impl Summariser for Paid {
+        fn summarise<'a>(
+            &'a self,
+            previous: Option<&'a str>,
+            messages: &'a [Message<'a>],
+        ) -> BoxFuture<'a, Result<Summarised, Box<dyn std::error::Error + Send + Sync>>> {
+            let said = Counting.summarise(previous, messages);
+            let usage = Usage { input_tokens: 70, output_tokens: 7, ..Usage::default() };
+            Box::pin(async { said.await.map(|said| Summarised { usage: Some(usage), ..said }) })
+        }
+    }
+    let mut desk = Desk::new().await;
+    let (session_id, claimed) = talk(&mut desk).await;
+    let other = desk.ask(session_id, "q9").await;
+    let (mut ours, mut theirs) = (desk.gather(&claimed).await, desk.gather(&other).await);
+    desk.setting.policy.budget = tokens(700);
+    let policy = desk.setting.policy;
+    compact(desk.kernel(), &other, &mut theirs, &policy, COMPACTION, &Paid).await.unwrap();
+    let second = compact(desk.kernel(), &claimed, &mut ours, &policy, COMPACTION, &Paid).await.unwrap();
+    assert_eq!(second.n_conflicts, 1);
+    let paid = turn::steps(&mut desk.t.begin().await, claimed.fence.agent_turn_id()).await.unwrap();
+    let paid = paid.iter().filter(|step| step.input_tokens == Some(70)).count();
+    assert_eq!(paid, second.n_summaries + second.n_conflicts);
 }
 
 /// CX-10: the previous summary is an input of the next, which stands for all that it did.

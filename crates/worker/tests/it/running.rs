@@ -349,6 +349,78 @@ async fn a_turn_spends_no_more_than_it_may() {
     assert_eq!(shop.t.count("select count(*) from state.budgets").await, 0);
 }
 
+/// A limit of money is of no use where nobody knows what the model costs: the turn ends before it pays, whichever of its models that is.
+#[tokio::test]
+async fn a_turn_with_a_limit_of_money_asks_no_model_without_a_price() {
+    let shop = Shop::new(|_: &Asked| Reply::say("done").with_usage(900, 0, 100)).await;
+    let money = || Some(Limits { microdollars: Some(5_000), ..Limits::default() });
+    let llm = |model: &str| json!({ "provider": "openai_chat", "model": model });
+    let _hand = shop.hire();
+    let priced = json!({ "provider": "openai_chat", "model": "m" });
+    for (llm_config, more) in [
+        (llm("free"), json!({})),
+        (json!({ "provider": "openai_chat", "model": "m", "fallbacks": [llm("free")] }), json!({})),
+        (
+            priced.clone(),
+            json!({ "summariser": "s", "memory": { "compaction": { "at_percent": 60, "keep": 300, "least": 100 } } }),
+        ),
+    ] {
+        let summariser = json!({
+            "name": "s", "worker_target": "llm", "system_prompt_template": "Sum up.", "llm_config": llm("free"),
+        });
+        shop.apply(&[json!({ "profile": summariser })]).await;
+        let mut profile = json!({ "llm_config": llm_config });
+        profile.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        shop.profile("openai_chat", profile).await;
+        let turn_id = shop.ask_with("Go.", &[], None, money()).await;
+        let (status, said) = shop.ended(turn_id).await;
+        assert_eq!((status.as_str(), &said["reason"]), ("failed", &json!("no_price")), "{said}");
+        assert!(said["message"].as_str().unwrap().contains("`free`"), "{said}");
+        assert_eq!(shop.server.n_asked(), 0, "nothing was paid");
+    }
+    // Without the limit nobody asks what it costs; and with a price the limit holds.
+    shop.profile("openai_chat", json!({ "llm_config": llm("free") })).await;
+    assert_eq!(shop.ended(shop.ask("Go.").await).await.0, "success");
+    shop.profile("openai_chat", json!({ "llm_config": priced })).await;
+    let turn_id = shop.ask_with("Go.", &[], None, money()).await;
+    assert_eq!(shop.ended(turn_id).await.0, "success");
+}
+
+/// What is paid for summaries that are not used is on steps and in the budget, and they are not asked for with every step.
+#[tokio::test]
+async fn summaries_that_gain_nothing_are_paid_for_and_few() {
+    for useless in [String::new(), "and so on and on ".repeat(2_000)] {
+        let shop = Shop::new(move |asked: &Asked| {
+            if n_said(asked, "You keep the memory of an agent") > 0 {
+                return Reply::say(useless.clone()).with_usage(700, 0, 30);
+            }
+            let page = asked.messages.iter().filter_map(|said| said.text.strip_prefix("Page ")).last();
+            let n = page.and_then(|page| page.split(' ').next()?.parse::<usize>().ok()).unwrap_or_default();
+            if n == 20 {
+                return Reply::say("done").with_usage(500, 0, 20);
+            }
+            let reply = Reply::call("update_todo", &json!({ "changes": [{}] })).with_usage(500, 0, 20);
+            Reply { text: format!("Page {} {}", n + 1, "is about flour. ".repeat(15)), ..reply }
+        })
+        .await;
+        let memory = json!({ "order": "cache_first", "budget": 4_000, "n_pinned": 0,
+            "compaction": { "at_percent": 30, "keep": 300, "least": 100 } });
+        shop.profile("openai_chat", json!({ "allowed_internal_tools": ["update_todo"], "memory": memory })).await;
+        let _hand = shop.hire();
+        let limits = Limits { tokens: Some(100_000), ..Limits::default() };
+        let turn_id = shop.ask_with("Write twenty pages.", &[], None, Some(limits)).await;
+        let (status, said) = shop.ended(turn_id).await;
+        assert_eq!(status, "success", "{said}");
+        let summaries = shop.server.ledger().iter().filter(|entry| entry.n_tokens == 730).count();
+        assert!((2..=5).contains(&summaries), "{summaries} summaries of {} calls", shop.server.n_asked());
+        let steps = shop.steps(turn_id).await;
+        let on_steps: i32 = steps.iter().map(|step| step.input_tokens.unwrap() + step.output_tokens.unwrap()).sum();
+        let paid: u64 = shop.server.ledger().iter().map(|entry| entry.n_tokens).sum();
+        assert_eq!(u64::try_from(on_steps).unwrap(), paid);
+        assert_eq!(steps.len(), shop.server.n_asked(), "each call is a step");
+    }
+}
+
 /// A turn whose time is over ends in the middle of its call, and says so.
 #[tokio::test]
 async fn a_turn_takes_no_longer_than_it_may() {
