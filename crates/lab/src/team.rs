@@ -1,8 +1,9 @@
 //! A team at work: a principal forks three associates, asks an expert and submits, run by a real worker process against the scripted model.
-//! The process is killed, at every step boundary and at random instants, and what comes out is held against a run in peace.
+//! The process is killed, at every step boundary and at random instants, and what comes out is held against a run in peace: what was delivered, and what
+//! was paid. A second piece has one agent that writes until its context is compacted, with summaries that gain nothing among those that do.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     future::pending,
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -49,6 +50,7 @@ use crate::{
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
+    pub piece: Piece,
     pub adapters: Vec<&'static str>,
     /// Kills at random instants, of each adapter.
     pub random: usize,
@@ -58,8 +60,37 @@ pub struct Options {
 
 pub const ADAPTERS: [&str; 3] = ["openai_chat", "openai_responses", "anthropic_messages"];
 const DATABASE: &str = "waybill_team";
-/// Model calls of one run.
-const CALLS: usize = 10;
+
+/// What is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A principal, three associates and an expert.
+    Team,
+    /// One agent that writes until its context is compacted.
+    Compaction,
+}
+
+impl Piece {
+    const fn root(self) -> &'static str {
+        match self {
+            Piece::Team => "principal",
+            Piece::Compaction => "scribe",
+        }
+    }
+
+    /// Model calls of one run; and how many more there are for summaries at least.
+    const fn calls(self) -> (usize, usize) {
+        match self {
+            Piece::Team => (10, 0),
+            Piece::Compaction => (ROUNDS + 1, 3),
+        }
+    }
+}
+
+/// How often the scribe looks something up.
+const ROUNDS: usize = 12;
+/// What the key of a request for a summary begins with.
+const SUMMARY: &str = "waybill-summary-";
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,7 +104,7 @@ enum Kill {
 
 /// Lets the team work, in peace and under fire.
 pub async fn run(options: &Options) -> Result<Vec<Figure>> {
-    eprintln!("chaos team: seed {}", options.seed);
+    eprintln!("{:?}: seed {}", options.piece, options.seed);
     let mut house = House::open(options).await?;
     let mut dice = Dice::new(options.seed);
     let mut sums = Sums::default();
@@ -81,10 +112,23 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         house.hire(adapter)?;
         house.play(None).await?; // connections and plans
         let peace = house.play(None).await?;
-        if peace.entries.len() != CALLS {
-            bail!("{adapter}: a run in peace took {} calls, not {CALLS}: {}", peace.entries.len(), peace.deliverable);
+        let (n_calls, n_summaries) = options.piece.calls();
+        let n_summarised = peace.entries.iter().filter(|entry| is_summary(entry)).count();
+        if peace.entries.len() - n_summarised != n_calls || n_summarised < n_summaries {
+            bail!(
+                "{adapter}: a run in peace took {} calls and {n_summarised} summaries, not {n_calls} and at least {n_summaries}: {}",
+                peace.entries.len() - n_summarised,
+                peace.deliverable
+            );
         }
-        let boundaries = (0..CALLS).flat_map(|n| [Kill::Asked(n), Kill::Answered(n)]);
+        if n_summaries > 0 && !(1..n_summarised).contains(&peace.n_unused) {
+            bail!(
+                "{adapter}: {} of {n_summarised} summaries were not used: some are to be, and some not",
+                peace.n_unused
+            );
+        }
+        sums.pay(&peace);
+        let boundaries = (0..peace.entries.len()).flat_map(|n| [Kill::Asked(n), Kill::Answered(n)]);
         let random = (0..options.random).map(|_| Kill::After(dice.between(Duration::ZERO, peace.took)));
         let kills: Vec<Kill> = boundaries.chain(random).collect();
         let bar = progress(&format!("{adapter}: killed while it works"), kills.len() as u64);
@@ -110,7 +154,15 @@ struct Run {
     n_receipts: usize,
     /// Receipts that do not render to the same bytes.
     n_broken: usize,
+    /// Tokens on the steps of all its turns.
+    n_stepped: u64,
+    /// Steps that only say what a summary cost that was not used.
+    n_unused: usize,
     took: Duration,
+}
+
+fn is_summary(entry: &Entry) -> bool {
+    entry.key.as_ref().is_some_and(|key| key.starts_with(SUMMARY))
 }
 
 #[derive(Default)]
@@ -121,26 +173,52 @@ struct Sums {
     other_cards: usize,
     asked_after_written: usize,
     repeats: usize,
-    between: usize,
+    /// Without a kill between answer and commit.
+    unexplained: usize,
     receipts: usize,
     broken: usize,
     resumed: Vec<f64>,
+    n_paid: u64,
+    n_paid_again: u64,
+    n_stepped: u64,
+    /// Runs in which steps and answers asked again do not add up to what was paid.
+    uneven: usize,
 }
 
 impl Sums {
+    /// What the model server was paid for is on a step, or was answered and lost and then asked for again under the same key.
+    fn pay(&mut self, run: &Run) {
+        let mut keys: BTreeMap<Option<&str>, Vec<&Entry>> = BTreeMap::new();
+        for entry in &run.entries {
+            keys.entry(entry.key.as_deref()).or_default().push(entry);
+        }
+        let n_paid: u64 = run.entries.iter().map(|entry| entry.n_tokens).sum();
+        // Of each key only the last answer can be on a step.
+        let n_again: u64 = keys.values().flat_map(|asked| asked.iter().rev().skip(1)).map(|entry| entry.n_tokens).sum();
+        if n_paid != run.n_stepped + n_again {
+            eprintln!("{n_paid} tokens paid; {} on steps, {n_again} asked for again", run.n_stepped);
+            self.uneven += 1;
+        }
+        self.n_paid += n_paid;
+        self.n_paid_again += n_again;
+        self.n_stepped += run.n_stepped;
+    }
+
     fn add(&mut self, peace: &Run, run: &Run, kill: Kill) {
         let Some(killed_at) = run.killed_at else {
             self.missed += 1;
             return;
         };
         self.kills += 1;
+        self.pay(run);
         if run.deliverable != peace.deliverable || run.cards != peace.cards {
             eprintln!("killed at {kill:?}: {} and {:?} cards", run.deliverable, run.cards);
         }
         self.other_deliverables += usize::from(run.deliverable != peace.deliverable);
         self.other_cards += usize::from(run.cards != peace.cards);
         let mut keys: HashMap<&str, Vec<&Entry>> = HashMap::new();
-        for entry in &run.entries {
+        // Summaries have no receipt, which says when an answer was written down; what they cost is held to account above.
+        for entry in run.entries.iter().filter(|entry| !is_summary(entry)) {
             keys.entry(entry.key.as_deref().unwrap_or_default()).or_default().push(entry);
         }
         for (key, entries) in keys {
@@ -151,8 +229,11 @@ impl Sums {
             // What was in flight is asked again by whoever goes on with it.
             let again = entries[1..].iter().filter_map(|entry| entry.asked_at.duration_since(killed_at).ok());
             self.resumed.extend(again.map(|after| after.as_secs_f64()));
-            self.repeats += usize::from(answered && entries.len() > 1);
-            self.between += usize::from(answered && written.is_none_or(|at| *at > killed_at));
+            let is_repeated = answered && entries.len() > 1;
+            self.repeats += usize::from(is_repeated);
+            // The other way round is no fault: a commit that was under way at the kill is written after it, and nothing is asked again. An answer that
+            // was neither written nor asked for again shows in what was paid.
+            self.unexplained += usize::from(is_repeated && written.is_some_and(|at| *at <= killed_at));
         }
         self.receipts += run.n_receipts;
         self.broken += run.n_broken;
@@ -171,9 +252,18 @@ impl Sums {
             count("runs with other cards than a run in peace", self.other_cards),
             none("calls made again whose answer was written down", self.asked_after_written, "calls"),
             Figure::new("answers asked for again", self.repeats as f64, "calls", Bar::None),
-            none("those, less kills between answer and commit", self.repeats.abs_diff(self.between), "calls"),
+            none("those without a kill between answer and commit", self.unexplained, "calls"),
             Figure::new("receipts", self.receipts as f64, "receipts", Bar::AtLeast(1.0)),
             none("receipts that do not render to the same bytes", self.broken, "receipts"),
+            Figure::new("tokens that the model server was paid for", self.n_paid as f64, "tokens", Bar::AtLeast(1.0)),
+            Figure::new("tokens on steps", self.n_stepped as f64, "tokens", Bar::AtLeast(1.0)),
+            Figure::new("tokens of answers asked for again", self.n_paid_again as f64, "tokens", Bar::None),
+            none(
+                "tokens paid for, less those on steps and of answers asked for again",
+                usize::try_from(self.n_paid.abs_diff(self.n_stepped + self.n_paid_again)).unwrap_or(usize::MAX),
+                "tokens",
+            ),
+            count("runs in which these differ", self.uneven),
             Figure::new("kill to resumed, p99", p99, "s", Bar::AtMost(2.0 * lease.as_secs_f64() + 2.0)),
         ]
     }
@@ -305,7 +395,8 @@ impl House {
         }
         let begun = Instant::now();
         let mut work = self.kernel.begin(self.project_id).await?;
-        let root = launch(&mut work, &Launch::new("principal".parse()?, "Where is the water?")).await?.agent_turn_id;
+        let principal = self.options.piece.root().parse()?;
+        let root = launch(&mut work, &Launch::new(principal, "Where is the water?")).await?.agent_turn_id;
         work.commit().await?;
         let mut killed_at = None;
         let mut strike = match kill {
@@ -361,6 +452,16 @@ impl House {
         .bind(root)
         .fetch_all(&mut self.admin)
         .await?;
+        let (n_stepped, n_unused): (i64, i64) = sqlx::query_as(
+            "select coalesce(sum(s.input_tokens::bigint + s.output_tokens), 0)::bigint,
+                    count(*) filter (where s.input_tokens is not null and s.to_seq < s.from_seq)
+               from state.turns t join state.agent_steps s on s.agent_turn_id = t.agent_turn_id
+              where $1 in (t.agent_turn_id, t.parent_agent_turn_id)",
+        )
+        .bind(root)
+        .fetch_one(&mut self.admin)
+        .await?;
+        let (n_stepped, n_unused) = (u64::try_from(n_stepped)?, usize::try_from(n_unused)?);
         let receipts: Vec<(TurnId, StepId, String, DateTime<Utc>)> = sqlx::query_as(
             "select r.agent_turn_id, r.step_id, r.receipt ->> 'request_hash', s.created_at
                from state.turns t
@@ -382,7 +483,7 @@ impl House {
             written.extend(keys.map(|key| (key.clone(), SystemTime::from(*at))));
         }
         let n_receipts = receipts.len();
-        Ok(Run { deliverable, cards, entries, written, killed_at, n_receipts, n_broken, took })
+        Ok(Run { deliverable, cards, entries, written, killed_at, n_receipts, n_broken, n_stepped, n_unused, took })
     }
 }
 
@@ -408,11 +509,22 @@ fn manifests() -> Result<Vec<waybill_core::resource::Manifest>> {
         profile("principal", "You lead.", principal)?,
         profile("associate", "You look into one part.", json!({ "allowed_tools": ["search"] }))?,
         profile("expert", "You are asked.", json!({}))?,
+        profile(
+            "scribe",
+            "You write much.",
+            json!({
+                "allowed_tools": ["search"],
+                "memory": {
+                    "order": "cache_first", "budget": 2_500, "n_pinned": 0,
+                    "compaction": { "at_percent": 60, "keep": 300, "least": 100 },
+                },
+            }),
+        )?,
     ];
     Ok(manifests.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
 }
 
-/// What each says, from what it is told. Words come slowly enough to be killed between two.
+/// What each says, from what it is told and nothing else: asked again, it says the same. Words come slowly enough to be killed between two.
 fn script(asked: &Asked) -> Reply {
     let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
     let task = |part: &str| json!({ "target_ref": "associate", "instruction": format!("Look into {part}.") });
@@ -429,11 +541,28 @@ fn script(asked: &Asked) -> Reply {
         ("principal", _) => Reply::call("submit_result", &json!({ "result": "There is water in three places." })),
         ("associate", 0) => Reply { text: "Let me look.".into(), ..Reply::call("search", &json!({})) },
         ("associate", _) => Reply::say("There is water."),
+        ("scribe", _) => scribe(asked),
         _ => Reply::say("I believe all of them."),
     };
     let pace =
         Pace { before: Duration::from_millis(4), between: Duration::from_millis(2), pieces: 4, ..Pace::default() };
-    reply.with_reasoning("Hm.").with_usage(100, 50, 10).paced(pace)
+    // Each request costs something else, so that two mistakes do not add up to nothing.
+    let n_input = 100 + u32::try_from(asked.body.to_string().len() % 1_000).unwrap_or_default();
+    reply.with_reasoning("Hm.").with_usage(n_input, 50, 10).paced(pace)
+}
+
+/// A page a round, until it has written so many; and the summaries: the first says nothing, the next does.
+fn scribe(asked: &Asked) -> Reply {
+    let said: Vec<&str> = asked.messages.iter().map(|said| said.text.as_str()).collect();
+    let round = (1..=ROUNDS).rev().find(|n| said.iter().any(|text| text.contains(&format!("Page {n} ")))).unwrap_or(0);
+    if said.iter().any(|text| text.contains("You keep the memory of an agent")) {
+        return Reply::say(if round < ROUNDS / 2 { "" } else { "There is water on every page." });
+    }
+    if round == ROUNDS {
+        return Reply::say("It is written.");
+    }
+    let page = format!("Page {} {}", round + 1, "is about the water. ".repeat(50));
+    Reply { text: page, ..Reply::call("search", &json!({})) }
 }
 
 /// The web: whatever is looked for is found.

@@ -51,6 +51,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: Options,
     },
+    /// An agent on the scripted model whose context is compacted, its worker killed at every step boundary and at random instants: all that is paid for is on
+    /// record.
+    ///
+    /// Starts a PostgreSQL and a NATS of its own.
+    Compaction {
+        #[command(flatten)]
+        options: Options,
+    },
     /// Agents that call themselves, fan out and retry without end, each tree under a limit, while workers and orchestrators are killed.
     ///
     /// Long: 10,000 agents.
@@ -203,14 +211,14 @@ fn partition(options: Options) -> Plan {
     Plan { turns, duration: Duration::from_secs(seconds), partitions, ..calm("chaos partition", options.seed()) }
 }
 
-fn team(options: Options) -> Result<team::Options> {
+fn team(options: Options, piece: team::Piece) -> Result<team::Options> {
     let (adapters, random, lease) = match options.short {
         true => (&team::ADAPTERS[..1], 8, Duration::from_millis(500)),
         // Fifty, over all formats.
         false => (&team::ADAPTERS[..], 17, Duration::from_secs(1)),
     };
     let program = std::env::current_exe().context("this program cannot be found")?;
-    Ok(team::Options { program, adapters: adapters.to_vec(), random, lease, seed: options.seed() })
+    Ok(team::Options { program, piece, adapters: adapters.to_vec(), random, lease, seed: options.seed() })
 }
 
 fn budgets(options: Options, agents: Option<usize>) -> runaway::Plan {
@@ -243,7 +251,8 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             Ok(figures)
         }
         Command::Partition { options } => storm::run(&partition(options), None).await,
-        Command::Team { options } => team::run(&team(options)?).await,
+        Command::Team { options } => team::run(&team(options, team::Piece::Team)?).await,
+        Command::Compaction { options } => team::run(&team(options, team::Piece::Compaction)?).await,
         Command::Budgets { options, agents } => runaway::run(&budgets(options, agents)).await,
         Command::Walls { options } => {
             let attempts = if options.short { 5_000 } else { 100_000 };

@@ -394,7 +394,7 @@ async fn summaries_that_gain_nothing_are_paid_for_and_few() {
             if n_said(asked, "You keep the memory of an agent") > 0 {
                 return Reply::say(useless.clone()).with_usage(700, 0, 30);
             }
-            let page = asked.messages.iter().filter_map(|said| said.text.strip_prefix("Page ")).last();
+            let page = asked.messages.iter().filter_map(|said| said.text.strip_prefix("Page ")).next_back();
             let n = page.and_then(|page| page.split(' ').next()?.parse::<usize>().ok()).unwrap_or_default();
             if n == 20 {
                 return Reply::say("done").with_usage(500, 0, 20);
