@@ -24,6 +24,7 @@ pub mod compose;
 pub mod fork;
 pub mod knowledge;
 pub mod serve;
+pub mod skew;
 pub mod storage;
 pub mod turns;
 

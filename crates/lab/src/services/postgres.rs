@@ -240,6 +240,11 @@ impl Private {
         Ok(Private { server, folder: Some(folder.to_owned()), settings: SHAKEN, child: Mutex::new(Some(child)) })
     }
 
+    /// What it says. None: it is not ours.
+    pub fn log(&self) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join("log"))
+    }
+
     /// Whether it has ended by itself.
     pub fn is_gone(&self) -> bool {
         self.child().as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))

@@ -210,7 +210,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
         }
         Command::ExtendPartitions { weeks, service } => {
             let kernel = service.kernel().await?;
-            let made = retention::extend(&mut kernel.pool().acquire().await?, weeks).await?;
+            let made = retention::extend(&mut *kernel.pool().acquire().await?, weeks).await?;
             report(json, "made", u64::from(made.unsigned_abs()))?;
         }
         Command::EmptyRest { owner } => {

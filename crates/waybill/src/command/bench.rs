@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, artifact, bells, card_box, compose, fork, knowledge, serve, storage, turns},
+    bench::{api, artifact, bells, card_box, compose, fork, knowledge, serve, skew, storage, turns},
     figure::Bar,
     operate::{held, weeks},
 };
@@ -119,6 +119,17 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// What transitions take in a large project among thousands of small ones, whatever the planner's statistics, and how many rows they read.
+    ///
+    /// Starts a private PostgreSQL with durability on.
+    Skew {
+        /// Agents of the large project, with five cards each.
+        #[arg(long, default_value_t = 200_000)]
+        agents: i32,
+        /// The size for CI: 4,000 agents among 200 projects, fewer rounds.
+        #[arg(long)]
+        short: bool,
+    },
     /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -206,6 +217,11 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 // CI builds without optimisation: the pages of the program alone are a good part of it.
                 let brief = artifact::Options { megabytes: 512, paths: 100, memory: Bar::None, ..long.clone() };
                 artifact::run(if short { &brief } else { &long }).await
+            }
+            Command::Skew { agents, short } => {
+                ensure!(agents >= 4_000, "--agents {agents}: the large project has at least 4,000");
+                let long = skew::Options { agents, projects: 10_000, rounds: 20 };
+                skew::run(if short { skew::Options { agents: 4_000, projects: 200, rounds: 6 } } else { long }).await
             }
             Command::Turns { agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");
