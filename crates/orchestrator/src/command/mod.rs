@@ -180,6 +180,10 @@ impl Error {
     fn is_of_the_server(&self) -> bool {
         matches!(self, Error::Turn(error) if error.is_of_the_server())
     }
+
+    fn timed_out(&self) -> bool {
+        matches!(self, Error::Turn(error) if error.timed_out())
+    }
 }
 
 // What the database said is known by the kernel alone.
@@ -240,15 +244,21 @@ pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     unreachable!("it has no end")
 }
 
+/// How often a statement may take too long before that counts as a failed attempt.
+const MOST_TIMED_OUT: u32 = 8;
+
 /// Until it is done. However often the server is in trouble, the ids of what is written are the same.
 async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall) -> Result<(), String> {
     let tool_call_id = call.tool_call_id;
+    let mut n_timed_out = 0;
     loop {
         match deliver(kernel, handlers, call).await {
             Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
             // Another orchestrator has it, or its turn waits for it no longer.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
-            Err(error) if error.is_of_the_server() => {
+            // One that always takes longer than the server allows would be tried for ever.
+            Err(error) if error.is_of_the_server() && n_timed_out < MOST_TIMED_OUT => {
+                n_timed_out += u32::from(error.timed_out());
                 tracing::debug!(%tool_call_id, %error, "a command is tried again");
                 sleep(Duration::from_millis(250)).await;
                 continue;
