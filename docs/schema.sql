@@ -59,9 +59,11 @@ begin
     -- A later statement than the lock: whoever named it meanwhile is seen.
     continue when exists (
       select from cardbox.pins p
-        join cardbox.cards c on c.project_id = p_project and c.card_id = p.card_id
        where p.project_id = p_project and p.path = v_removed.path and p.hash = v_removed.hash
-         and c.deleted_at is null and c.erased_at is null and (c.expires_at is null or c.expires_at > now()));
+         and exists (select from cardbox.cards c
+                      where c.project_id = p_project and c.card_id = p.card_id
+                        and c.deleted_at is null and c.erased_at is null and (c.expires_at is null or c.expires_at > now())
+                     offset 0));
     delete from cardbox.artifacts a
      where a.project_id = p_project and a.path = v_removed.path and a.version = v_removed.version;
     v_gone := v_gone + 1;
@@ -78,12 +80,30 @@ begin
   end loop;
   return v_gone;
 end $$;
+CREATE FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_card    uuid;
+  v_unknown uuid[] := '{}';
+begin
+  foreach v_card in array p_cards loop
+    update cardbox.cards c
+       set deleted_at = coalesce(c.deleted_at, clock_timestamp()), deleted_reason = coalesce(c.deleted_reason, p_reason)
+     where c.project_id = p_project and c.card_id = v_card;
+    if not found then
+      v_unknown := v_unknown || v_card;
+    end if;
+  end loop;
+  return v_unknown;
+end $$;
 CREATE FUNCTION cardbox.erase(project uuid, cards uuid[], why text) RETURNS TABLE(card_id uuid, hash bytea, erased_at timestamp with time zone, reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
+  card    uuid;
   unknown uuid[];
 begin
   if coalesce(why, '') = '' then
@@ -92,19 +112,37 @@ begin
   perform set_config('waybill.project', project::text, true);
   select array_agg(asked) into unknown
     from unnest(cards) asked
-   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked);
+   where not exists (select from cardbox.cards c where c.project_id = project and c.card_id = asked offset 0);
   if unknown is not null then
     raise exception 'cards not found, nothing was erased' using errcode = 'WB012', detail = unknown::text;
   end if;
-  update cardbox.cards c
-     set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
-   where c.project_id = project
-     and c.card_id = any(cards)
-     and c.erased_at is null;
+  foreach card in array cards loop
+    update cardbox.cards c
+       set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
+     where c.project_id = project and c.card_id = card and c.erased_at is null;
+  end loop;
   return query
     select e.card_id, e.hash, e.erased_at, e.reason
-      from cardbox.erasures e
-     where e.project_id = project and e.card_id = any(cards);
+      from (select distinct u.card_id from unnest(cards) as u (card_id)) asked
+     cross join lateral (
+           select e.* from cardbox.erasures e where e.project_id = project and e.card_id = asked.card_id offset 0) e;
+end $$;
+CREATE FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_card uuid;
+  v_set  uuid[] := '{}';
+begin
+  foreach v_card in array p_cards loop
+    update cardbox.cards c
+       set ttl_seconds = p_seconds, expires_at = clock_timestamp() + make_interval(secs => p_seconds)
+     where c.project_id = p_project and c.card_id = v_card and c.expires_at is null and not c.content_addressed;
+    if found then
+      v_set := v_set || v_card;
+    end if;
+  end loop;
+  return v_set;
 end $$;
 CREATE FUNCTION cardbox.guard_card() RETURNS trigger
     LANGUAGE plpgsql
@@ -197,7 +235,7 @@ begin
     return null;
   end if;
   insert into cardbox.pins (project_id, card_id, path, hash)
-  select new.project_id, new.card_id, named.key, found.hash
+  select new.project_id, new.card_id, named.key, known.hash
     from json_each_text(new.content -> 'artifacts') named
    cross join lateral (
          select a.hash
@@ -205,11 +243,12 @@ begin
           where a.project_id = new.project_id and a.path = named.key and encode(a.hash, 'hex') = named.value
           order by a.version desc
           limit 1
-            for key share) found;
+            for key share) known;
   select string_agg(named.key, ', ') into v_missing
     from json_each_text(new.content -> 'artifacts') named
    where not exists (select from cardbox.pins p
-                      where p.project_id = new.project_id and p.card_id = new.card_id and p.path = named.key);
+                      where p.project_id = new.project_id and p.card_id = new.card_id and p.path = named.key
+                     offset 0);
   if v_missing is not null then
     raise exception 'a card names artifacts that are not there: %', v_missing using errcode = 'WB018', detail = v_missing;
   end if;
@@ -261,7 +300,8 @@ begin
   if v_written < cardinality(c_ids) then
     select asked.card_id into v_other
       from unnest(c_ids, c_hashes) as asked (card_id, hash)
-      left join cardbox.cards c on c.project_id = p_project and c.card_id = asked.card_id
+      left join lateral (
+           select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
      where c.hash is distinct from asked.hash
      limit 1;
     if found then
@@ -403,25 +443,25 @@ CREATE FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) RETURNS 
     LANGUAGE plpgsql
     AS $$
 declare
-  v_gone integer;
+  v_words tsvector[];
+  v_less  record;
 begin
   with gone as (
     delete from resource.chunks c where c.project_id = p_project and c.document_id = p_document returning c.words
-  ), counted as (
+  )
+  select array_agg(g.words) into v_words from gone g;
+  for v_less in
     -- Without the project's mark.
     select substr(w.word, 9) as word, count(*)::integer as n
-      from gone g cross join lateral unnest(tsvector_to_array(g.words)) as w (word)
+      from unnest(v_words) as g (words) cross join lateral unnest(tsvector_to_array(g.words)) as w (word)
      group by 1
      order by 1
-  ), less as (
+  loop
     update resource.words w
-       set n_chunks = w.n_chunks - c.n
-      from counted c
-     where w.project_id = p_project and w.word = c.word
- returning w.word
-  )
-  select count(*) into v_gone from gone;
-  return v_gone;
+       set n_chunks = w.n_chunks - v_less.n
+     where w.project_id = p_project and w.word = v_less.word;
+  end loop;
+  return coalesce(cardinality(v_words), 0);
 end $$;
 CREATE FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) RETURNS integer
     LANGUAGE plpgsql
@@ -500,8 +540,12 @@ begin
          array_agg(w.n_chunks order by w.n_chunks, w.word),
          array_agg(ln(1 + (v_total - w.n_chunks + 0.5) / (w.n_chunks + 0.5)) order by w.n_chunks, w.word)
     into v_queries, v_counts, v_weights
-    from resource.words w
-   where w.project_id = p_project and w.word = any (p_words) and w.n_chunks > 0;
+    from (select distinct u.word from unnest(p_words) as u (word)) asked
+   cross join lateral (
+         select w.word, w.n_chunks
+           from resource.words w
+          where w.project_id = p_project and w.word = asked.word and w.n_chunks > 0
+         offset 0) w;
   if v_queries is null then
     return;
   end if;
@@ -516,9 +560,9 @@ begin
                  (select sum(w.weight) from unnest(v_queries, v_weights) as w (query, weight) where c.words @@ w.query) as score
             from (select c.document_id, c.seq, c.n_tokens, c.words
                     -- By the words first: that is what the index is for.
-                    from (select c.document_id, c.seq, c.n_tokens, c.words
+                    from (select c.project_id, c.document_id, c.seq, c.n_tokens, c.words
                             from resource.chunks c
-                           where c.words @@ v_query and c.project_id = p_project
+                           where c.words @@ v_query
                           offset 0) c
                    cross join lateral (
                          select from resource.documents d
@@ -526,6 +570,7 @@ begin
                             and exists (select from unnest(p_folders) as f (folder)
                                          where d.path = f.folder or starts_with(d.path, f.folder || '/'))
                          offset 0) d
+                   where c.project_id = p_project
                    limit 2 * c_enough) c) f
    order by f.score desc, f.n_tokens, f.document_id, f.seq
    limit p_most;
@@ -539,9 +584,9 @@ CREATE FUNCTION scheduler.abandoned_calls(p_shards smallint[], p_most integer) R
    cross join lateral (
          select c.*
            from state.waiting_calls c
-          where c.worker_id = l.worker_id and c.status = 'processing' and c.shard = any (p_shards)
+          where c.worker_id = l.worker_id and c.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null)
+                             where q.subject_id = c.tool_call_id and q.sweep = 'abandoned_calls' and q.quarantined_at is not null offset 0)
           limit p_most) c
    where l.expires_at = '-infinity'
    limit p_most
@@ -555,9 +600,9 @@ CREATE FUNCTION scheduler.abandoned_turns(p_shards smallint[], p_most integer) R
    cross join lateral (
          select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
            from state.agent_inbox i
-          where i.worker_id = l.worker_id and i.status = 'processing' and i.shard = any (p_shards)
+          where i.worker_id = l.worker_id and i.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'abandoned_turns' and q.quarantined_at is not null offset 0)
           limit p_most) i
    where l.expires_at = '-infinity'
    limit p_most
@@ -569,7 +614,7 @@ CREATE FUNCTION scheduler.agents_to_retire(p_most integer) RETURNS TABLE(project
   select a.project_id, a.agent_id
     from resource.project_agents a
    where a.retire_by <= now() and a.retire_by is not null and a.retired_at is null
-     and not exists (select from state.agent_state_head h where h.project_id = a.project_id and h.agent_id = a.agent_id)
+     and not exists (select from state.agent_state_head h where h.project_id = a.project_id and h.agent_id = a.agent_id offset 0)
    order by a.retire_by
    limit p_most
 $$;
@@ -734,7 +779,7 @@ begin
     update state.waiting_calls c
        set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
       from candidate d
-     where c.project_id = d.project_id and c.tool_call_id = d.tool_call_id
+     where c.project_id = any (array[d.project_id]) and c.tool_call_id = d.tool_call_id
  returning c.*
   )
   select t.project_id, t.tool_call_id, t.agent_turn_id, t.agent_id, t.step_id, t.tool_call_card_id, t.claim_token, t.deadline_at,
@@ -814,30 +859,39 @@ begin
             limit least(p.room, (p_most + cardinality(v_projects) - 1) / cardinality(v_projects))) i
      limit p_most
   ), free as materialized (
-    select h.project_id, h.agent_id, c.agent_turn_id, c.inbox_seq
+    select c.project_id, c.agent_id, c.agent_turn_id, c.inbox_seq
       from candidate c
-      join state.agent_state_head h on h.project_id = c.project_id and h.agent_id = c.agent_id
-     where h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
-       and h.status in ('dispatched', 'suspended')
-       for no key update of h skip locked
+     cross join lateral (
+           select
+             from state.agent_state_head h
+            where h.project_id = c.project_id and h.agent_id = c.agent_id
+              and h.active_agent_turn_id = c.agent_turn_id and h.turn_epoch = c.turn_epoch
+              and h.status in ('dispatched', 'suspended')
+              for no key update skip locked) h
   ), head as (
     update state.agent_state_head h
        set status = 'running', claim_token = h.claim_token + 1
       from free f
-     where h.project_id = f.project_id and h.agent_id = f.agent_id
+     -- Not joined on the project, so that the keys are the only way to the rows: docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
+     where h.project_id = any (array[f.project_id]) and h.agent_id = f.agent_id
  returning h.project_id, f.agent_turn_id, f.inbox_seq, h.claim_token
   ), row as (
     update state.agent_inbox i
        set status = 'processing', inbox_seq = default, worker_id = p_worker, claim_token = h.claim_token, silent_by = now() + p_silence
       from head h
-     where i.project_id = h.project_id and i.agent_turn_id = h.agent_turn_id
+     where i.project_id = any (array[h.project_id]) and i.agent_turn_id = h.agent_turn_id
  returning i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type, i.n_lost_leases, i.retry_count,
            i.stop_asked, h.inbox_seq
   ), turn as materialized (
     select r.*, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
            t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
       from row r
-      join state.turns t on t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+     cross join lateral (
+           select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                  t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel, t.emit_state_event
+             from state.turns t
+            where t.project_id = r.project_id and t.agent_turn_id = r.agent_turn_id
+           offset 0) t
   ), told as (
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
     select t.project_id, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, 'running', t.turn_epoch
@@ -862,7 +916,7 @@ CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS
            from state.agent_inbox i
           where i.shard = s.shard and i.next_retry_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'due_turns' and q.quarantined_at is not null offset 0)
           order by i.next_retry_at
           limit p_most) i
    limit p_most
@@ -938,7 +992,7 @@ CREATE FUNCTION scheduler.held_calls(p_worker uuid) RETURNS TABLE(project_id uui
   select c.project_id, c.tool_call_id, c.agent_turn_id, c.agent_id, c.step_id, c.tool_call_card_id, c.claim_token, c.deadline_at,
          c.n_lost_leases, c.retry_count
     from state.waiting_calls c
-   where c.worker_id = p_worker and c.status = 'processing'
+   where c.worker_id = p_worker
 $$;
 CREATE FUNCTION scheduler.held_turns(p_worker uuid) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, message_type text, n_lost_leases integer, retry_count integer, stop_asked boolean, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], session_id uuid, parent_agent_turn_id uuid, parent_step_id uuid, batch_id uuid, recursion_depth integer, trace_id uuid, channel text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -948,8 +1002,13 @@ CREATE FUNCTION scheduler.held_turns(p_worker uuid) RETURNS TABLE(project_id uui
          i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
          t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
     from state.agent_inbox i
-    join state.turns t on t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
-   where i.worker_id = p_worker and i.status = 'processing'
+   cross join lateral (
+         select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel
+           from state.turns t
+          where t.project_id = i.project_id and t.agent_turn_id = i.agent_turn_id
+         offset 0) t
+   where i.worker_id = p_worker
 $$;
 CREATE FUNCTION scheduler.hold_shards(p_worker uuid, p_target text, p_lease interval) RETURNS smallint[]
     LANGUAGE plpgsql SECURITY DEFINER
@@ -985,8 +1044,16 @@ begin
    where s.worker_id = p_worker and s.replay_after < s.replay_upto
      and not exists (select from state.outbox o
                       where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                        and o.published_at is not null
                         and not exists (select from state.quarantine q
-                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null));
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
+                     offset 0)
+     and not exists (select from state.outbox o
+                      where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                        and o.published_at is null
+                        and not exists (select from state.quarantine q
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
+                     offset 0);
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
 CREATE FUNCTION scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) RETURNS boolean
@@ -1033,8 +1100,8 @@ returning c.steady_since into v_since;
   -- Long enough for any claim that saw the lease to be over.
   delete from state.worker_leases l
    where l.expires_at = '-infinity' and l.renewed_at < clock_timestamp() - interval '1 minute' - p_lease
-     and not exists (select from state.agent_inbox i where i.worker_id = l.worker_id and i.status = 'processing')
-     and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id and c.status = 'processing');
+     and not exists (select from state.agent_inbox i where i.worker_id = l.worker_id offset 0)
+     and not exists (select from state.waiting_calls c where c.worker_id = l.worker_id offset 0);
   return v_lapsed;
 end $$;
 CREATE FUNCTION scheduler.late_turns(p_wait interval) RETURNS TABLE(project_id uuid, worker_target text, oldest_seconds double precision)
@@ -1066,14 +1133,18 @@ CREATE FUNCTION scheduler.mark_published(p_worker uuid, p_projects uuid[], p_tur
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_marked integer;
+  v_event  record;
+  v_marked integer := 0;
 begin
-  update state.outbox o
-     set published_at = clock_timestamp()
-    from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
-   where o.project_id = e.project_id and o.agent_turn_id = e.agent_turn_id and o.event = e.event and o.event_id = e.event_id
-     and o.agent_turn_id = any (p_turns) and o.published_at is null;
-  get diagnostics v_marked = row_count;
+  for v_event in
+    select * from unnest(p_projects, p_turns, p_events, p_event_ids) as e (project_id, agent_turn_id, event, event_id)
+  loop
+    update state.outbox o
+       set published_at = clock_timestamp()
+     where o.project_id = v_event.project_id and o.agent_turn_id = v_event.agent_turn_id and o.event = v_event.event
+       and o.event_id = v_event.event_id and o.published_at is null;
+    v_marked := v_marked + found::integer;
+  end loop;
   update state.relay_shards s
      set replay_after = r.replayed
     from unnest(p_shards, p_replayed) as r (shard, replayed)
@@ -1099,7 +1170,7 @@ CREATE FUNCTION scheduler.outbox_lag() RETURNS TABLE(n_unpublished bigint, oldes
             from state.outbox o
            where o.published_at is null
              and not exists (select from state.quarantine q
-                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
            limit 100000) o
 $$;
 CREATE FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, batch_id uuid)
@@ -1111,9 +1182,9 @@ CREATE FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most integer) R
    cross join lateral (
          select b.project_id, b.batch_id
            from state.pmo_batches b
-          where b.shard = s.shard and b.status = 'open' and b.deadline_at <= now()
+          where b.shard = s.shard and b.closed_at is null and b.deadline_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null)
+                             where q.subject_id = b.batch_id and q.sweep = 'overdue_batches' and q.quarantined_at is not null offset 0)
           order by b.deadline_at
           limit p_most) b
    limit p_most
@@ -1129,7 +1200,7 @@ CREATE FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) RET
            from state.waiting_calls c
           where c.shard = s.shard and c.deadline_at <= now()
             and not exists (select from state.quarantine q
-                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null)
+                             where q.subject_id = c.tool_call_id and q.sweep = 'overdue_calls' and q.quarantined_at is not null offset 0)
           order by c.deadline_at
           limit p_most) c
    limit p_most
@@ -1211,11 +1282,11 @@ begin
     select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.stop_asked), '{}')
       from (select i.agent_turn_id as id, i.stop_asked
               from state.agent_inbox i
-             where i.worker_id = p_worker and i.status = 'processing'
+             where i.worker_id = p_worker
              union all
             select c.tool_call_id, false
               from state.waiting_calls c
-             where c.worker_id = p_worker and c.status = 'processing') h;
+             where c.worker_id = p_worker) h;
   end if;
 end $$;
 CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
@@ -1227,9 +1298,9 @@ CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETU
    cross join lateral (
          select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token
            from state.agent_inbox i
-          where i.worker_id = l.worker_id and i.status = 'processing' and i.silent_by <= now() and i.shard = any (p_shards)
+          where i.worker_id = l.worker_id and i.silent_by <= now() and i.shard = any (p_shards)
             and not exists (select from state.quarantine q
-                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null)
+                             where q.subject_id = i.agent_turn_id and q.sweep = 'silent_turns' and q.quarantined_at is not null offset 0)
           limit p_most) i
    where l.expires_at > '-infinity'
    limit p_most
@@ -1245,7 +1316,7 @@ CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) 
            from state.pmo_batches b
           where b.shard = s.shard and b.stopping
             and not exists (select from state.quarantine q
-                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null)
+                             where q.subject_id = b.batch_id and q.sweep = 'stopping_batches' and q.quarantined_at is not null offset 0)
           limit p_most) b
    limit p_most
 $$;
@@ -1261,18 +1332,35 @@ CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TAB
          (select o.* from state.outbox o
            where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
              and not exists (select from state.quarantine q
-                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
            order by o.outbox_seq
            limit p_most)
           union all
-         (select o.* from state.outbox o
-           where s.replay_after < s.replay_upto and o.shard = s.shard
-             and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
-             and not exists (select from state.quarantine q
-                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
-           order by o.outbox_seq
-           limit p_most)) o
-    left join state.turns t on t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+         (select o.*
+            from (select o.*
+                    from ((select o.* from state.outbox o
+                            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                              and o.published_at is not null
+                              and not exists (select from state.quarantine q
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
+                            order by o.outbox_seq
+                            limit p_most)
+                           union all
+                          (select o.* from state.outbox o
+                            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
+                              and o.published_at is null
+                              and not exists (select from state.quarantine q
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
+                            order by o.outbox_seq
+                            limit p_most)) o
+                   where s.replay_after < s.replay_upto
+                   order by o.outbox_seq
+                   limit p_most) o)) o
+    left join lateral (
+         select t.channel, t.trace_id, t.traceparent, t.tracestate
+           from state.turns t
+          where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+         offset 0) t on true
    where s.worker_id = p_worker
    order by o.outbox_seq
 $$;
@@ -1295,7 +1383,7 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
   select 'waybill_workers', l.worker_target::text, null, count(*)
     from state.worker_leases l where l.expires_at > clock_timestamp() group by l.worker_target
    union all
-  select 'waybill_batches', null, null, count(*) from state.pmo_batches b where b.status = 'open'
+  select 'waybill_batches', null, null, count(*) from state.pmo_batches b where b.closed_at is null
    union all
   select 'waybill_outbox_events', null, null, l.n_unpublished from scheduler.outbox_lag() l
    union all
@@ -1350,16 +1438,21 @@ CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS inte
     LANGUAGE plpgsql
     AS $$
 declare
-  v_n integer;
+  v_batch uuid;
+  v_n     integer := 0;
 begin
-  update state.pmo_batches b
-     set deadline_at = now()
-    from (select a.batch_id
-            from state.pmo_batches a
-           where a.project_id = p_project and a.tool_call_id = any (p_calls) and a.status = 'open'
-             for no key update nowait) a
-   where b.project_id = p_project and b.batch_id = a.batch_id;
-  get diagnostics v_n = row_count;
+  for v_batch in
+    select b.batch_id
+      from unnest(p_calls) as c (tool_call_id)
+     cross join lateral (
+           select b.batch_id
+             from state.pmo_batches b
+            where b.project_id = p_project and b.tool_call_id = c.tool_call_id and b.status = 'open'
+              for no key update nowait) b
+  loop
+    update state.pmo_batches b set deadline_at = now() where b.project_id = p_project and b.batch_id = v_batch;
+    v_n := v_n + 1;
+  end loop;
   return v_n;
 end $$;
 CREATE FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) RETURNS integer
@@ -1422,7 +1515,8 @@ begin
     select c.card_id, row_number() over (order by min(c.n)) as n
       from unnest(p_cards) with ordinality as c (card_id, n)
      where not exists (select from cardbox.box_entries e
-                        where e.project_id = p_project and e.card_id = c.card_id and e.box_id = p_box)
+                        where e.project_id = p_project and e.card_id = c.card_id and e.box_id = p_box
+                       offset 0)
      group by c.card_id
   ), grown as (
     update cardbox.boxes b
@@ -1505,7 +1599,8 @@ begin
          (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
     into v_last
     from state.handovers h
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = h.source_box_id
+   cross join lateral (
+         select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
    where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
    order by h.part desc
    limit 1;
@@ -1579,8 +1674,10 @@ begin
     return;
   end if;
   v_external := exists (select from state.pmo_batch_tasks k
-                          join cardbox.cards c on c.project_id = p_project and c.card_id = k.deliverable_card_id
-                         where k.project_id = p_project and k.batch_id = p_batch and c.is_external);
+                         where k.project_id = p_project and k.batch_id = p_batch
+                           and exists (select from cardbox.cards c
+                                        where c.project_id = p_project and c.card_id = k.deliverable_card_id and c.is_external
+                                       offset 0));
   return query
   select r.worker_target, null::text
     from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
@@ -1599,7 +1696,8 @@ begin
      cross join lateral (
            select t.batch_id, t.task_index, t.agent_turn_id, t.status::text, t.deliverable_card_id, t.output_box_id, b.length
              from state.turns t
-             join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+            cross join lateral (
+                  select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
             where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.batch_id is not null
            offset 0) t
      order by t.batch_id, t.task_index
@@ -1926,6 +2024,7 @@ declare
   v_new    uuid[];
   v_sessions uuid[];
   v_unknown uuid[];
+  v_agent  record;
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -1937,7 +2036,7 @@ begin
        from (select distinct t.agent_id
                from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
               where t.agent_id <> all (v_here)
-                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id)
+                and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id offset 0)
               order by t.agent_id) a;
   end if;
   --! enqueue_many.locked
@@ -1979,16 +2078,18 @@ begin
               and k.agent_turn_id = t.agent_turn_id and k.status = 'open'
               for no key update) k;
     get diagnostics v_locked = row_count;
-    if v_locked <> v_children or cardinality(v_batches) <> (
-         select count(*) from state.pmo_batches b
-          where b.project_id = p_project and b.status = 'open' and b.batch_id = any (v_batches)) then
+    if v_locked <> v_children or exists (
+         select from unnest(v_batches) as u (batch_id)
+          where not exists (select from state.pmo_batches b
+                             where b.project_id = p_project and b.batch_id = u.batch_id and b.status = 'open'
+                            offset 0)) then
       raise exception 'a batch of these turns has ended' using errcode = 'WB001', detail = array_to_string(v_new, ',');
     end if;
   end if;
   if v_sessions is not null then
     select array_agg(s.session_id) into v_unknown
       from unnest(v_sessions) as s (session_id)
-     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id);
+     where not exists (select from state.blackboards b where b.project_id = p_project and b.session_id = s.session_id offset 0);
     if v_unknown is not null then
       raise exception 'no such session' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
     end if;
@@ -2012,35 +2113,37 @@ begin
       from asked a cross join lateral unnest(a.context_card_ids) with ordinality as c (card_id, seq);
     --! enqueue_many.boxes
     -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
+    for v_agent in
+      select t.agent_id, (array_agg(t.agent_turn_id order by t.n))[1] as first_turn_id, count(*)::integer as n
+        from rows from (jsonb_to_recordset(p_turns) as (agent_turn_id uuid, agent_id uuid, not_before timestamptz)) with ordinality
+             as t (agent_turn_id, agent_id, not_before, n)
+       where t.agent_turn_id = any (v_new) and (t.not_before > now()) is not true
+       group by t.agent_id
+    loop
+      update state.agent_state_head h
+         set status = case h.status when 'idle' then 'dispatched' else h.status end,
+             active_agent_turn_id = coalesce(h.active_agent_turn_id, v_agent.first_turn_id),
+             turn_epoch = h.turn_epoch + (h.status = 'idle')::integer,
+             n_queued = h.n_queued + v_agent.n - (h.status = 'idle')::integer
+       where h.project_id = p_project and h.agent_id = v_agent.agent_id;
+    end loop;
+    --! enqueue_many.heads
     return query
     with asked as materialized (
-      select t.*, coalesce(t.not_before > now(), false) as later,
-             row_number() over (partition by t.agent_id, coalesce(t.not_before > now(), false) order by t.n) as place
+      select t.*, coalesce(t.not_before > now(), false) as later
         from rows from (jsonb_to_recordset(p_turns) as
                (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
                 context_card_ids uuid[])) with ordinality
              as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
-      -- By its place on the page, which our lock holds still: one look for each, however many there are.
-      select a.*, h.worker_target, h.row,
-             case when h.status = 'idle' and a.place = 1 and not a.later then h.turn_epoch + 1 end as epoch
+      select a.*, h.worker_target, case when h.active_agent_turn_id = a.agent_turn_id then h.turn_epoch end as epoch
         from asked a
        cross join lateral (
-             select h.ctid as row, h.worker_target::text, h.status, h.turn_epoch
+             select h.worker_target::text, h.active_agent_turn_id, h.turn_epoch
                from state.agent_state_head h
               where h.project_id = p_project and h.agent_id = a.agent_id
              offset 0) h
-    ), head as (
-      update state.agent_state_head h
-         set status = case when p.leased is null then h.status else 'dispatched' end,
-             active_agent_turn_id = coalesce(p.leased, h.active_agent_turn_id),
-             turn_epoch = coalesce(p.epoch, h.turn_epoch),
-             n_queued = h.n_queued + p.n_queued
-        from (select p.row, (array_agg(p.agent_turn_id) filter (where p.epoch is not null))[1] as leased,
-                     max(p.epoch) as epoch, count(*) filter (where p.epoch is null and not p.later) as n_queued
-                from placed p group by p.row) p
-       where h.ctid = p.row
     ), row as (
       insert into state.agent_inbox
              (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
@@ -2074,8 +2177,9 @@ begin
   if coalesce(cardinality(v_new), 0) < v_count then
     -- The turn's id is its key: the same id for another agent is not a replay.
     if exists (select from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
-                 join state.turns k on k.project_id = p_project and k.agent_turn_id = t.agent_turn_id
-                where k.agent_id <> t.agent_id) then
+                where exists (select from state.turns k
+                               where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id and k.agent_id <> t.agent_id
+                              offset 0)) then
       raise exception 'a turn of another agent has this id' using errcode = 'WB002';
     end if;
     -- Of a turn whose edge was pruned with its week, the epoch is no longer known.
@@ -2165,7 +2269,7 @@ begin
     update state.pmo_batch_tasks k
        set status = 'failed', error = p_error
      where k.project_id = p_project and k.batch_id = p_batch and k.task_index = any (p_indexes) and k.status = 'open'
-       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id)
+       and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id offset 0)
  returning k.task_index
   )
   select coalesce(jsonb_agg(jsonb_build_object('batch_id', p_batch, 'slot', f.task_index % 16, 'failed', 1)), '[]') into v_counted
@@ -2222,11 +2326,16 @@ declare
   v_external uuid[];
   v_count    integer := jsonb_array_length(p_ends);
   v_here     uuid[];
-  v_moved    integer;
-  v_queued   integer;
-  v_keeps    boolean;
-  v_ended    integer;
+  v_end      record;
+  v_moved    integer := 0;
+  v_queued   integer := 0;
+  v_behind   integer;
+  v_keeps    boolean := false;
+  v_keeping  boolean;
+  v_box      uuid;
+  v_epoch    bigint;
   v_children integer;
+  v_call     uuid;
   v_calls    uuid[];
   v_forks    integer;
   v_emits    integer;
@@ -2238,21 +2347,28 @@ declare
 begin
   v_entered := state.enter(p_project);
   v_here := state.lock_heads(p_project, p_agents);
-  with moved as (
+  for v_end in
+    select e.*
+      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+  loop
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
-      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
-     where h.project_id = p_project and h.agent_id = any (p_agents)
-       and h.agent_id = e.agent_id and h.active_agent_turn_id = e.agent_turn_id
-       and h.turn_epoch = e.turn_epoch and h.claim_token = e.claim_token and h.status = 'running'
- returning h.n_queued, h.ephemeral or h.memory_box_id is not null as keeps
-  )
-  select count(*), coalesce(sum(m.n_queued), 0), bool_or(m.keeps) into v_moved, v_queued, v_keeps from moved m;
+     where h.project_id = p_project and h.agent_id = v_end.agent_id and h.active_agent_turn_id = v_end.agent_turn_id
+       and h.turn_epoch = v_end.turn_epoch and h.claim_token = v_end.claim_token and h.status = 'running'
+    returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_behind, v_keeping;
+    if found then
+      v_moved := v_moved + 1;
+      v_queued := v_queued + v_behind;
+      v_keeps := v_keeps or v_keeping;
+    end if;
+  end loop;
   if v_moved = 0 and v_count = (
        select count(*)
          from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
-         join state.turns t on t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id
-        where t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id) then
+        where exists (select from state.turns t
+                       where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id
+                      offset 0)) then
     -- Ours, and committed without our learning of it.
     return query select '{}'::text[], '{}'::uuid[], true;
     return;
@@ -2263,7 +2379,8 @@ begin
         from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
-                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.status = 'processing'));
+                            and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.worker_id is not null
+                         offset 0));
   end if;
   --! finish_many.locked
   v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
@@ -2279,44 +2396,46 @@ begin
     end loop;
   end if;
   --! finish_many.cards
-  with ends as materialized (
-    select e.* from jsonb_to_recordset(p_ends) as e
-           (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid,
-            card_ids uuid[], step_id uuid, usage jsonb)
-  ), turn as (
+  for v_end in
+    select e.*
+      from jsonb_to_recordset(p_ends) as e
+           (agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid, card_ids uuid[])
+  loop
     update state.turns t
-       set status = e.status, finished_at = now(), deliverable_card_id = e.deliverable_card_id, turn_epoch = e.turn_epoch,
-           claim_token = e.claim_token
-      from ends e
-     where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.agent_turn_id = e.agent_turn_id and t.status = 'open'
- returning t.agent_turn_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, e.agent_id, e.turn_epoch, e.claim_token, e.status,
-           e.deliverable_card_id, e.card_ids, e.step_id, e.usage
-  ), box as (
+       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.deliverable_card_id,
+           turn_epoch = v_end.turn_epoch, claim_token = v_end.claim_token
+     where t.project_id = p_project and t.agent_turn_id = v_end.agent_turn_id and t.status = 'open'
+    returning t.output_box_id into v_box;
+    if not found then
+      raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+    end if;
     update cardbox.boxes b
-       set length = b.length + cardinality(t.card_ids)
-      from turn t
-     where b.project_id = p_project and b.box_id = t.output_box_id
- returning b.box_id, b.length, t.card_ids, t.agent_turn_id
+       set length = b.length + cardinality(v_end.card_ids)
+     where b.project_id = p_project and b.box_id = v_box;
+    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = v_end.agent_turn_id;
+  end loop;
+  with turn as materialized (
+    select t.*, e.card_ids, e.step_id, e.usage, b.length
+      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[], step_id uuid, usage jsonb)
+     cross join lateral (
+           select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id offset 0) t
+     cross join lateral (
+           select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
   ), entry as (
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, b.box_id, b.length - cardinality(b.card_ids) + c.n, c.card_id
-      from box b cross join lateral unnest(b.card_ids) with ordinality as c (card_id, n)
+    select p_project, t.output_box_id, t.length - cardinality(t.card_ids) + c.n, c.card_id
+      from turn t cross join lateral unnest(t.card_ids) with ordinality as c (card_id, n)
   ), step as (
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
             provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
-           b.length - cardinality(t.card_ids) + 1, b.length, u.*
-      from turn t join box b on b.agent_turn_id = t.agent_turn_id
+           t.length - cardinality(t.card_ids) + 1, t.length, u.*
+      from turn t
      cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean)
      where t.step_id is not null
-  ), row as (
-    delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = any (p_turns)
-  ), call as (
-    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = any (p_turns)
- returning c.tool_call_id
   ), edge as (
     insert into state.execution_edges
            (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
@@ -2329,15 +2448,21 @@ begin
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
       from turn t
   )
-  select count(*), count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id),
-         (select array_agg(c.tool_call_id) from call c)
-    into v_ended, v_children, v_emits, v_sessions, v_calls
+  select count(*) filter (where t.batch_id is not null), count(*) filter (where t.emit_state_event), count(t.session_id)
+    into v_children, v_emits, v_sessions
     from turn t;
-  if v_calls is not null then
+  v_calls := array(select c.tool_call_id
+                     from unnest(p_turns) as e (agent_turn_id)
+                    cross join lateral (
+                          select c.tool_call_id
+                            from state.waiting_calls c
+                           where c.project_id = p_project and c.agent_turn_id = e.agent_turn_id
+                          offset 0) c);
+  if v_calls <> '{}' then
+    foreach v_call in array v_calls loop
+      delete from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_call;
+    end loop;
     v_forks := state.abandon_forks(p_project, v_calls);
-  end if;
-  if v_ended <> v_count then
-    raise exception 'a turn has its deliverable already' using errcode = 'WB003';
   end if;
   if v_children > 0 and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
@@ -2345,29 +2470,28 @@ begin
   --! finish_many.ended
   -- A later statement than the heads' locks: an enqueue that waited for us, or that we waited for, is seen.
   if v_queued > 0 then
-    with next as materialized (
-      select a.agent_id, i.agent_turn_id
+    for v_end in
+      select a.agent_id, i.agent_turn_id, i.worker_target
         from unnest(p_agents) as a (agent_id)
        cross join lateral (
-             select i.agent_turn_id
+             select i.agent_turn_id, i.worker_target::text
                from state.agent_inbox i
               where i.project_id = p_project and i.agent_id = a.agent_id and i.status = 'queued'
               order by i.inbox_seq
               limit 1) i
-    ), head as (
+    loop
       update state.agent_state_head h
-         set status = 'dispatched', active_agent_turn_id = n.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
-        from next n
-       where h.project_id = p_project and h.agent_id = any (p_agents) and h.agent_id = n.agent_id and h.status = 'idle'
-   returning n.agent_turn_id, h.turn_epoch
-    ), row as (
+         set status = 'dispatched', active_agent_turn_id = v_end.agent_turn_id, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
+       where h.project_id = p_project and h.agent_id = v_end.agent_id and h.status = 'idle'
+      returning h.turn_epoch into v_epoch;
+      continue when not found;
       update state.agent_inbox i
-         set status = 'pending', inbox_seq = default, turn_epoch = h.turn_epoch, armed_at = now(), dispatched_at = now()
-        from head h
-       where i.project_id = p_project and i.agent_turn_id = h.agent_turn_id
-   returning i.worker_target, i.agent_turn_id
-    )
-    select array_agg(distinct r.worker_target::text), array_agg(r.agent_turn_id) into v_targets, v_next from row r;
+         set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
+       where i.project_id = p_project and i.agent_turn_id = v_end.agent_turn_id;
+      v_next := v_next || v_end.agent_turn_id;
+      v_targets := v_targets || v_end.worker_target;
+    end loop;
+    v_targets := array(select distinct t.target from unnest(v_targets) as t (target));
   end if;
   if v_emits > 0 or v_next is not null then
     v_told := state.tell(p_project, p_turns || v_next, null, null);
@@ -2607,12 +2731,13 @@ begin
   v_here := state.lock_heads(p_project, p_agents);
   --! memory.locked
   for v_agent in
-    select a.agent_id, asked.box_id
-      from unnest(p_agents, p_boxes) as asked (agent_id, box_id)
-      join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
-     where a.memory_box_id is null
-     order by a.agent_id
-       for no key update of a
+    select asked.agent_id, asked.box_id
+      from (select u.* from unnest(p_agents, p_boxes) as u (agent_id, box_id) order by u.agent_id offset 0) asked
+     cross join lateral (
+           select
+             from resource.project_agents a
+            where a.project_id = p_project and a.agent_id = asked.agent_id and a.memory_box_id is null
+              for no key update) a
   loop
     -- Somebody may have been faster while we waited for its row.
     continue when exists (select from resource.project_agents a
@@ -2625,7 +2750,11 @@ begin
                where t.project_id = p_project and t.agent_id = v_agent.agent_id
                order by t.agent_turn_id
                limit 1) first
-        join state.handovers h on h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+       cross join lateral (
+             select h.part, h.source_box_id, h.upto
+               from state.handovers h
+              where h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+             offset 0) h
        cross join lateral cardbox.runs(p_project, h.source_box_id, 1, h.upto) r
     ), placed as (
       select g.*, sum(g.to_seq - g.from_seq + 1) over (order by g.n) - (g.to_seq - g.from_seq) as seq from given g
@@ -2654,9 +2783,21 @@ begin
   return query
   select a.agent_id, a.memory_box_id, t.output_box_id
     from unnest(p_agents) as asked (agent_id)
-    join resource.project_agents a on a.project_id = p_project and a.agent_id = asked.agent_id
-    left join state.agent_state_head h on h.project_id = p_project and h.agent_id = a.agent_id
-    left join state.turns t on t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id;
+   cross join lateral (
+         select a.agent_id, a.memory_box_id
+           from resource.project_agents a
+          where a.project_id = p_project and a.agent_id = asked.agent_id
+         offset 0) a
+    left join lateral (
+         select h.active_agent_turn_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = a.agent_id
+         offset 0) h on true
+    left join lateral (
+         select t.output_box_id
+           from state.turns t
+          where t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id
+         offset 0) t on true;
 end $$;
 CREATE FUNCTION state.minted_at(p_id uuid) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE
@@ -2771,8 +2912,9 @@ CREATE FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) RETU
     LANGUAGE plpgsql
     AS $$
 declare
-  v_turn record;
-  v_n    integer := 0;
+  v_turn  record;
+  v_agent uuid;
+  v_n     integer := 0;
 begin
   for v_turn in
     select h.memory_box_id, t.query_card_ids, t.output_box_id
@@ -2792,33 +2934,20 @@ begin
   loop
     v_n := v_n + state.memorise(p_project, v_turn.memory_box_id, v_turn.query_card_ids, v_turn.output_box_id);
   end loop;
-  -- Idle and with nobody behind, it can have turns only that are to start later.
-  with gone as (
+  -- One row at a time: see docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
+  foreach v_agent in array p_agents loop
+    -- Idle and with nobody behind, it can have turns only that are to start later.
     delete from state.agent_state_head h
-     using unnest(p_agents) as a (agent_id)
-     cross join lateral (
-           select h.ctid as row
-             from state.agent_state_head h
-            where h.project_id = p_project and h.agent_id = a.agent_id and h.ephemeral and h.status = 'idle' and h.n_queued = 0
-           offset 0) l
-     where h.ctid = l.row
+     where h.project_id = p_project and h.agent_id = v_agent and h.ephemeral and h.status = 'idle' and h.n_queued = 0
        and not exists (select from state.agent_inbox i
-                        where i.agent_id = h.agent_id and i.project_id = p_project and i.next_retry_at is not null)
- returning h.agent_id
-  ), due as (
-    select l.row
-      from gone g
-     cross join lateral (
-           select a.ctid as row
-             from resource.project_agents a
-            where a.project_id = p_project and a.agent_id = g.agent_id and a.retire_by < now() + interval '12 hours'
-           offset 0) l
-  )
-  -- After a long turn it is not retired at once.
-  update resource.project_agents a
-     set retire_by = now() + interval '1 day'
-    from due d
-   where a.ctid = d.row;
+                        where i.agent_id = v_agent and i.project_id = p_project and i.next_retry_at is not null);
+    if found then
+      -- After a long turn it is not retired at once.
+      update resource.project_agents a
+         set retire_by = now() + interval '1 day'
+       where a.project_id = p_project and a.agent_id = v_agent and a.retire_by < now() + interval '12 hours';
+    end if;
+  end loop;
   return v_n;
 end $$;
 CREATE FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) RETURNS text
@@ -2881,7 +3010,8 @@ begin
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c
-                      where c.project_id = p_project and c.card_id = a.card_id and c.type not like 'sys.%');
+                      where c.project_id = p_project and c.card_id = a.card_id and c.type not like 'sys.%'
+                     offset 0);
   if v_unknown is not null then
     raise exception 'no such cards, or none that a session may remember' using errcode = 'WB404', detail = array_to_string(v_unknown, ',');
   end if;
@@ -2929,7 +3059,8 @@ CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RET
   -- `least` passes over nulls: without a right it would be the whole box.
   select b.box_id, b.length, case when r.via is not null then least(r.upto, b.length) end, r.via
     from unnest(p_boxes) as asked (box_id)
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = asked.box_id
+   cross join lateral (
+         select b.* from cardbox.boxes b where b.project_id = p_project and b.box_id = asked.box_id offset 0) b
     left join lateral (
          select rights.upto, rights.via
            from (select b.length as upto, 'asked' as via, 1 as rank where p_agent is null
@@ -2950,8 +3081,16 @@ CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RET
                   union all
                  select k.output_length, 'joined', 5
                    from state.turns t
-                   join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
-                   join state.pmo_batches p on p.project_id = p_project and p.batch_id = t.batch_id
+                  cross join lateral (
+                        select k.output_box_id, k.output_length
+                          from state.pmo_batch_tasks k
+                         where k.project_id = p_project and k.batch_id = t.batch_id and k.task_index = t.task_index
+                        offset 0) k
+                  cross join lateral (
+                        select p.parent_agent_id
+                          from state.pmo_batches p
+                         where p.project_id = p_project and p.batch_id = t.batch_id
+                        offset 0) p
                   where t.project_id = p_project and t.agent_turn_id = b.agent_turn_id
                     and p.parent_agent_id = p_agent and k.output_box_id = b.box_id) rights
           order by rights.upto desc, rights.rank
@@ -2965,9 +3104,11 @@ declare
   v_entered text;
   v_agent  resource.project_agents;
   v_active state.agent_inbox;
+  v_inbox  state.agent_inbox;
   v_epoch  bigint;
   v_token  bigint;
-  v_queued integer;
+  v_lost   integer := 0;
+  v_queued integer := 0;
   v_open   uuid[];
 begin
   v_entered := state.enter(p_project);
@@ -3010,30 +3151,31 @@ begin
                         where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id;
+    left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i
+                        where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true;
   -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
-  select coalesce(v_epoch, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0),
-         coalesce(v_token, 0) + 1 + coalesce(max(i.n_lost_leases + i.retry_count), 0) * 2
-    into v_epoch, v_token
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open);
-  -- The one that was dispatched and is not over; what is not due yet was not.
-  select i.* into v_active
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.dispatched_at is not null
-   order by i.inbox_seq
-   limit 1;
-  if not found then
-    select i.* into v_active
-      from state.agent_inbox i
-     where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
+  v_epoch := coalesce(v_epoch, 0) + 1;
+  v_token := coalesce(v_token, 0) + 1;
+  for v_inbox in
+    select i.*
+      from unnest(v_open) as o (agent_turn_id)
+     cross join lateral (
+           select i.* from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = o.agent_turn_id offset 0) i
      order by i.inbox_seq
-     limit 1;
-  end if;
-  select count(*) into v_queued
-    from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = any (v_open) and i.status = 'queued'
-     and i.agent_turn_id is distinct from v_active.agent_turn_id;
+  loop
+    v_lost := greatest(v_lost, v_inbox.n_lost_leases + v_inbox.retry_count);
+    if v_inbox.status = 'queued' then
+      v_queued := v_queued + 1;
+    end if;
+    -- The one that was dispatched and is not over; what is not due yet was not. Else the first that is queued.
+    if v_active.agent_turn_id is null and (v_inbox.dispatched_at is not null or v_inbox.status = 'queued')
+       or v_active.dispatched_at is null and v_inbox.dispatched_at is not null then
+      v_active := v_inbox;
+    end if;
+  end loop;
+  v_epoch := v_epoch + v_lost;
+  v_token := v_token + v_lost * 2;
+  v_queued := v_queued - coalesce((v_active.status = 'queued')::integer, 0);
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'
                        when v_active.status = 'deferred' and v_active.next_retry_at is null then 'suspended'
@@ -3051,7 +3193,7 @@ begin
      set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
      and i.status = 'deferred' and i.next_retry_at is null
-     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id);
+     and not exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = v_active.agent_turn_id);
   return query
   select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
     from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
@@ -3125,6 +3267,13 @@ begin
   --! reclaim_call.armed
   return v_target;
 end $$;
+CREATE FUNCTION state.refuse_time() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  raise exception 'an id of % is not of the present time', tg_table_name using errcode = '23514', constraint = 'of_the_present';
+end $$;
 CREATE FUNCTION state.release(p_project uuid, p_turn uuid) RETURNS TABLE(worker_targets text[])
     LANGUAGE plpgsql
     AS $$
@@ -3137,19 +3286,19 @@ declare
 begin
   v_entered := state.enter(p_project);
   select h.* into v_head
-    from state.turns t
-    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
-   where t.project_id = p_project and t.agent_turn_id = p_turn
-     for no key update of h;
+    from state.agent_state_head h
+   where h.project_id = p_project
+     and h.agent_id = (select t.agent_id from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn)
+     for no key update;
   if not found then
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! release.locked
   select i.* into v_inbox
     from state.agent_inbox i
-   where i.project_id = p_project and i.agent_turn_id = p_turn and i.status = 'deferred' and i.next_retry_at <= now()
+   where i.project_id = p_project and i.agent_turn_id = p_turn
      for no key update;
-  if not found then
+  if not found or v_inbox.status <> 'deferred' or (v_inbox.next_retry_at <= now()) is not true then
     return query select '{}'::text[];
     return;
   end if;
@@ -3209,7 +3358,11 @@ begin
   for v_talk in
     select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
       from unnest(p_turns) with ordinality as e (agent_turn_id, n)
-      join state.turns t on t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+     cross join lateral (
+           select t.session_id, t.query_card_ids, t.deliverable_card_id
+             from state.turns t
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+           offset 0) t
      where t.session_id is not null and t.deliverable_card_id is not null
      order by t.session_id, e.n
   loop
@@ -3322,19 +3475,20 @@ CREATE FUNCTION state.retire(p_project uuid, p_agents uuid[]) RETURNS integer
     AS $$
 declare
   v_entered text;
-  v_n       integer;
+  v_agent   uuid;
+  v_n       integer := 0;
 begin
   v_entered := state.enter(p_project);
-  with gone as (
+  foreach v_agent in array p_agents loop
     update resource.project_agents a
        set retired_at = now()
-     where a.project_id = p_project and a.agent_id = any (p_agents) and a.retired_at is null and a.retire_by <= now()
-       and not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = a.agent_id)
- returning a.agent_id
-  )
-  insert into state.identity_edges (project_id, agent_id, action)
-  select p_project, g.agent_id, 'retired' from gone g;
-  get diagnostics v_n = row_count;
+     where a.project_id = p_project and a.agent_id = v_agent and a.retired_at is null and (a.retire_by <= now()) is true
+       and not exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_agent);
+    if found then
+      insert into state.identity_edges (project_id, agent_id, action) values (p_project, v_agent, 'retired');
+      v_n := v_n + 1;
+    end if;
+  end loop;
   --! retire.retired
   return v_n;
 end $$;
@@ -3362,12 +3516,17 @@ CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
 declare
   v_saw boolean;
 begin
-  select exists (select from cardbox.boxes b
-                  where b.project_id = p_project and b.box_id in (t.context_box_id, t.output_box_id) and b.has_external)
+  select exists (select from unnest(array[t.context_box_id, t.output_box_id]) as u (box_id)
+                  where exists (select from cardbox.boxes b
+                                 where b.project_id = p_project and b.box_id = u.box_id and b.has_external
+                                offset 0))
       or t.session_id is not null
      and exists (select from state.blackboards s
-                   join cardbox.cards c on c.project_id = p_project and c.card_id in (s.todo_card_id, s.compression_card_id)
-                  where s.project_id = p_project and s.session_id = t.session_id and c.is_external)
+                  cross join lateral unnest(array[s.todo_card_id, s.compression_card_id]) as u (card_id)
+                  where s.project_id = p_project and s.session_id = t.session_id
+                    and exists (select from cardbox.cards c
+                                 where c.project_id = p_project and c.card_id = u.card_id and c.is_external
+                                offset 0))
     into v_saw
     from state.turns t
    where t.project_id = p_project and t.agent_turn_id = p_turn;
@@ -3377,27 +3536,36 @@ CREATE FUNCTION state.settle(p_project uuid, p_turns uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_n integer;
+  v_turn uuid;
+  v_gone state.budgets;
+  v_rest jsonb := '[]';
+  v_back record;
+  v_n    integer := 0;
 begin
-  with gone as (
-    delete from state.budgets b
-     using unnest(p_turns) as e (agent_turn_id)
-     where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
- returning b.parent_agent_turn_id, b.steps_left, b.tokens_left, b.microdollars_left
-  ), rest as (
+  for v_turn in
+    select e.agent_turn_id
+      from unnest(p_turns) as e (agent_turn_id)
+     where exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id offset 0)
+  loop
+    delete from state.budgets b where b.project_id = p_project and b.agent_turn_id = v_turn returning b.* into v_gone;
+    if v_gone.parent_agent_turn_id is not null then
+      v_rest := v_rest || to_jsonb(v_gone);
+    end if;
+  end loop;
+  -- In one order for every caller.
+  for v_back in
     select g.parent_agent_turn_id, coalesce(sum(g.steps_left), 0) as steps, coalesce(sum(g.tokens_left), 0) as tokens,
            coalesce(sum(g.microdollars_left), 0) as microdollars
-      from gone g
-     where g.parent_agent_turn_id is not null
+      from jsonb_to_recordset(v_rest) as g (parent_agent_turn_id uuid, steps_left integer, tokens_left bigint, microdollars_left bigint)
      group by g.parent_agent_turn_id
      order by g.parent_agent_turn_id
-  )
-  update state.budgets b
-     set steps_left = b.steps_left + r.steps, tokens_left = b.tokens_left + r.tokens, microdollars_left = b.microdollars_left + r.microdollars,
-         own_steps = b.own_steps + r.steps, own_tokens = b.own_tokens + r.tokens, own_microdollars = b.own_microdollars + r.microdollars
-    from rest r
-   where b.project_id = p_project and b.agent_turn_id = r.parent_agent_turn_id;
-  get diagnostics v_n = row_count;
+  loop
+    update state.budgets b
+       set steps_left = b.steps_left + v_back.steps, tokens_left = b.tokens_left + v_back.tokens,
+           microdollars_left = b.microdollars_left + v_back.microdollars
+     where b.project_id = p_project and b.agent_turn_id = v_back.parent_agent_turn_id;
+    v_n := v_n + 1;
+  end loop;
   return v_n;
 end $$;
 CREATE FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) RETURNS uuid[]
@@ -3417,12 +3585,14 @@ begin
   update state.pmo_batch_tasks k
      set status = 'canceled'
    where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
-     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id);
+     and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id offset 0);
   select array_agg(i.agent_turn_id) into v_turns
-    from (select i.agent_turn_id
+    from (select k.agent_turn_id
             from state.pmo_batch_tasks k
-            join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = k.agent_turn_id
-           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open' and not i.stop_asked
+           where k.project_id = p_project and k.batch_id = p_batch and k.status = 'open'
+             and exists (select from state.agent_inbox i
+                          where i.project_id = p_project and i.agent_turn_id = k.agent_turn_id and not i.stop_asked
+                         offset 0)
            order by k.task_index
            limit p_most) i;
   if v_turns is null then
@@ -3489,7 +3659,8 @@ begin
     from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
   select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
     from state.turns t
-    join cardbox.boxes b on b.project_id = p_project and b.box_id = t.output_box_id
+   cross join lateral (
+         select b.box_id, b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
   if v_batch is not null and v_stop is null
@@ -3634,11 +3805,17 @@ CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(ag
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
-    left join resource.project_agents a on a.project_id = p_project and a.agent_id = t.agent_id
-    left join state.agent_inbox i on i.project_id = p_project and i.agent_turn_id = t.agent_turn_id
-    left join state.agent_state_head h
-      on h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
-    left join state.forks f on f.project_id = p_project and f.agent_turn_id = t.agent_turn_id
+    left join lateral (
+         select a.profile_name from resource.project_agents a where a.project_id = p_project and a.agent_id = t.agent_id offset 0) a on true
+    left join lateral (
+         select i.* from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true
+    left join lateral (
+         select h.status
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = t.agent_id and h.active_agent_turn_id = t.agent_turn_id
+         offset 0) h on true
+    left join lateral (
+         select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
    cross join lateral (
          select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
                 coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,
@@ -3651,10 +3828,13 @@ $$;
 CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select exists (select from state.turns t
-                  where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.session_id is not null)
-      or exists (select from unnest(p_turns) as e (agent_turn_id)
-                   join state.budgets b on b.project_id = p_project and b.agent_turn_id = e.agent_turn_id)
+  select exists (select from unnest(p_turns) as e (agent_turn_id)
+                  where exists (select from state.turns t
+                                 where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is not null
+                                offset 0)
+                     or exists (select from state.budgets b
+                                 where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
+                                offset 0))
 $$;
 CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) RETURNS integer
     LANGUAGE plpgsql
@@ -3664,10 +3844,18 @@ declare
 begin
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch)
   select p_project, t.agent_turn_id, 'state', gen_random_uuid(), t.agent_id, coalesce(p_status, h.status::text), h.turn_epoch
-    from state.turns t
-    join state.agent_state_head h on h.project_id = p_project and h.agent_id = t.agent_id
-   where t.project_id = p_project and t.agent_turn_id = any (p_turns) and t.emit_state_event
-     and (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
+    from unnest(p_turns) as e (agent_turn_id)
+   cross join lateral (
+         select t.agent_turn_id, t.agent_id
+           from state.turns t
+          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.emit_state_event
+         offset 0) t
+   cross join lateral (
+         select h.status, h.turn_epoch, h.active_agent_turn_id
+           from state.agent_state_head h
+          where h.project_id = p_project and h.agent_id = t.agent_id
+         offset 0) h
+   where (p_status is distinct from 'dispatched' or h.active_agent_turn_id = t.agent_turn_id)
      and (p_agent is null or t.agent_id = p_agent)
    order by t.agent_turn_id;
   get diagnostics v_told = row_count;
@@ -3698,10 +3886,26 @@ CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid
      union
     select c.asked, k.agent_id
       from chain c
-      join state.agent_state_head h on h.project_id = p_project and h.agent_id = c.agent_id and h.status = 'suspended'
-      join state.waiting_calls w on w.project_id = p_project and w.agent_turn_id = h.active_agent_turn_id
-      join state.pmo_batches b on b.project_id = p_project and b.tool_call_id = w.tool_call_id and b.status = 'open'
-      join state.pmo_batch_tasks k on k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
+     cross join lateral (
+           select h.active_agent_turn_id
+             from state.agent_state_head h
+            where h.project_id = p_project and h.agent_id = c.agent_id and h.status = 'suspended'
+           offset 0) h
+     cross join lateral (
+           select w.tool_call_id
+             from state.waiting_calls w
+            where w.project_id = p_project and w.agent_turn_id = h.active_agent_turn_id
+           offset 0) w
+     cross join lateral (
+           select b.batch_id
+             from state.pmo_batches b
+            where b.project_id = p_project and b.tool_call_id = w.tool_call_id and b.status = 'open'
+           offset 0) b
+     cross join lateral (
+           select k.agent_id
+             from state.pmo_batch_tasks k
+            where k.project_id = p_project and k.batch_id = b.batch_id and k.status = 'open'
+           offset 0) k
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
 $$;
@@ -4450,26 +4654,26 @@ ALTER TABLE ONLY state.worker_leases
 CREATE INDEX artifacts_by_hash ON cardbox.artifacts USING btree (hash, project_id);
 CREATE INDEX artifacts_removed ON cardbox.artifacts USING btree (project_id, path, version) WHERE (removed_at IS NOT NULL);
 CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, project_id) WHERE (card_id IS NOT NULL);
-CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id, box_id) WHERE (source_box_id IS NOT NULL);
+CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
 CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
 CREATE INDEX cards_external ON cardbox.cards USING btree (project_id, card_id) WHERE is_external;
-CREATE INDEX pins_by_path ON cardbox.pins USING btree (path, project_id);
+CREATE INDEX pins_by_path ON cardbox.pins USING btree (path, project_id, hash);
 CREATE INDEX uploads_ended ON cardbox.uploads USING btree (expires_at);
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
 CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
-CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id) WHERE (revoked_at IS NULL);
+CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id);
 CREATE INDEX chunks_by_word ON resource.chunks USING gin (words) WITH (fastupdate=off);
 CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_id, project_id);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
-CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE ((status)::text = 'open'::text);
+CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE (closed_at IS NULL);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
 CREATE INDEX calls_asking ON state.waiting_calls USING btree (project_id, call_seq) WHERE ((status)::text = 'asking'::text);
 CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
-CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE ((status)::text = 'processing'::text);
-CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id) WHERE ((status)::text = 'processing'::text);
-CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id);
+CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE (worker_id IS NOT NULL);
+CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id, tool_call_id) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id, project_id);
 CREATE INDEX calls_ready ON state.waiting_calls USING btree (target, project_id, call_seq) WHERE ((status)::text = 'pending'::text);
 CREATE INDEX forks_by_source ON state.forks USING btree (source_turn_id, project_id);
 CREATE INDEX granted ON state.grants USING btree (agent_id, box_id) WHERE (revoked_at IS NULL);
@@ -4477,12 +4681,12 @@ CREATE INDEX grants_of_box ON state.grants USING btree (box_id, project_id);
 CREATE INDEX handed ON state.handovers USING btree (agent_id, source_box_id, upto) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX idempotency_ended ON state.idempotency USING btree (expires_at);
 CREATE INDEX inbox_due ON state.agent_inbox USING btree (shard, next_retry_at) WHERE (next_retry_at IS NOT NULL);
-CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) WHERE ((status)::text = 'processing'::text);
+CREATE INDEX inbox_held ON state.agent_inbox USING btree (worker_id, silent_by) WHERE (worker_id IS NOT NULL);
 CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id, inbox_seq) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX inbox_later ON state.agent_inbox USING btree (agent_id, project_id) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
 CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
-CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq);
+CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
@@ -4633,7 +4837,11 @@ GRANT USAGE ON SCHEMA state TO waybill_service;
 GRANT USAGE ON SCHEMA state TO waybill_scheduler;
 REVOKE ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
@@ -4822,6 +5030,8 @@ REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, 
 GRANT ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.refuse_time() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.refuse_time() TO waybill_service;
 REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;
@@ -5042,6 +5252,7 @@ GRANT SELECT(project_id) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(batch_id) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(status) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(deadline_at) ON TABLE state.pmo_batches TO waybill_scheduler;
+GRANT SELECT(closed_at) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_service;

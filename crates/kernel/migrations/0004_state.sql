@@ -452,19 +452,25 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               then to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) end
 $$;
 
--- What has no partition goes to the rest. No partition can be made over a row that lies there, so nothing comes to it from far ahead.
-alter table parts.agent_steps_rest add constraint of_the_present
-  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
-alter table parts.execution_edges_rest add constraint of_the_present
-  check (coalesce(state.minted_at(correlation_id) <= now() + interval '1 day', false));
-alter table parts.patches_rest add constraint of_the_present
-  check (coalesce(state.minted_at(step_id) <= now() + interval '1 day', false));
-alter table parts.receipts_rest add constraint of_the_present
-  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
-alter table parts.refusals_rest add constraint of_the_present
-  check (coalesce(state.minted_at(refusal_id) <= now() + interval '1 day', false));
-alter table parts.outbox_rest add constraint of_the_present
-  check (coalesce(state.minted_at(agent_turn_id) <= now() + interval '1 day', false));
+-- What has no partition goes to the rest. No partition can be made over a row that lies there, so nothing comes to it from far ahead, by the clock of
+-- the database.
+create function state.refuse_time() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception 'an id of % is not of the present time', tg_table_name using errcode = '23514', constraint = 'of_the_present';
+end $$;
+create trigger of_the_present before insert on parts.agent_steps_rest for each row
+  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
+create trigger of_the_present before insert on parts.execution_edges_rest for each row
+  when (state.minted_at(new.correlation_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
+create trigger of_the_present before insert on parts.patches_rest for each row
+  when (state.minted_at(new.step_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
+create trigger of_the_present before insert on parts.receipts_rest for each row
+  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
+create trigger of_the_present before insert on parts.refusals_rest for each row
+  when (state.minted_at(new.refusal_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
+create trigger of_the_present before insert on parts.outbox_rest for each row
+  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
 
 -- ── one project at a time ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -62,13 +62,13 @@ begin
                       where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                         and o.published_at is not null
                         and not exists (select from state.quarantine q
-                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
                      offset 0)
      and not exists (select from state.outbox o
                       where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                         and o.published_at is null
                         and not exists (select from state.quarantine q
-                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                                         where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
                      offset 0);
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
@@ -102,7 +102,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          (select o.* from state.outbox o
            where s.replay_after >= s.replay_upto and o.shard = s.shard and o.published_at is null
              and not exists (select from state.quarantine q
-                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
            order by o.outbox_seq
            limit p_most)
           union all
@@ -112,7 +112,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                             where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                               and o.published_at is not null
                               and not exists (select from state.quarantine q
-                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
                             order by o.outbox_seq
                             limit p_most)
                            union all
@@ -120,7 +120,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                             where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
                               and o.published_at is null
                               and not exists (select from state.quarantine q
-                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                                               where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
                             order by o.outbox_seq
                             limit p_most)) o
                    where s.replay_after < s.replay_upto
@@ -195,7 +195,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
             from state.outbox o
            where o.published_at is null
              and not exists (select from state.quarantine q
-                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null)
+                              where q.subject_id = o.agent_id and q.sweep = 'events' and q.quarantined_at is not null offset 0)
            limit 100000) o
 $$;
 
