@@ -7,7 +7,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     sync::{Mutex, PoisonError, mpsc},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
@@ -70,7 +70,7 @@ pub enum Entry {
     },
 }
 
-/// An entry, and when the ledger heard of it.
+/// An entry, and when the ledger heard of it, in seconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     pub at: f64,
@@ -82,7 +82,8 @@ pub struct Line {
 pub fn keep(file: &Path) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     println!("{}", listener.local_addr()?.port());
-    let begun = Instant::now();
+    // By the same clock as the database, and never backwards.
+    let (since, begun) = (SystemTime::now().duration_since(UNIX_EPOCH)?, Instant::now());
     let (told, hear) = mpsc::channel::<(Duration, String)>();
     let mut file = BufWriter::new(File::create(file)?);
     std::thread::spawn(move || {
@@ -99,7 +100,7 @@ pub fn keep(file: &Path) -> Result<()> {
         let (stream, told) = (stream?, told.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok).filter(|line| line.starts_with('{')) {
-                let _ = told.send((begun.elapsed(), line));
+                let _ = told.send((since + begun.elapsed(), line));
             }
         });
     }

@@ -26,7 +26,7 @@ use waybill_bus::{
 };
 use waybill_core::{
     card::Draft,
-    id::{AgentId, BoxId, Name, ProjectId},
+    id::{AgentId, BoxId, Name, ProjectId, TurnId},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
@@ -52,21 +52,21 @@ pub mod script;
 
 mod crew;
 pub(crate) mod verdict;
+mod witness;
 
 use crew::{Crew, LedgerKeeper, Place};
 use dice::Dice;
 use ledger::{Entry, Ledger};
 use mutant::Mutant;
 use process::{PROFILE, Role};
-use proxy::{Mode, Proxy};
+use proxy::{Mode, Proxy, SLOW};
 use schedule::{Fault, Plan, strength};
 use script::Script;
+use witness::Witness;
 
 const PROJECTS: usize = 8;
 const AGENTS: usize = 40;
 const DATABASE: &str = "storm";
-/// How long what is left may take before the run is over, whatever is missing.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Lets a storm loose and says what it left.
 pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
@@ -91,6 +91,8 @@ struct Counts {
     /// From each kill of PostgreSQL until it answered again.
     outages: Mutex<Vec<f64>>,
     streams_lost: AtomicU64,
+    /// Enqueues that were held up before they committed.
+    slow: AtomicU64,
 }
 
 struct Storm {
@@ -112,6 +114,8 @@ struct Storm {
 struct Project {
     project_id: ProjectId,
     agents: Vec<AgentId>,
+    /// Whose turns are asked for slowly: the head is locked meanwhile, which would keep turns of others from being taken over in time.
+    late: Vec<AgentId>,
     children: Vec<AgentId>,
     profile_box_id: BoxId,
 }
@@ -145,7 +149,7 @@ impl Storm {
             let project_id = ProjectId::new();
             let mut work = kernel.begin(project_id).await?;
             let make = || (0..AGENTS).map(|_| AgentId::new()).collect::<Vec<_>>();
-            let (agents, children) = (make(), make());
+            let (agents, late, children) = (make(), make(), make());
             let profile = serde_json::json!({ "profile": {
                 "name": PROFILE, "worker_target": "llm", "system_prompt_template": "",
                 "allowed_internal_tools": ["fork_join"], "delegation_policy": { "target_profiles": [PROFILE] },
@@ -155,17 +159,17 @@ impl Storm {
             let profile = handover::target(&mut work, &profile_name).await?;
             let profile_box_id = profile.profile_box_id;
             let of_profile = |agent_id: &AgentId| NewAgent::of(*agent_id, &profile);
-            let roster: Vec<NewAgent> = agents.iter().chain(&children).map(of_profile).collect();
+            let roster: Vec<NewAgent> = agents.iter().chain(&late).chain(&children).map(of_profile).collect();
             agent::provision(&mut work, &roster, Stay::Plain, None).await?;
             work.commit().await?;
-            houses.push(Project { project_id, agents, children, profile_box_id });
+            houses.push(Project { project_id, agents, late, children, profile_box_id });
         }
         let keeper = LedgerKeeper::start(&folder.join("ledger"))?;
         let mut places = Vec::new();
         for role in Role::ALL {
             for number in 0..strength(role) {
                 let seed = plan.seed ^ (places.len() as u64) << 32;
-                let database = Proxy::start(server.port(), Mode::Pass, seed).await?;
+                let database = Proxy::start(server.port(), plan.calm(role), seed).await?;
                 // Relays publish events on their connections: those are not doorbells.
                 let bells = if role == Role::Relay { Mode::Pass } else { plan.bells };
                 let bus = Proxy::start(nats.port(), bells, seed).await?;
@@ -194,8 +198,14 @@ impl Storm {
 
     async fn rage(&self) -> Result<Vec<Figure>> {
         let begun = Instant::now();
-        let asking =
-            tokio::spawn(ask(self.plan.clone(), self.kernel.clone(), self.houses.clone(), self.ledger.clone()));
+        let asking = tokio::spawn(ask(
+            self.plan.clone(),
+            self.kernel.clone(),
+            self.houses.clone(),
+            self.ledger.clone(),
+            self.counts.clone(),
+        ));
+        let witness = Witness::begin(self.postgres.server.admin_url(DATABASE), self.kernel.clone());
         let bar = progress(self.plan.name, self.plan.duration.as_secs());
         let mut faults = JoinSet::new();
         for (at, fault) in self.plan.schedule() {
@@ -216,18 +226,27 @@ impl Storm {
 
         // Turns were asked for until now: from here on nothing more comes, neither work nor faults.
         let settled = self.settle(Instant::now()).await;
+        let seen = witness.end(&self.plan).await?;
         let published = if self.plan.without_nats { Vec::new() } else { self.published().await? };
         sleep(Duration::from_millis(600)).await; // the ledger writes what it has heard
         let lines = ledger::read(&self.folder.join("ledger"))?;
         let mut admin = PgConnection::connect(&self.postgres.server.admin_url(DATABASE)).await?;
         let mut figures = verdict::of_the_database(&mut admin, self.plan.turns).await?;
         figures.extend(verdict::of_the_ledger(&mut admin, &lines, self.plan.turns).await?);
+        figures.extend(seen);
         figures.extend(published);
-        self.report(settled, &lines, &mut figures);
+        let ends = verdict::ends(&mut admin).await?;
+        self.report(settled, &lines, &ends, &mut figures);
         Ok(figures)
     }
 
-    fn report(&self, settled: Duration, lines: &[ledger::Line], figures: &mut Vec<Figure>) {
+    fn report(
+        &self,
+        settled: Duration,
+        lines: &[ledger::Line],
+        ends: &HashMap<TurnId, verdict::End>,
+        figures: &mut Vec<Figure>,
+    ) {
         let plan = &self.plan;
         let mut count = |what: &str, n: &AtomicU64, least: usize| {
             if least > 0 {
@@ -240,6 +259,24 @@ impl Storm {
         count("kills of NATS", &self.counts.nats_kills, plan.nats_kills);
         count("kills of PostgreSQL", &self.counts.postgres_kills, plan.postgres_kills);
         count("streams deleted", &self.counts.streams_lost, plan.streams_lost);
+        if plan.slow > 0.0 {
+            let enqueues = self.counts.slow.load(Relaxed);
+            let others =
+                self.crew.places.values().map(|place| place.database.counts.slow_commits.load(Relaxed)).sum::<u64>();
+            let least = Bar::AtLeast((plan.turns as f64 * plan.slow / 2.0).floor());
+            figures.push(Figure::new(
+                "enqueues held up for 0.5 to 4 s, then committed",
+                enqueues as f64,
+                "transactions",
+                least,
+            ));
+            figures.push(Figure::new(
+                "other transactions held up, then committed",
+                others as f64,
+                "transactions",
+                Bar::AtLeast(1.0),
+            ));
+        }
         let outages = self.counts.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !outages.is_empty() {
             figures.push(Figure::new("PostgreSQL away, longest", verdict::percentile(outages, 1.0), "s", Bar::None));
@@ -266,7 +303,7 @@ impl Storm {
         figures.push(Figure::new("processes that ended by themselves", died as f64, "processes", Bar::AtMost(0.0)));
         figures.push(Figure::new("turns and calls given up, panics", complaints as f64, "lines", Bar::AtMost(0.0)));
         figures.push(Figure::new("last fault to last end", settled.as_secs_f64(), "s", Bar::AtMost(30.0)));
-        let resumed = verdict::kill_to_resumed(lines, plan.lease);
+        let resumed = verdict::kill_to_resumed(lines, ends, plan.lease);
         if plan.kills > 0 {
             let most = plan.lease.as_secs_f64() * 2.0 + 2.0;
             figures.push(Figure::new(
@@ -303,6 +340,7 @@ impl Storm {
     fn strike(&self, fault: Fault) -> impl Future<Output = Result<()>> + Send + 'static {
         let (crew, ledger, counts) = (self.crew.clone(), self.ledger.clone(), self.counts.clone());
         let (nats, postgres, restarting) = (self.nats.clone(), self.postgres.clone(), self.restarting.clone());
+        let plan = self.plan.clone();
         async move {
             match fault {
                 Fault::Kill(role, number) => {
@@ -325,7 +363,7 @@ impl Storm {
                         let proxy = &crew.places[&(role, number)].database;
                         proxy.set(mode);
                         sleep(for_so_long).await;
-                        proxy.set(Mode::Pass);
+                        proxy.set(plan.calm(role));
                         crew.reconnect(role, number);
                         counts.partitions.fetch_add(1, Relaxed);
                     }
@@ -376,7 +414,7 @@ impl Storm {
                     .fetch_one(&mut admin)
                     .await
             };
-            if matches!(open.await, Ok(false)) || last_fault.elapsed() > PATIENCE {
+            if matches!(open.await, Ok(false)) || last_fault.elapsed() > self.plan.patience {
                 return last_fault.elapsed();
             }
             sleep(Duration::from_millis(100)).await;
@@ -389,7 +427,7 @@ impl Storm {
         loop {
             let lag = outbox::lag(&self.kernel).await;
             let empty = lag.is_ok_and(|lag| lag.n_unpublished == 0 && lag.n_replaying == 0);
-            if empty || begun.elapsed() > PATIENCE {
+            if empty || begun.elapsed() > self.plan.patience {
                 break;
             }
             sleep(Duration::from_millis(200)).await;
@@ -430,7 +468,13 @@ impl Storm {
 }
 
 /// Asks for turns, evenly over the time of the storm, and until each is known to be accepted.
-async fn ask(plan: Plan, kernel: Kernel, houses: Arc<Vec<Project>>, ledger: Arc<Ledger>) -> Result<()> {
+async fn ask(
+    plan: Plan,
+    kernel: Kernel,
+    houses: Arc<Vec<Project>>,
+    ledger: Arc<Ledger>,
+    counts: Arc<Counts>,
+) -> Result<()> {
     let mut dice = Dice::new(plan.seed.rotate_left(17));
     let begun = Instant::now();
     let mut asked = 0;
@@ -443,21 +487,34 @@ async fn ask(plan: Plan, kernel: Kernel, houses: Arc<Vec<Project>>, ledger: Arc<
             let house = &houses[dice.one_of(houses.len())];
             let script = Script::any(&mut dice, &house.children);
             let card = Draft::instruction(&serde_json::to_string(&script)?).seal()?;
+            let held_up = dice.chance(plan.slow).then(|| dice.between(SLOW.0, SLOW.1));
+            let agent_id = match held_up {
+                Some(_) => house.late[asked % AGENTS],
+                None => house.agents[dice.one_of(AGENTS)],
+            };
             let request = DispatchRequest {
                 emit_state_event: dice.chance(0.1),
                 profile_box_id: Some(house.profile_box_id),
-                ..DispatchRequest::instructed(house.agents[dice.one_of(AGENTS)], card.card_id())
+                ..DispatchRequest::instructed(agent_id, card.card_id())
             };
             let (kernel, ledger, project_id) = (kernel.clone(), ledger.clone(), house.project_id);
-            let failed = failed.clone();
+            let (failed, counts) = (failed.clone(), counts.clone());
             asking.spawn(async move {
                 loop {
+                    let (requests, cards) = (std::slice::from_ref(&request), std::slice::from_ref(&card));
                     let accepted = async {
-                        let mut alone = kernel.alone(project_id).await?;
-                        turn::enqueue(&mut alone, std::slice::from_ref(&request), std::slice::from_ref(&card)).await
+                        let Some(pause) = held_up else {
+                            return turn::enqueue(&mut kernel.alone(project_id).await?, requests, cards).await;
+                        };
+                        let mut work = kernel.begin(project_id).await?;
+                        let accepted = turn::enqueue(&mut work, requests, cards).await?;
+                        sleep(pause).await;
+                        work.commit().await?;
+                        Ok(accepted)
                     };
                     match accepted.await {
                         Ok(accepted) => {
+                            counts.slow.fetch_add(u64::from(held_up.is_some()), Relaxed);
                             let ready = accepted[0].turn_epoch.is_some() && !accepted[0].duplicate;
                             ledger.note(&Entry::Accepted { turn_id: request.agent_turn_id, ready });
                             return;

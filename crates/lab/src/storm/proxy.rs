@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -29,6 +29,10 @@ pub enum Mode {
     LoseAnswers,
     /// Connections are cut as they come.
     Cut,
+    /// To PostgreSQL: this share of the commits waits before it goes on, for less time than the server lets a transaction idle.
+    SlowCommits {
+        share: f64,
+    },
     /// Of NATS messages that are sent, this share is dropped and this share is doubled.
     Bells {
         drop: f64,
@@ -36,12 +40,16 @@ pub enum Mode {
     },
 }
 
-/// How many messages went through, were dropped, were doubled.
+/// How long a transaction is held up that is to commit all the same: the server ends one that idles for five seconds.
+pub const SLOW: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
+
+/// How many messages went through, were dropped, were doubled; how many commits were held up, and then done.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub sent: AtomicU64,
     pub dropped: AtomicU64,
     pub doubled: AtomicU64,
+    pub slow_commits: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -113,24 +121,33 @@ async fn connection(
             before = now;
         }
     };
+    let wire = Wire { modes, counts, slowed: AtomicBool::new(false) };
     tokio::select! {
-        ended = pipe(from_client, to_server, modes.clone(), Direction::Asking(counts, Dice::new(seed))) => ended,
-        ended = pipe(from_server, to_client, modes, Direction::Answering) => ended,
+        ended = pipe(from_client, to_server, &wire, Direction::Asking(Dice::new(seed))) => ended,
+        ended = pipe(from_server, to_client, &wire, Direction::Answering) => ended,
         () = cut => Ok(()),
     }
 }
 
+/// What both directions of a connection know.
+struct Wire {
+    modes: watch::Receiver<Mode>,
+    counts: Arc<Counts>,
+    /// A commit was held up and is not answered yet.
+    slowed: AtomicBool,
+}
+
 enum Direction {
-    Asking(Arc<Counts>, Dice),
+    Asking(Dice),
     Answering,
 }
 
-async fn pipe(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut modes: watch::Receiver<Mode>,
-    mut direction: Direction,
-) -> Result<()> {
+/// How a unit of work commits, and the answer that it is done.
+const COMMIT: &[u8] = b"select; commit\0";
+const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
+
+async fn pipe(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: &Wire, mut direction: Direction) -> Result<()> {
+    let (mut modes, counts) = (wire.modes.clone(), &wire.counts);
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let n = from.read(&mut buffer).await?;
@@ -139,13 +156,24 @@ async fn pipe(
         }
         let chunk = &buffer[..n];
         let mode = *modes.borrow_and_update();
+        if let (Mode::SlowCommits { share }, Direction::Asking(dice)) = (mode, &mut direction)
+            && find(chunk, COMMIT).is_some()
+            && dice.chance(share)
+        {
+            wire.slowed.store(true, Relaxed);
+            tokio::time::sleep(dice.between(SLOW.0, SLOW.1)).await;
+        }
         match (mode, &mut direction) {
             (Mode::Delay(delay), _) => tokio::time::sleep(delay).await,
             (Mode::Stall, _) => {
                 modes.wait_for(|mode| *mode != Mode::Stall).await?;
             }
             (Mode::LoseAnswers, Direction::Answering) => continue,
-            (Mode::Bells { drop, double }, Direction::Asking(counts, dice)) => {
+            (_, Direction::Answering) if wire.slowed.load(Relaxed) => {
+                wire.slowed.store(false, Relaxed);
+                counts.slow_commits.fetch_add(u64::from(find(chunk, COMMITTED).is_some()), Relaxed);
+            }
+            (Mode::Bells { drop, double }, Direction::Asking(dice)) => {
                 for message in messages(chunk) {
                     let is_bell = message.starts_with(b"PUB ");
                     counts.sent.fetch_add(u64::from(is_bell), Relaxed);

@@ -22,12 +22,16 @@ pub struct Plan {
     /// Between one of them and PostgreSQL, longer than the lease.
     pub partitions: usize,
     pub streams_lost: usize,
+    /// The share of transactions that are held up before they commit, of those that are more than one statement. Not of sweeps: what they do is timed.
+    pub slow: f64,
     /// NATS does not run at all.
     pub without_nats: bool,
     /// What happens to doorbells on the way.
     pub bells: Mode,
     /// Whether claims must come within two seconds.
     pub prompt: bool,
+    /// How long what is left may take before the run is over, whatever is missing.
+    pub patience: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +66,11 @@ const MOSTLY_WORKERS: [Role; 8] = [
 ];
 
 impl Plan {
+    /// What happens between a process and PostgreSQL while nothing else does.
+    pub fn calm(&self, role: Role) -> Mode {
+        if self.slow > 0.0 && role != Role::Sweep { Mode::SlowCommits { share: self.slow } } else { Mode::Pass }
+    }
+
     /// The faults, in order of time.
     pub fn schedule(&self) -> Vec<(Duration, Fault)> {
         let mut dice = Dice::new(self.seed);
@@ -117,9 +126,11 @@ mod tests {
             postgres_kills: 1,
             partitions: 3,
             streams_lost: 1,
+            slow: 0.0,
             without_nats: false,
             bells: Mode::Pass,
             prompt: false,
+            patience: Duration::ZERO,
         };
         let schedule = plan.schedule();
         assert_eq!(schedule.len(), 31);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 use waybill_core::{
     id::{CardId, TurnId},
     turn::ClaimToken,
@@ -163,8 +163,9 @@ const WRONG: [(&str, &str); 18] = [
         "children that took more than one step after their batch had ended",
         "select count(*)
            from state.pmo_batches b
-           -- A commit is seen somewhat later than it is dated. The parent's next step has surely seen it.
-          cross join lateral (select min(p.created_at) as seen_at from state.agent_steps p
+           -- A commit is seen somewhat later than it is dated. The parent's next step has surely seen it; where there is none, six seconds
+           -- are longer than a transaction may take.
+          cross join lateral (select coalesce(min(p.created_at), b.closed_at + interval '6 seconds') as seen_at from state.agent_steps p
                                where p.project_id = b.project_id and p.agent_turn_id = b.parent_agent_turn_id
                                  and p.created_at > b.closed_at) p
            join state.turns t on t.project_id = b.project_id and t.batch_id = b.batch_id
@@ -186,9 +187,12 @@ pub(crate) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> R
         let n: i64 = sqlx::query_scalar(sql).fetch_one(&mut *admin).await.context(what)?;
         figures.push(Figure::new(what, n as f64, "rows", Bar::AtMost(0.0)));
     }
-    let marked: i64 =
-        sqlx::query_scalar("select count(*) from state.queue_marks where new_seq > 0").fetch_one(&mut *admin).await?;
-    figures.push(Figure::new("queues that claims found marked, in the end", marked as f64, "queues", Bar::None));
+    let alone = "select count(*) from state.pmo_batches b
+                      where b.status <> 'open'
+                        and not exists (select from state.agent_steps p
+                                         where p.project_id = b.project_id and p.agent_turn_id = b.parent_agent_turn_id and p.created_at > b.closed_at)";
+    let n: i64 = sqlx::query_scalar(alone).fetch_one(&mut *admin).await?;
+    figures.push(Figure::new("batches whose parent took no later step", n as f64, "batches", Bar::None));
     Ok(figures)
 }
 
@@ -235,9 +239,29 @@ pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turn
     ])
 }
 
-/// From the kill of a process to the moment when another had its turns, for each of them; without the time in which the database was away meanwhile, and the
-/// lease after that, in which nobody is thought lost.
-pub(super) fn kill_to_resumed(lines: &[Line], lease: Duration) -> Vec<f64> {
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, FromRow)]
+pub(super) struct End {
+    agent_turn_id: TurnId,
+    /// None: it has not.
+    ended_at: Option<f64>,
+    /// Under which it ended: that of the worker who ended it, or a later one.
+    claim_token: Option<ClaimToken>,
+}
+
+pub(super) async fn ends(admin: &mut PgConnection) -> Result<HashMap<TurnId, End>> {
+    let ends: Vec<End> = sqlx::query_as(
+        "select t.agent_turn_id, extract(epoch from t.finished_at)::float8 as ended_at, t.claim_token
+           from state.turns t",
+    )
+    .fetch_all(admin)
+    .await?;
+    Ok(ends.into_iter().map(|end| (end.agent_turn_id, end)).collect())
+}
+
+/// From the kill of a process to the moment when another had its turns, or they ended without another, for each of them; without the time in which the
+/// database was away meanwhile, and the lease after that, in which no process is taken for lost. A turn that stays open waits to the end of the run.
+pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease: Duration) -> Vec<f64> {
     let pauses: Vec<(f64, f64)> = lines
         .iter()
         .filter_map(|line| match line.entry {
@@ -245,15 +269,16 @@ pub(super) fn kill_to_resumed(lines: &[Line], lease: Duration) -> Vec<f64> {
             _ => None,
         })
         .collect();
+    let over = lines.last().map_or(0.0, |line| line.at);
     // By turn: claims, and when somebody let go of it.
     let mut claims: HashMap<TurnId, Vec<(f64, &str)>> = HashMap::new();
     let mut left: HashMap<TurnId, Vec<f64>> = HashMap::new();
-    let mut of_process: HashMap<&str, Vec<(f64, TurnId)>> = HashMap::new();
+    let mut of_process: HashMap<&str, Vec<(f64, TurnId, ClaimToken)>> = HashMap::new();
     for line in lines {
         match &line.entry {
-            Entry::Claimed { turn_id, by, .. } => {
+            Entry::Claimed { turn_id, token, by } => {
                 claims.entry(*turn_id).or_default().push((line.at, by));
-                of_process.entry(by).or_default().push((line.at, *turn_id));
+                of_process.entry(by).or_default().push((line.at, *turn_id, *token));
             }
             Entry::Wrote { turn_id, leaves: true, .. } => left.entry(*turn_id).or_default().push(line.at),
             _ => {}
@@ -263,7 +288,9 @@ pub(super) fn kill_to_resumed(lines: &[Line], lease: Duration) -> Vec<f64> {
     for line in lines {
         let Entry::Killed { by } = &line.entry else { continue };
         // What it did shortly before may be heard of shortly after.
-        for (claimed, turn_id) in of_process.get(by.as_str()).into_iter().flatten().filter(|(at, _)| *at <= line.at) {
+        for (claimed, turn_id, token) in
+            of_process.get(by.as_str()).into_iter().flatten().filter(|(at, ..)| *at <= line.at)
+        {
             let between = |at: f64| at > *claimed && at <= line.at;
             let let_go = left.get(turn_id).is_some_and(|ends| ends.iter().any(|at| between(*at)));
             let taken = claims[turn_id].iter().any(|(at, other)| between(*at) && *other != by);
@@ -272,11 +299,14 @@ pub(super) fn kill_to_resumed(lines: &[Line], lease: Duration) -> Vec<f64> {
             }
             let by_others = claims[turn_id].iter().filter(|(at, other)| *at > line.at && other != by);
             let next = by_others.map(|(at, _)| *at).min_by(f64::total_cmp);
-            // No next one: its end had been written, it only could not say so.
-            times.extend(next.map(|at| {
-                let paused = pauses.iter().filter(|(back, _)| (line.at..at).contains(back)).map(|(_, pause)| pause);
-                (at - line.at - paused.sum::<f64>()).max(0.0)
-            }));
+            let end = ends.get(turn_id);
+            // Its end had been written, it only could not say so.
+            if next.is_none() && end.is_some_and(|end| end.claim_token == Some(*token)) {
+                continue;
+            }
+            let at = next.or(end.and_then(|end| end.ended_at)).unwrap_or(over).max(line.at);
+            let paused = pauses.iter().filter(|(back, _)| (line.at..at).contains(back)).map(|(_, pause)| pause);
+            times.push((at - line.at - paused.sum::<f64>()).max(0.0));
         }
     }
     times
@@ -302,4 +332,31 @@ pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = (values.len() as f64 * share).ceil() as usize;
     values.get(place.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_that_is_not_claimed_again_counts_until_it_ends() {
+        let turn_id = TurnId::new();
+        let token = |n: i64| -> ClaimToken { serde_json::from_value(n.into()).unwrap() };
+        let claimed = |at: f64, n: i64, by: &str| Line {
+            at,
+            entry: Entry::Claimed { turn_id, token: token(n), by: by.to_owned() },
+        };
+        let killed = Line { at: 10.0, entry: Entry::Killed { by: "a".to_owned() } };
+        let over = Line { at: 40.0, entry: Entry::Back { after_seconds: 0.0 } };
+        let times = |lines: &[Line], ended_at: Option<f64>, by: Option<i64>| {
+            let end = End { agent_turn_id: turn_id, ended_at, claim_token: by.map(token) };
+            kill_to_resumed(lines, &HashMap::from([(turn_id, end)]), Duration::ZERO)
+        };
+        let again = [claimed(9.0, 1, "a"), killed.clone(), claimed(14.0, 3, "b"), over.clone()];
+        assert_eq!(times(&again, Some(15.0), Some(3)), [4.0]);
+        let never = [claimed(9.0, 1, "a"), killed, over];
+        assert_eq!(times(&never, None, None), [30.0], "it is open");
+        assert_eq!(times(&never, Some(22.0), Some(2)), [12.0], "it was stopped");
+        assert_eq!(times(&never, Some(9.9), Some(1)), [0.0; 0], "its end had been written");
+    }
 }

@@ -161,9 +161,11 @@ fn calm(name: &'static str, seed: u64) -> Plan {
         postgres_kills: 0,
         partitions: 0,
         streams_lost: 0,
+        slow: 0.0,
         without_nats: false,
         bells: Mode::Pass,
         prompt: false,
+        patience: Duration::from_secs(90),
     }
 }
 
@@ -178,6 +180,7 @@ fn turns(options: Options) -> Plan {
             nats_kills: 1,
             postgres_kills: 1,
             partitions: 2,
+            slow: 0.03,
             ..calm
         }
     } else {
@@ -190,6 +193,7 @@ fn turns(options: Options) -> Plan {
             nats_kills: 52,
             postgres_kills: 21,
             partitions: 60,
+            slow: 0.02,
             ..calm
         }
     }
