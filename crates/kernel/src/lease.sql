@@ -68,23 +68,23 @@ create or replace function scheduler.workers_without_lease()
 returns table (worker_id uuid, worker_target text)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   with recursive turn (worker_id, worker_target) as (
-    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.status = 'processing' order by i.worker_id limit 1)
+    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.worker_id is not null order by i.worker_id limit 1)
     union all
     select n.worker_id, n.worker_target
       from turn t
      cross join lateral (select i.worker_id, i.worker_target::text from state.agent_inbox i
-                          where i.status = 'processing' and i.worker_id > t.worker_id order by i.worker_id limit 1) n
+                          where i.worker_id > t.worker_id order by i.worker_id limit 1) n
   ), call (worker_id, worker_target) as (
-    (select c.worker_id, c.target::text from state.waiting_calls c where c.status = 'processing' order by c.worker_id limit 1)
+    (select c.worker_id, c.target::text from state.waiting_calls c where c.worker_id is not null order by c.worker_id limit 1)
     union all
     select n.worker_id, n.worker_target
       from call p
      cross join lateral (select c.worker_id, c.target::text as worker_target from state.waiting_calls c
-                          where c.status = 'processing' and c.worker_id > p.worker_id order by c.worker_id limit 1) n
+                          where c.worker_id > p.worker_id order by c.worker_id limit 1) n
   )
   select distinct on (w.worker_id) w.worker_id, w.worker_target
     from (select * from turn union all select * from call) w
-   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id)
+   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id offset 0)
 $$;
 
 -- Gives each of them a lease that has ended, so that the next sweep takes what it holds. Says how many.

@@ -164,6 +164,7 @@ create or replace function scheduler.refuse_event(p_project uuid, p_agent uuid, 
 returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_failures integer;
+  v_event    record;
 begin
   insert into state.quarantine as q (project_id, sweep, subject_id, last_error, quarantined_at)
   values (p_project, 'events', p_agent, left(p_error, 2000), case when p_most <= 1 then clock_timestamp() end)
@@ -177,12 +178,22 @@ begin
     return false;
   end if;
   -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
-  update state.outbox o
-     set published_at = null
-    from state.relay_shards s
-   where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
-     and o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
-     and o.project_id = p_project and o.agent_id = p_agent;
+  for v_event in
+    select o.agent_turn_id, o.event, o.event_id
+      from state.relay_shards s
+     cross join lateral (
+           select o.project_id, o.agent_id, o.agent_turn_id, o.event, o.event_id
+             from state.outbox o
+            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto and o.published_at is not null
+           offset 0) o
+     where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
+       and o.project_id = p_project and o.agent_id = p_agent
+  loop
+    update state.outbox o
+       set published_at = null
+     where o.project_id = p_project and o.agent_turn_id = v_event.agent_turn_id and o.event = v_event.event
+       and o.event_id = v_event.event_id;
+  end loop;
   return true;
 end $$;
 

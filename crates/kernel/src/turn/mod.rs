@@ -237,7 +237,8 @@ pub async fn unused_summary(
            from state.agent_steps s
           where s.project_id = $1 and s.agent_turn_id = $2 and s.input_tokens is not null and s.to_seq < s.from_seq
             and not exists (select from state.patches p
-                             where p.project_id = $1 and p.session_id = $3 and p.step_id = s.step_id)",
+                             where p.project_id = $1 and p.session_id = $3 and p.step_id = s.step_id
+                            offset 0)",
     )
     .bind(project_id)
     .bind(turn_id)

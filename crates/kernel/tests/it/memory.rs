@@ -249,11 +249,16 @@ async fn a_child_and_its_parent_end_without_waiting_for_each_other() {
     let paused = house.t.pause_at("finish.remembered").await;
     let stop = async {
         paused.reached().await;
-        let (stopped, ()) = tokio::join!(house.stop(request.agent_turn_id), async {
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-            paused.resume().await;
-        });
-        stopped
+        // The batch is locked: the stop waits for nobody, is refused, and tried again as a caller does.
+        let refused = house.stop(request.agent_turn_id).await;
+        assert!(matches!(refused, Err(turn::Error::TryAgain(_))), "{refused:?}");
+        paused.resume().await;
+        loop {
+            match house.stop(request.agent_turn_id).await {
+                Err(turn::Error::TryAgain(_)) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+                known => break known,
+            }
+        }
     };
     let (ended, stopped) = tokio::join!(house.finish(child.fence), stop);
     ended.unwrap();

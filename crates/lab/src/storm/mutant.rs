@@ -2,22 +2,32 @@
 
 use anyhow::{Result, ensure};
 use sqlx::{AssertSqlSafe, PgConnection};
-use waybill_kernel::migrate;
+use waybill_kernel::{check, migrate};
 
-/// One fault in the transitions: texts and what stands there instead.
+/// One fault in the functions of the database: texts and what stands there instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     pub name: &'static str,
     pub says: &'static str,
-    /// The figures of which one must fall short.
+    /// What is to notice it.
+    pub trial: Trial,
+    /// The figures of which one must fall short. They are its own: none shows another mutant.
     pub shows: &'static [&'static str],
     changes: &'static [(&'static str, &'static str)],
 }
 
-pub const MUTANTS: [Mutant; 3] = [
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    Storm,
+    /// Trees of agents under a limit.
+    Budgets,
+}
+
+pub const MUTANTS: [Mutant; 11] = [
     Mutant {
         name: "no-fence",
-        says: "whoever once had the turn may write while it runs",
+        says: "a worker that once had the turn may write while it runs",
+        trial: Trial::Storm,
         shows: &[
             "claims that two had under one token",
             "steps taken twice",
@@ -31,6 +41,7 @@ pub const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "result-twice",
         says: "an answer is applied although the call was answered before",
+        trial: Trial::Storm,
         shows: &["results applied twice"],
         changes: &[
             ("    return query select 'dropped'::text, v_turn, null::text;\n    return;\n  end if;", "  end if;"),
@@ -43,13 +54,104 @@ pub const MUTANTS: [Mutant; 3] = [
     Mutant {
         name: "lost-turn",
         says: "a turn that is taken from a dead worker is not armed again",
+        trial: Trial::Storm,
         shows: &["turns that have not ended"],
         changes: &[(
             "     set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),\n         next_retry_at",
             "     set status = 'deferred',\n         next_retry_at",
         )],
     },
+    Mutant {
+        name: "hasty-mark",
+        says: "the mark of a queue does not wait for transactions that drew an earlier place",
+        trial: Trial::Storm,
+        shows: &["turns that were ready before the mark of their queue"],
+        changes: &[
+            ("not coalesce(bool_or(o.pid is null or o.virtualtransaction = any (v_mark.open_then)), false)", "true"),
+            ("if v_mark.drawn_seq > v_drawn - 500 then", "if v_mark.drawn_seq > v_drawn - 50 then"),
+        ],
+    },
+    Mutant {
+        name: "late-lease",
+        says: "a lease lapses twenty seconds after its time",
+        trial: Trial::Storm,
+        shows: &["kill to resumed, p99"],
+        changes: &[(
+            "where l.expires_at < clock_timestamp() and l.expires_at > '-infinity'",
+            "where l.expires_at < clock_timestamp() - interval '20 seconds' and l.expires_at > '-infinity'",
+        )],
+    },
+    Mutant {
+        name: "free-tokens",
+        says: "tokens are not taken from a budget",
+        trial: Trial::Budgets,
+        shows: &["largest overshoot of tokens in a tree"],
+        changes: &[(
+            "tokens_left = b.tokens_left - (p_usage ->> 'input_tokens')::bigint - (p_usage ->> 'output_tokens')::bigint",
+            "tokens_left = b.tokens_left",
+        )],
+    },
+    Mutant {
+        name: "newest-first",
+        says: "a relay publishes the newest events first",
+        trial: Trial::Storm,
+        shows: &["events behind a later one of their agent"],
+        changes: &[(
+            "   where s.worker_id = p_worker\n   order by o.outbox_seq\n",
+            "   where s.worker_id = p_worker\n   order by o.outbox_seq desc\n",
+        )],
+    },
+    Mutant {
+        name: "double-count",
+        says: "a task of a batch is counted twice",
+        trial: Trial::Storm,
+        shows: &["batches that did not report exactly once"],
+        changes: &[("set remaining = s.remaining - v_slot.n", "set remaining = s.remaining - v_slot.n * 2")],
+    },
+    Mutant {
+        name: "blind-prune",
+        says: "retention does not heed events that are not published yet",
+        trial: Trial::Storm,
+        shows: &["live turns and unpublished events that a prune would have dropped"],
+        changes: &[(
+            "from state.outbox o where o.published_at is null order by o.agent_turn_id limit 1",
+            "from state.outbox o where false",
+        )],
+    },
+    Mutant {
+        name: "mute-step",
+        says: "a step that goes on tells no event",
+        trial: Trial::Storm,
+        shows: &["steps without their event"],
+        changes: &[(
+            "values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);",
+            "select p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step where v_outcome = 'suspended';",
+        )],
+    },
+    Mutant {
+        name: "silent-claim",
+        says: "a claim tells no state event",
+        trial: Trial::Storm,
+        shows: &["turns that asked for state events and got none of their beginning"],
+        changes: &[
+            (
+                "    if v_emit then\n      v_told := state.tell(v_project,",
+                "    if false then\n      v_told := state.tell(v_project,",
+            ),
+            (
+                "'running', t.turn_epoch\n      from turn t\n     where t.emit_state_event",
+                "'running', t.turn_epoch\n      from turn t\n     where false",
+            ),
+        ],
+    },
 ];
+
+/// Two of them, chosen by a text: in time, and with many texts, every one.
+pub fn rotate(by: &str) -> [Mutant; 2] {
+    let seed = by.bytes().fold(0_usize, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    let (first, n) = (seed % MUTANTS.len(), MUTANTS.len());
+    [MUTANTS[first], MUTANTS[(first + 1 + seed / n % (n - 1)) % n]]
+}
 
 impl Mutant {
     pub fn find(name: &str) -> Option<Mutant> {
@@ -67,7 +169,11 @@ impl Mutant {
     }
 
     pub async fn install(&self, owner: &mut PgConnection) -> Result<()> {
-        sqlx::raw_sql(AssertSqlSafe(self.functions()?)).execute(owner).await?;
+        sqlx::raw_sql(AssertSqlSafe(self.functions()?)).execute(&mut *owner).await?;
+        // Processes that ask whether the database is as it was made take it for a newer version's.
+        let walls = check::walls(&mut *owner).await?;
+        let newer = "update waybill.schema set version = version + 1, walls = $1";
+        sqlx::query(newer).bind(walls).execute(owner).await?;
         Ok(())
     }
 }
@@ -81,5 +187,25 @@ mod tests {
         for mutant in MUTANTS {
             assert_ne!(mutant.functions().unwrap(), migrate::FUNCTIONS.concat(), "{}", mutant.name);
         }
+    }
+
+    #[test]
+    fn every_mutant_has_its_turn_and_no_pair_is_one_twice() {
+        let mut seen = std::collections::HashSet::new();
+        for n in 0..200 {
+            let [one, other] = rotate(&format!("{n:040x}"));
+            assert_ne!(one.name, other.name);
+            seen.extend([one.name, other.name]);
+        }
+        assert_eq!(seen.len(), MUTANTS.len());
+    }
+
+    #[test]
+    fn a_figure_shows_one_mutant() {
+        let mut shows: Vec<&str> = MUTANTS.iter().flat_map(|mutant| mutant.shows).copied().collect();
+        let all = shows.len();
+        shows.sort_unstable();
+        shows.dedup();
+        assert_eq!(shows.len(), all);
     }
 }

@@ -24,7 +24,7 @@ use waybill_core::{
 use waybill_kernel::{project, resource, work::Kernel};
 use waybill_orchestrator::launch::{Launch, launch};
 
-use super::dice::Dice;
+use super::{dice::Dice, mutant::Mutant};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
@@ -53,7 +53,7 @@ pub struct Plan {
 }
 
 /// Lets them run, and holds every tree against its limit.
-pub async fn run(plan: &Plan) -> Result<Vec<Figure>> {
+pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     eprintln!("chaos budgets: seed {}", plan.seed);
     let folder = Home::find()?.path(&format!("storm-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
     std::fs::create_dir_all(&folder)?;
@@ -62,6 +62,9 @@ pub async fn run(plan: &Plan) -> Result<Vec<Figure>> {
     nats.start()?;
     let server = &postgres.server;
     let (kernel, mut admin) = fresh_database(server, DATABASE).await?;
+    if let Some(mutant) = mutant {
+        mutant.install(&mut admin).await?;
+    }
     let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
 
     // The last to be made is the first to end, also where we are interrupted.

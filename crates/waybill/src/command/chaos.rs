@@ -10,7 +10,7 @@ use waybill_lab::{
     operate::{day, failover, faults, overload},
     storm::{
         self,
-        mutant::{MUTANTS, Mutant},
+        mutant::{self, MUTANTS, Mutant, Trial},
         proxy::Mode,
         runaway,
         schedule::Plan,
@@ -118,8 +118,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// The short storm on databases that are broken on purpose. Each must be noticed.
+    /// A short storm, or short budgets, on databases that are broken on purpose. Each must be noticed by a figure of its own.
     Mutants {
+        /// Only this one.
+        #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(MUTANTS.map(|mutant| mutant.name)))]
+        only: Option<String>,
+        /// Only two, chosen by this text: a commit, say.
+        #[arg(long, value_name = "TEXT", conflicts_with = "only")]
+        rotate: Option<String>,
         /// Of the storms. Without it, a new one.
         #[arg(long)]
         seed: Option<u64>,
@@ -199,6 +205,19 @@ fn turns(options: Options) -> Plan {
     }
 }
 
+/// Long enough for every mutant to show itself.
+fn brief(seed: u64) -> Plan {
+    Plan {
+        turns: 700,
+        duration: Duration::from_secs(20),
+        kills: 14,
+        freezes: 8,
+        slow: 0.05,
+        patience: Duration::from_secs(25),
+        ..calm("chaos mutants", seed)
+    }
+}
+
 fn bells(options: Options) -> [Plan; 3] {
     let seed = options.seed();
     let (turns, seconds, lost) = if options.short { (300, 10, 2) } else { (6_000, 120, 20) };
@@ -257,7 +276,7 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         Command::Partition { options } => storm::run(&partition(options), None).await,
         Command::Team { options } => team::run(&team(options, team::Piece::Team)?).await,
         Command::Compaction { options } => team::run(&team(options, team::Piece::Compaction)?).await,
-        Command::Budgets { options, agents } => runaway::run(&budgets(options, agents)).await,
+        Command::Budgets { options, agents } => runaway::run(&budgets(options, agents), None).await,
         Command::Walls { options } => {
             let attempts = if options.short { 5_000 } else { 100_000 };
             walls::run(walls::Options { seed: options.seed(), attempts }).await
@@ -292,18 +311,31 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             let program = std::env::current_exe().context("this program cannot be found")?;
             day::run(&day::Options { program, turns, kills, seed: options.seed() }).await
         }
-        Command::Mutants { seed } => {
+        Command::Mutants { only, rotate, seed } => {
             let mut figures = Vec::new();
-            for mutant in MUTANTS {
-                let plan = turns(Options { short: true, seed: Some(seed.unwrap_or_else(any_seed)) });
-                let measured = storm::run(&plan, Some(mutant)).await?;
+            let mutants = match (only, rotate) {
+                (Some(name), _) => vec![Mutant::find(&name).context("a mutant")?],
+                (_, Some(by)) => mutant::rotate(&by).to_vec(),
+                _ => MUTANTS.to_vec(),
+            };
+            for mutant in mutants {
+                let seed = seed.unwrap_or_else(any_seed);
+                let measured = match mutant.trial {
+                    Trial::Storm => storm::run(&brief(seed), Some(mutant)).await?,
+                    Trial::Budgets => {
+                        let plan = runaway::Plan { seed, agents: 120, patience: Duration::from_secs(60), kills: 0 };
+                        runaway::run(&plan, Some(mutant)).await?
+                    }
+                };
                 let short: Vec<&Figure> = measured.iter().filter(|figure| !figure.ok).collect();
                 for figure in &short {
                     eprintln!("{}: {} {}", mutant.name, figure.figure, figure.value);
                 }
-                let shown = short.iter().filter(|figure| mutant.shows.contains(&figure.figure.as_str())).count();
-                let what = format!("{} ({}): figures that show it", mutant.name, mutant.says);
-                figures.push(Figure::new(what, shown as f64, "figures", Bar::AtLeast(1.0)));
+                let shown = short.iter().filter(|figure| mutant.shows.contains(&figure.figure.as_str()));
+                let by: Vec<String> = shown.map(|figure| format!("{} {}", figure.figure, figure.value)).collect();
+                let caught = if by.is_empty() { "nothing".to_owned() } else { by.join(", ") };
+                let what = format!("{}, {}: caught by {caught}", mutant.name, mutant.says);
+                figures.push(Figure::new(what, by.len() as f64, "figures", Bar::AtLeast(1.0)));
             }
             Ok(figures)
         }

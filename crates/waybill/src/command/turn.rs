@@ -1,6 +1,6 @@
 //! `waybill turn …`: start one, look at it, stop it.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use anyhow::{Result, ensure};
 use chrono::{DateTime, Utc};
@@ -20,6 +20,10 @@ use crate::{
     output,
     tree::{self, dollars},
 };
+
+/// How often a stop is tried again where the database was busy, and after how long: five seconds in all.
+const MOST_TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -115,8 +119,17 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::Stop { turn, reason, bus, place } => {
             let nats = bus.connect().await?;
             let (kernel, project_id) = place.open().await?;
-            let mut work = connect::on_bus(kernel, nats.as_ref()).begin(project_id).await?;
-            let stopped = turn::stop(&mut work, turn, &reason).await?;
+            let kernel = connect::on_bus(kernel, nats.as_ref());
+            let mut n_tries = 0;
+            let (mut work, stopped) = loop {
+                let mut work = kernel.begin(project_id).await?;
+                match turn::stop(&mut work, turn, &reason).await {
+                    // A child of the turn is just being counted.
+                    Err(turn::Error::TryAgain(_)) if n_tries < MOST_TRIES => n_tries += 1,
+                    stopped => break (work, stopped?),
+                }
+                tokio::time::sleep(PAUSE).await;
+            };
             let detail = json!({ "reason": reason });
             audit::record(&mut work, &connect::actor(), "turn.stop", &turn.to_string(), &detail).await?;
             work.commit().await?;

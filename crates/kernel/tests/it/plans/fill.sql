@@ -11,7 +11,7 @@ begin
   for v_rule in
     select k.conrelid::regclass as on_table, k.contypid::regtype as on_domain, k.conrelid <> 0 as is_table, k.conname
       from pg_constraint k join pg_namespace n on n.oid = k.connamespace
-     where n.nspname in ('state', 'cardbox', 'resource') and k.contype = 'c' and k.coninhcount = 0
+     where n.nspname in ('state', 'cardbox', 'resource', 'parts') and k.contype = 'c' and k.coninhcount = 0
   loop
     if v_rule.is_table then
       execute format('alter table %s drop constraint %I', v_rule.on_table, v_rule.conname);
