@@ -296,7 +296,8 @@ async fn walls_stand(pool: &PgPool) -> Answer {
 }
 
 /// What the walls of a database are known by.
-pub(crate) async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<String> {
+#[doc(hidden)]
+pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<String> {
     sqlx::query_scalar(
         "with ours as (
            select oid, nspname from pg_namespace where nspname in ('cardbox', 'resource', 'state', 'scheduler')

@@ -81,7 +81,7 @@ fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
         for (name, system) in scenarios(None, faults) {
             let begun = Instant::now();
             // A state is generated about four times, and the bound counts each time; most of the runs reach it.
-            let checker = system.checker().threads(2).target_state_count(wanted * 3 / 4).spawn_bfs().join();
+            let checker = system.checker().threads(2).target_state_count(wanted * 7 / 8).spawn_bfs().join();
             states += checker.unique_state_count();
             violations += checker.discoveries().len();
             if !quiet {

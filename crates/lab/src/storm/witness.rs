@@ -86,7 +86,7 @@ async fn look(url: &str, kernel: &Kernel, ended: &watch::Receiver<bool>, seen: &
         seen.hidden.extend(hidden);
         // What is needed both before and after the plan was needed while it was made.
         let before = needed(&mut admin).await?;
-        let plan = retention::plan(kernel, &mut admin, Duration::ZERO).await?;
+        let plan = retention::plan(kernel, &mut admin, Duration::ZERO, false).await?;
         let after = needed(&mut admin).await?;
         let dropped = |turn_id: &&TurnId| turn_id.minted_at().is_some_and(|at: DateTime<Utc>| at < plan.before);
         seen.pruned.extend(before.intersection(&after).filter(dropped).copied());
