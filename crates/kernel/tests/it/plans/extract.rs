@@ -22,14 +22,6 @@ impl Statement {
         let roles = vec!["waybill_service".to_owned()];
         Statement { place: place.to_owned(), sql: sql.to_owned(), types: Vec::new(), roles }
     }
-
-    pub(crate) fn arguments(&self) -> usize {
-        let numbers = self.sql.split('$').skip(1).filter_map(|rest| {
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            digits.parse().ok()
-        });
-        numbers.max().unwrap_or(0)
-    }
 }
 
 pub(crate) async fn all(t: &TestDb) -> Vec<Statement> {
@@ -336,7 +328,7 @@ fn without_into(sql: &str) -> String {
             continue;
         }
         // Names, their fields, and the commas between them.
-        let mut end = place + 1;
+        let mut end = place + 1 + usize::from(words.get(place + 1).is_some_and(|(_, word)| *word == "strict"));
         let mut expects_name = true;
         while let Some((_, word)) = words.get(end) {
             let is_name = word.starts_with(|c: char| c.is_alphabetic() || c == '_');
