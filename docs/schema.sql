@@ -1248,6 +1248,7 @@ CREATE FUNCTION scheduler.refuse_event(p_project uuid, p_agent uuid, p_error tex
     AS $$
 declare
   v_failures integer;
+  v_event    record;
 begin
   insert into state.quarantine as q (project_id, sweep, subject_id, last_error, quarantined_at)
   values (p_project, 'events', p_agent, left(p_error, 2000), case when p_most <= 1 then clock_timestamp() end)
@@ -1261,12 +1262,22 @@ begin
     return false;
   end if;
   -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
-  update state.outbox o
-     set published_at = null
-    from state.relay_shards s
-   where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
-     and o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto
-     and o.project_id = p_project and o.agent_id = p_agent;
+  for v_event in
+    select o.agent_turn_id, o.event, o.event_id
+      from state.relay_shards s
+     cross join lateral (
+           select o.project_id, o.agent_id, o.agent_turn_id, o.event, o.event_id
+             from state.outbox o
+            where o.shard = s.shard and o.outbox_seq > s.replay_after and o.outbox_seq <= s.replay_upto and o.published_at is not null
+           offset 0) o
+     where s.shard = (uuid_hash(p_agent) & 15) and s.replay_after < s.replay_upto
+       and o.project_id = p_project and o.agent_id = p_agent
+  loop
+    update state.outbox o
+       set published_at = null
+     where o.project_id = p_project and o.agent_turn_id = v_event.agent_turn_id and o.event = v_event.event
+       and o.event_id = v_event.event_id;
+  end loop;
   return true;
 end $$;
 CREATE FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) RETURNS TABLE(held_ids uuid[], stops boolean[])
@@ -1416,23 +1427,23 @@ CREATE FUNCTION scheduler.workers_without_lease() RETURNS TABLE(worker_id uuid, 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   with recursive turn (worker_id, worker_target) as (
-    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.status = 'processing' order by i.worker_id limit 1)
+    (select i.worker_id, i.worker_target::text from state.agent_inbox i where i.worker_id is not null order by i.worker_id limit 1)
     union all
     select n.worker_id, n.worker_target
       from turn t
      cross join lateral (select i.worker_id, i.worker_target::text from state.agent_inbox i
-                          where i.status = 'processing' and i.worker_id > t.worker_id order by i.worker_id limit 1) n
+                          where i.worker_id > t.worker_id order by i.worker_id limit 1) n
   ), call (worker_id, worker_target) as (
-    (select c.worker_id, c.target::text from state.waiting_calls c where c.status = 'processing' order by c.worker_id limit 1)
+    (select c.worker_id, c.target::text from state.waiting_calls c where c.worker_id is not null order by c.worker_id limit 1)
     union all
     select n.worker_id, n.worker_target
       from call p
      cross join lateral (select c.worker_id, c.target::text as worker_target from state.waiting_calls c
-                          where c.status = 'processing' and c.worker_id > p.worker_id order by c.worker_id limit 1) n
+                          where c.worker_id > p.worker_id order by c.worker_id limit 1) n
   )
   select distinct on (w.worker_id) w.worker_id, w.worker_target
     from (select * from turn union all select * from call) w
-   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id)
+   where not exists (select from state.worker_leases l where l.worker_id = w.worker_id offset 0)
 $$;
 CREATE FUNCTION state.abandon_forks(p_project uuid, p_calls uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -2611,11 +2622,10 @@ declare
   v_name    constant text := state.partition_name(p_parent, p_week);
   v_from    constant uuid := state.first_id(p_week);
   v_to      constant uuid := state.first_id(p_week + interval '7 days');
-  v_cut_on  text;
+  v_cut_on  constant text := (select h.cut_on from state.history() h where h.parent = p_parent);
   v_columns text;
   v_moved   bigint := 0;
 begin
-  select h.cut_on into strict v_cut_on from state.history() h where h.parent = p_parent;
   if not p_with_rest then
     -- What attaching would wait for, before anything is made.
     execute format('lock table parts.%I in access exclusive mode', p_parent || '_rest');

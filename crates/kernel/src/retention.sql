@@ -26,11 +26,10 @@ declare
   v_name    constant text := state.partition_name(p_parent, p_week);
   v_from    constant uuid := state.first_id(p_week);
   v_to      constant uuid := state.first_id(p_week + interval '7 days');
-  v_cut_on  text;
+  v_cut_on  constant text := (select h.cut_on from state.history() h where h.parent = p_parent);
   v_columns text;
   v_moved   bigint := 0;
 begin
-  select h.cut_on into strict v_cut_on from state.history() h where h.parent = p_parent;
   if not p_with_rest then
     -- What attaching would wait for, before anything is made.
     execute format('lock table parts.%I in access exclusive mode', p_parent || '_rest');
