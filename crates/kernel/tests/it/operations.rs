@@ -104,7 +104,7 @@ async fn a_turn_can_be_traced_once_it_has_ended() {
 #[tokio::test]
 async fn what_must_hold_is_held_to() {
     let house = House::new().await;
-    retention::extend(&mut *house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
+    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
     let broken = async || {
         let mut broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
         broken.extend(invariant::of_database(house.kernel()).await.unwrap());
@@ -325,7 +325,7 @@ async fn what_must_hold_is_held_to() {
 #[tokio::test]
 async fn what_must_hold_holds_while_turns_run() {
     let house = Arc::new(House::new().await);
-    retention::extend(&mut *house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
+    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let mut load = JoinSet::new();
     for client in 0..3 {
