@@ -114,8 +114,8 @@ pub const MUTANTS: [Mutant; 11] = [
         trial: Trial::Storm,
         shows: &["live turns and unpublished events that a prune would have dropped"],
         changes: &[(
-            "from state.outbox o where o.published_at is null order by o.agent_turn_id limit 1",
-            "from state.outbox o where false",
+            "where o.published_at is null and exists (select from state.relay_shards s",
+            "where false and exists (select from state.relay_shards s",
         )],
     },
     Mutant {
