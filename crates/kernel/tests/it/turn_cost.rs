@@ -24,10 +24,11 @@ use crate::turns::{House, LONG, ending, instruction, target};
 pub(crate) struct Statements(Arc<Mutex<Vec<String>>>);
 
 impl Statements {
-    /// What was heard since. A new connection asks once for each type it meets: that is not a turn's.
+    /// What was heard since. A new connection asks once for each type it meets, and the pool four times a second whether the server takes writes,
+    /// in the place of a ping: that is not a turn's.
     pub(crate) fn take(&self) -> Vec<String> {
         let heard = std::mem::take(&mut *self.0.lock().unwrap());
-        heard.into_iter().filter(|sql| !sql.contains("pg_type")).collect()
+        heard.into_iter().filter(|sql| !sql.contains("pg_type") && !sql.contains("transaction_read_only")).collect()
     }
 }
 
