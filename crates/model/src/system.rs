@@ -401,7 +401,7 @@ impl System {
             }
         }
         for _ in 0..400 {
-            let moved = Who::ALL.into_iter().fold(false, |moved, who| self.goes_on(&mut state, who) || moved);
+            let moved = Who::ALL.into_iter().filter(|who| self.goes_on(&mut state, *who)).count() > 0;
             if !moved {
                 // All is quiet: now the deadlines pass.
                 match self.overdue(&state.db).first() {
