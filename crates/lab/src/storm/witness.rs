@@ -96,12 +96,13 @@ async fn look(url: &str, kernel: &Kernel, ended: &watch::Receiver<bool>, seen: &
     Ok(())
 }
 
-/// Turns that have not ended, or of which an event is not published yet.
+/// Turns that have not ended, or of which an event is not published yet. Where no relay has ever published, no reader waits for events.
 async fn needed(admin: &mut PgConnection) -> Result<HashSet<TurnId>> {
     let turns: Vec<TurnId> = sqlx::query_scalar(
         "select agent_turn_id from state.agent_inbox
           union
-         select agent_turn_id from state.outbox where published_at is null",
+         select agent_turn_id from state.outbox
+          where published_at is null and exists (select from state.relay_shards where stream_made_at is not null)",
     )
     .fetch_all(admin)
     .await?;
