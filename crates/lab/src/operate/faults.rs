@@ -3,13 +3,14 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::time::sleep;
@@ -210,8 +211,15 @@ impl Group {
             true => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
             false => ("memory.current", "memory.max"),
         };
-        let used: u64 = fs::read_to_string(self.0.join(used))?.trim().parse()?;
-        fs::write(self.0.join(most), (used + 128 * 1024).to_string()).context("its memory cannot be limited")
+        for _ in 0..100 {
+            let used: u64 = fs::read_to_string(self.0.join(used))?.trim().parse()?;
+            match fs::write(self.0.join(most), (used + 128 * 1024).to_string()) {
+                // It has grown beyond that meanwhile.
+                Err(error) if error.kind() == ErrorKind::ResourceBusy => continue,
+                written => return written.context("its memory cannot be limited"),
+            }
+        }
+        bail!("its memory cannot be limited: it grows too fast")
     }
 }
 
