@@ -257,25 +257,30 @@ end $$;
 CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
     LANGUAGE sql STABLE
     AS $$
-  select e.seq, e.card_id, e.box_id, e.seq
-    from cardbox.box_entries e
-   where e.project_id = project and e.box_id = box and e.card_id is not null
-     and e.seq between lo and hi
-  union all
-  select e.seq + s.seq - e.from_seq, s.card_id, e.source_box_id, s.seq
-    from cardbox.box_entries e
+  select p.*
+    from (select lo as first, hi as last offset 0) span
    cross join lateral (
-         select s.seq, s.card_id
-           from cardbox.box_entries s
-          where s.project_id = project and s.box_id = e.source_box_id
-            and s.seq between e.from_seq + greatest(lo - e.seq, 0) and least(e.to_seq, e.from_seq + hi - e.seq)
-         offset 0) s
-   where e.project_id = project and e.box_id = box and e.source_box_id is not null
-     and e.seq <= hi
-     and e.seq >= coalesce((select max(f.seq)
-                              from cardbox.box_entries f
-                             where f.project_id = project and f.box_id = box and f.source_box_id is not null
-                               and f.seq <= lo), 0)
+         select e.seq, e.card_id, e.box_id, e.seq
+           from cardbox.box_entries e
+          where e.project_id = project and e.box_id = box and e.card_id is not null
+            and e.seq between span.first and span.last
+         union all
+         select r.seq + s.seq - r.from_seq, s.card_id, r.source_box_id, s.seq
+           from (select e.seq, e.source_box_id, e.from_seq, e.from_seq + greatest(span.first - e.seq, 0) as first,
+                        least(e.to_seq, e.from_seq + span.last - e.seq) as last
+                   from cardbox.box_entries e
+                  where e.project_id = project and e.box_id = box and e.source_box_id is not null
+                    and e.seq <= span.last
+                    and e.seq >= (select coalesce(max(f.seq), 0)
+                                    from cardbox.box_entries f
+                                   where f.project_id = project and f.box_id = box and f.source_box_id is not null
+                                     and f.seq <= span.first)
+                 offset 0) r
+          cross join lateral (
+                select s.seq, s.card_id
+                  from cardbox.box_entries s
+                 where s.project_id = project and s.box_id = r.source_box_id and s.seq between r.first and r.last
+                offset 0) s) p
 $$;
 CREATE FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS integer
     LANGUAGE plpgsql
@@ -423,10 +428,9 @@ CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETUR
        and lo <= hi
        and e.seq <= hi
        and e.seq + e.to_seq - e.from_seq >= lo
-       and e.seq >= coalesce((select max(f.seq)
-                                from cardbox.box_entries f
-                               where f.project_id = project and f.box_id = box and f.source_box_id is not null
-                                 and f.seq <= lo), 0)
+       and e.seq >= (select coalesce(max(f.seq), 0)
+                       from cardbox.box_entries f
+                      where f.project_id = project and f.box_id = box and f.source_box_id is not null and f.seq <= lo)
   ),
   own as (
     select coalesce(lag(h.place + h.to_seq - h.from_seq) over (order by h.place), lo - 1) + 1 as first, h.place - 1 as last

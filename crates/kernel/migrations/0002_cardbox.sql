@@ -216,31 +216,37 @@ alter function cardbox.erase owner to waybill_eraser;
 
 -- ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 -- Definitions that every read and every inheritance is made of. Plain SQL, so that the planner writes them into the caller, under the
--- caller's row policy; `offset 0` keeps the nested loops that read nothing beyond what was asked for.
+-- caller's row policy; `offset 0` keeps the nested loops that read nothing beyond what was asked for. Bounds are worked out first: under a row
+-- policy an index serves `seq <= last`, and not `seq <= n - 1`, which could fail on somebody else's row.
 
 -- The cards at positions lo … hi of a box, repeats included, and where each stands itself.
 create function cardbox.places(project uuid, box uuid, lo bigint, hi bigint)
 returns table (place bigint, card_id uuid, origin_box_id uuid, origin_seq bigint)
 language sql stable as $$
-  select e.seq, e.card_id, e.box_id, e.seq
-    from cardbox.box_entries e
-   where e.project_id = project and e.box_id = box and e.card_id is not null
-     and e.seq between lo and hi
-  union all
-  select e.seq + s.seq - e.from_seq, s.card_id, e.source_box_id, s.seq
-    from cardbox.box_entries e
+  select p.*
+    from (select lo as first, hi as last offset 0) span
    cross join lateral (
-         select s.seq, s.card_id
-           from cardbox.box_entries s
-          where s.project_id = project and s.box_id = e.source_box_id
-            and s.seq between e.from_seq + greatest(lo - e.seq, 0) and least(e.to_seq, e.from_seq + hi - e.seq)
-         offset 0) s
-   where e.project_id = project and e.box_id = box and e.source_box_id is not null
-     and e.seq <= hi
-     and e.seq >= coalesce((select max(f.seq)
-                              from cardbox.box_entries f
-                             where f.project_id = project and f.box_id = box and f.source_box_id is not null
-                               and f.seq <= lo), 0)
+         select e.seq, e.card_id, e.box_id, e.seq
+           from cardbox.box_entries e
+          where e.project_id = project and e.box_id = box and e.card_id is not null
+            and e.seq between span.first and span.last
+         union all
+         select r.seq + s.seq - r.from_seq, s.card_id, r.source_box_id, s.seq
+           from (select e.seq, e.source_box_id, e.from_seq, e.from_seq + greatest(span.first - e.seq, 0) as first,
+                        least(e.to_seq, e.from_seq + span.last - e.seq) as last
+                   from cardbox.box_entries e
+                  where e.project_id = project and e.box_id = box and e.source_box_id is not null
+                    and e.seq <= span.last
+                    and e.seq >= (select coalesce(max(f.seq), 0)
+                                    from cardbox.box_entries f
+                                   where f.project_id = project and f.box_id = box and f.source_box_id is not null
+                                     and f.seq <= span.first)
+                 offset 0) r
+          cross join lateral (
+                select s.seq, s.card_id
+                  from cardbox.box_entries s
+                 where s.project_id = project and s.box_id = r.source_box_id and s.seq between r.first and r.last
+                offset 0) s) p
 $$;
 
 -- The same span as runs, for whoever inherits it: the ranges it holds, and one range for each run of its own cards.
@@ -257,10 +263,9 @@ language sql stable as $$
        and lo <= hi
        and e.seq <= hi
        and e.seq + e.to_seq - e.from_seq >= lo
-       and e.seq >= coalesce((select max(f.seq)
-                                from cardbox.box_entries f
-                               where f.project_id = project and f.box_id = box and f.source_box_id is not null
-                                 and f.seq <= lo), 0)
+       and e.seq >= (select coalesce(max(f.seq), 0)
+                       from cardbox.box_entries f
+                      where f.project_id = project and f.box_id = box and f.source_box_id is not null and f.seq <= lo)
   ),
   own as (
     select coalesce(lag(h.place + h.to_seq - h.from_seq) over (order by h.place), lo - 1) + 1 as first, h.place - 1 as last
