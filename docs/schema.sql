@@ -1215,7 +1215,25 @@ CREATE FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) RETURNS
     AS $$
 declare
   v_moved integer;
+  v_aside record;
 begin
+  -- Agents in quarantine are left out while everything is told again: what was published of them is told once they are let out.
+  if exists (select from state.relay_shards s where s.stream_made_at <> p_made_at) then
+    for v_aside in
+      select t.project_id, t.agent_turn_id
+        from state.quarantine q
+       cross join lateral (
+             select t.project_id, t.agent_turn_id
+               from state.turns t
+              where t.agent_id = q.subject_id and t.project_id = q.project_id
+             offset 0) t
+       where q.sweep = 'events' and q.quarantined_at is not null
+    loop
+      update state.outbox o
+         set published_at = null
+       where o.project_id = v_aside.project_id and o.agent_turn_id = v_aside.agent_turn_id and o.published_at is not null;
+    end loop;
+  end if;
   update state.relay_shards s
      set stream_made_at = p_made_at, replay_after = 0,
          replay_upto = case when s.stream_made_at is null then 0 else (select q.last_value from state.outbox_seq q) end
@@ -1681,7 +1699,7 @@ begin
     -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
     perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
     update state.waiting_calls c
-       set status = 'pending'
+       set status = 'pending', retry_count = 0
      where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id and c.status = 'awaiting'
  returning c.target into v_target;
     --! join.resumed
@@ -1793,7 +1811,7 @@ begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! decide.card
   update state.waiting_calls c
-     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout
+     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout, retry_count = 0
    where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
   values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, p_status, v_call.step_id, c_ids[1]);
@@ -2677,6 +2695,10 @@ begin
     from pg_locks o
    where o.database = (select d.oid from pg_database d where d.datname = current_database())
      and o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid is distinct from pg_backend_pid();
+  -- Nothing to begin from yet, and somebody whose places are not known.
+  if not v_over and v_mark.project_id is null then
+    return false;
+  end if;
   insert into state.queue_marks as m
          (worker_target, project_id, begun_seq, new_seq, next_seq, open_then, marked_at, drawn_seq, n_running, running_seq)
   select p_target, p_project,
@@ -3576,7 +3598,8 @@ begin
   loop
     update state.budgets b
        set steps_left = b.steps_left + v_back.steps, tokens_left = b.tokens_left + v_back.tokens,
-           microdollars_left = b.microdollars_left + v_back.microdollars
+           microdollars_left = b.microdollars_left + v_back.microdollars, own_steps = b.own_steps + v_back.steps,
+           own_tokens = b.own_tokens + v_back.tokens, own_microdollars = b.own_microdollars + v_back.microdollars
      where b.project_id = p_project and b.agent_turn_id = v_back.parent_agent_turn_id;
     v_n := v_n + 1;
   end loop;

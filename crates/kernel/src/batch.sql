@@ -308,7 +308,7 @@ begin
     -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
     perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
     update state.waiting_calls c
-       set status = 'pending'
+       set status = 'pending', retry_count = 0
      where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id and c.status = 'awaiting'
  returning c.target into v_target;
     --! join.resumed

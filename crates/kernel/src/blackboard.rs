@@ -258,7 +258,7 @@ fn refusal(session_id: SessionId, error: sqlx::Error) -> Error {
             };
             Error::Conflict { session_id, module, found: (!found.is_empty()).then(|| found.to_owned()) }
         }
-        "40P01" | "55P03" => Error::TryAgain(error),
+        "40001" | "40P01" | "55P03" => Error::TryAgain(error),
         _ => Error::Db(error),
     }
 }

@@ -105,7 +105,8 @@ begin
   loop
     update state.budgets b
        set steps_left = b.steps_left + v_back.steps, tokens_left = b.tokens_left + v_back.tokens,
-           microdollars_left = b.microdollars_left + v_back.microdollars
+           microdollars_left = b.microdollars_left + v_back.microdollars, own_steps = b.own_steps + v_back.steps,
+           own_tokens = b.own_tokens + v_back.tokens, own_microdollars = b.own_microdollars + v_back.microdollars
      where b.project_id = p_project and b.agent_turn_id = v_back.parent_agent_turn_id;
     v_n := v_n + 1;
   end loop;

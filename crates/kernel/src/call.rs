@@ -271,6 +271,9 @@ pub async fn reclaim(
     Ok(taken)
 }
 
+/// After the first attempt that failed; twice as long after the next.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// An attempt to answer a call failed. It is tried again, so many times; then it is answered with why. One that must not be done twice is
 /// answered at once: it may have been done.
 pub async fn give_back(kernel: &Kernel, call: &ClaimedCall, why: &str, attempts: Attempts) -> Result<(), Error> {
@@ -279,6 +282,10 @@ pub async fn give_back(kernel: &Kernel, call: &ClaimedCall, why: &str, attempts:
     let (status, card) = if is_once_in_hand(&mut work, tool_call_id).await? {
         ("outcome_unknown", unknown_card(tool_call_id)?)
     } else if call.retry_count + 1 < attempts.max_attempts {
+        // Held meanwhile: what just failed would fail again at once.
+        drop(work);
+        tokio::time::sleep(PAUSE * 2_u32.pow(call.retry_count.clamp(0, 4).unsigned_abs())).await;
+        work = kernel.begin(call.project_id).await?;
         reclaim(&mut work, tool_call_id, call.claim_token, true).await?;
         return Ok(work.commit().await?);
     } else {

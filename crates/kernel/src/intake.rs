@@ -327,6 +327,7 @@ where
             trusts: true,
             waiting: None,
             in_doubt: false,
+            given_up: None,
             hand,
         };
         tokio::spawn(looks.run());
@@ -441,8 +442,13 @@ struct Looks<T: Claimable> {
     waiting: Option<Waiting>,
     /// Of the last claim it is not known whether it was written.
     in_doubt: bool,
+    /// When it was given up before it had answered.
+    given_up: Option<Instant>,
     hand: mpsc::UnboundedSender<Holding<T>>,
 }
+
+/// How long a statement of ours may run on after we have given it up: the service's `statement_timeout`, and some.
+const LONGEST_STATEMENT: Duration = Duration::from_secs(6);
 
 /// Since when, and how long where bells are trusted, and where they are not.
 #[derive(Clone, Copy, Debug)]
@@ -491,6 +497,8 @@ impl<T: Claimable> Looks<T> {
             }
             let looked = if is_missing_some { self.find(room).await } else { self.claim(room).await };
             match looked {
+                // Still in doubt: once more, a little later.
+                Ok(_) if self.in_doubt => sleep(jittered(Duration::from_millis(250))).await,
                 Ok(_) if is_missing_some => {}
                 Ok(0) => {
                     let (trusting, wary) = (jittered(self.config.trusting), jittered(self.config.wary));
@@ -541,6 +549,7 @@ impl<T: Claimable> Looks<T> {
         };
         self.claiming.most = i32::try_from(room).unwrap_or(i32::MAX);
         let found = timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await;
+        self.given_up = found.is_err().then(Instant::now);
         let found = found.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)));
         self.in_doubt = found.as_ref().is_err_and(Error::is_of_the_server);
         let settled = {
@@ -573,15 +582,22 @@ impl<T: Claimable> Looks<T> {
 
     /// Takes up what we hold without knowing of it, as far as there is room. Says how much.
     async fn find(&mut self, room: usize) -> Result<usize, Error> {
-        let worker_id = self.desk.state().worker_id;
+        // What we know of before the database is asked: of what ends meanwhile it may still say that we hold it.
+        let (worker_id, known) = {
+            let state = self.desk.state();
+            (state.worker_id, state.held.keys().copied().collect::<HashSet<_>>())
+        };
+        let asked = Instant::now();
         let held = timeout(self.config.lease, T::held(&self.kernel, worker_id)).await;
         let held = held.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)))?;
-        self.in_doubt = false;
+        // A claim that we gave up may still run, for as long as the server lets a statement.
+        self.in_doubt = self.in_doubt && self.given_up.is_some_and(|since| asked < since + LONGEST_STATEMENT);
         let mut state = self.desk.state();
         if state.worker_id != worker_id {
             return Ok(0); // lost meanwhile
         }
-        let mut strays: Vec<T> = held.into_iter().filter(|claimed| !state.held.contains_key(&claimed.id())).collect();
+        let is_stray = |claimed: &T| !known.contains(&claimed.id()) && !state.held.contains_key(&claimed.id());
+        let mut strays: Vec<T> = held.into_iter().filter(is_stray).collect();
         state.n_strays = strays.len().saturating_sub(room);
         strays.truncate(room);
         let holdings: Vec<_> = strays.into_iter().map(|claimed| state.hold(claimed, &self.desk)).collect();

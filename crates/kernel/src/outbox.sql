@@ -78,7 +78,25 @@ create or replace function scheduler.publish_to(p_made_at timestamptz) returns i
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_moved integer;
+  v_aside record;
 begin
+  -- Agents in quarantine are left out while everything is told again: what was published of them is told once they are let out.
+  if exists (select from state.relay_shards s where s.stream_made_at <> p_made_at) then
+    for v_aside in
+      select t.project_id, t.agent_turn_id
+        from state.quarantine q
+       cross join lateral (
+             select t.project_id, t.agent_turn_id
+               from state.turns t
+              where t.agent_id = q.subject_id and t.project_id = q.project_id
+             offset 0) t
+       where q.sweep = 'events' and q.quarantined_at is not null
+    loop
+      update state.outbox o
+         set published_at = null
+       where o.project_id = v_aside.project_id and o.agent_turn_id = v_aside.agent_turn_id and o.published_at is not null;
+    end loop;
+  end if;
   update state.relay_shards s
      set stream_made_at = p_made_at, replay_after = 0,
          replay_upto = case when s.stream_made_at is null then 0 else (select q.last_value from state.outbox_seq q) end

@@ -54,7 +54,7 @@ begin
   v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
   --! decide.card
   update state.waiting_calls c
-     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout
+     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout, retry_count = 0
    where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
   values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, p_status, v_call.step_id, c_ids[1]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 use waybill_core::id::TurnId;
 
 use crate::{
@@ -67,24 +67,30 @@ pub async fn weeks_ahead<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<i32,
 
 /// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Says what was moved.
 ///
-/// Only rows that would go to the rest wait for it: turns wait where the partition of the present week is missing, for as long as its rows
-/// take to move.
+/// For as long as the rows of a week take to move, whatever is written to the rest waits, and so does whatever reads that table: reports, the relay.
+/// Turns wait where the partition of the present week is missing.
 pub async fn empty_rest(owner: &mut PgConnection, mut progress: impl FnMut(&Rest)) -> Result<Vec<Rest>, Error> {
     let mut moved = Vec::new();
-    for found in rest(&mut *owner).await? {
-        let Some(week) = found.week else { continue };
-        let name = format!("{}, week of {}", found.parent, week.date_naive());
-        let sql = format!(
-            "select pg_advisory_xact_lock(hashtextextended('waybill.partitions', 0));
-             select state.make_partition('{}', '{}', true)",
-            found.parent,
-            week.to_rfc3339()
-        );
-        patiently(owner, &name, &sql).await?;
-        progress(&found);
-        moved.push(found);
+    loop {
+        let found: Vec<Rest> = rest(&mut *owner).await?.into_iter().filter(|rest| rest.week.is_some()).collect();
+        if found.is_empty() {
+            return Ok(moved);
+        }
+        for found in found {
+            let Some(week) = found.week else { continue };
+            let name = format!("{}, week of {}", found.parent, week.date_naive());
+            let sql = format!(
+                "select pg_advisory_xact_lock(hashtextextended('waybill.partitions', 0));
+                 select state.make_partition('{}', '{}', true)",
+                found.parent,
+                week.to_rfc3339()
+            );
+            let n_rows = patiently(owner, &name, &sql).await?.unwrap_or(found.n_rows);
+            let found = Rest { n_rows, ..found };
+            progress(&found);
+            moved.push(found);
+        }
     }
-    Ok(moved)
 }
 
 /// A week of one table.
@@ -201,13 +207,17 @@ pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMu
 
 /// Does something that others would have to wait for, if only it need not wait itself: they stand behind us, so we stand there for a moment
 /// only, and not often.
-async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<(), Error> {
+async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<Option<i64>, Error> {
     const TRIES: u32 = 60;
     const PAUSE: Duration = Duration::from_secs(1);
     let sql = format!("begin; set local lock_timeout = '100ms'; {sql}; commit");
     let mut tries = 0;
     loop {
-        let Err(error) = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *owner).await else { return Ok(()) };
+        let error = match sqlx::raw_sql(AssertSqlSafe(sql.clone())).fetch_all(&mut *owner).await {
+            // The last row of the last statement that has any, where it is a number.
+            Ok(rows) => return Ok(rows.last().and_then(|row| row.try_get(0).ok())),
+            Err(error) => error,
+        };
         sqlx::raw_sql("rollback").execute(&mut *owner).await?;
         tries += 1;
         if !is_locked(&error) {

@@ -19,7 +19,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Makes the partition of one week, with what lies in the rest of it. Says how many rows that were. Attached, not created in place: that takes no
--- lock on the parent that a turn would wait for, and one on the rest, which turns of a week that is there do not use.
+-- lock on the parent that a turn would wait for, and one on the rest. Rows of a week that is there are written without it. A statement that reads
+-- history by its generic plan locks every partition, and waits for as long as this takes: that is why it takes so little.
 create or replace function state.make_partition(p_parent text, p_week timestamptz, p_with_rest boolean) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare

@@ -362,16 +362,23 @@ async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool
 }
 
 /// Handles rows one by one. One that fails is noted and does not keep the others from their turn. Says how many moved.
+///
+/// Each time it begins with another row: one that is locked, or slow, takes the time of a portion, and would be met first again and again.
 async fn each<'a, R: Subject + Copy + Send>(
     kernel: &Kernel,
     config: &Config,
     sweep: &'static str,
-    rows: Vec<R>,
+    mut rows: Vec<R>,
     swept: &mut Swept,
     handle: impl Fn(R) -> BoxFuture<'a, Result<bool, Error>> + Send,
 ) -> Result<u64, Error> {
     let (begun, mut moved) = (Instant::now(), 0);
     let mut beat = begun;
+    if !rows.is_empty() {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.subsec_micros() as usize);
+        let at = at % rows.len();
+        rows.rotate_left(at);
+    }
     for (n, row) in rows.iter().copied().enumerate() {
         if begun.elapsed() > PORTION {
             swept.left_over += (rows.len() - n) as u64;

@@ -67,7 +67,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
         }
         let published = publish(kernel, feed, worker_id, config, most).await;
         // Where all that was tried belongs to agents whose first event is refused, others are further behind.
-        most = if matches!(published, Ok(Portion::Nothing)) {
+        most = if matches!(published, Ok(Portion::Refused)) {
             (most * 4).min(config.most * MOST_WIDENED)
         } else {
             config.most
@@ -77,7 +77,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             // Of a trickle it waits for a little more at a time.
             Ok(Portion::Published(few)) if few < FEW => sleep(config.pause / 10).await,
             Ok(Portion::Published(_)) => {}
-            Ok(Portion::Nothing) => {
+            Ok(Portion::Nothing | Portion::Refused) => {
                 tracing::warn!("the stream takes no events");
                 held = None;
                 sleep(config.pause).await;
@@ -93,7 +93,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
 }
 
 const FEW: usize = 16;
-const MOST_WIDENED: i32 = 64;
+const MOST_WIDENED: i32 = 16;
 
 #[derive(Debug)]
 enum Portion {
@@ -101,6 +101,8 @@ enum Portion {
     Published(usize),
     /// None arrived.
     Nothing,
+    /// None arrived, and the stream said of some that it does not take them.
+    Refused,
 }
 
 /// Renews the lease, takes our share of the shards, and makes sure of the stream. False: there is no stream to publish to.
@@ -144,7 +146,7 @@ async fn publish(
     metrics::counter!(metric::EVENTS_PUBLISHED).increment(arrived.iter().filter(|arrived| **arrived).count() as u64);
     if !arrived.contains(&true) {
         // It takes nothing from anybody: that says nothing about any event.
-        return Ok(Portion::Nothing);
+        return Ok(if refused.is_empty() { Portion::Nothing } else { Portion::Refused });
     }
     for (place, error) in refused {
         let event = &events[place];

@@ -99,6 +99,10 @@ begin
     from pg_locks o
    where o.database = (select d.oid from pg_database d where d.datname = current_database())
      and o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid is distinct from pg_backend_pid();
+  -- Nothing to begin from yet, and somebody whose places are not known.
+  if not v_over and v_mark.project_id is null then
+    return false;
+  end if;
   insert into state.queue_marks as m
          (worker_target, project_id, begun_seq, new_seq, next_seq, open_then, marked_at, drawn_seq, n_running, running_seq)
   select p_target, p_project,

@@ -10,7 +10,7 @@ use waybill_core::{
     turn::{End, Fence, Usage},
 };
 
-use super::{Error, check_cards, check_minted, ids, is_deliverable};
+use super::{Error, check_cards, check_fresh, ids, is_deliverable};
 use crate::{batch, card::bind_cards, work::Work};
 
 /// How a turn ends, with its last step.
@@ -79,7 +79,7 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
             return Err(Error::Invalid("a receipt and what was used belong to a step: name it"));
         }
         let minted = ending.step_id.iter().map(StepId::minted_at);
-        check_minted(minted, "the id of a step is a UUIDv7 of the present time")?;
+        check_fresh(minted, "the id of a step is a UUIDv7 of the present time")?;
         match ending.cards.split_last() {
             Some((last, others)) if is_deliverable(last) => check_cards(others)?,
             _ => return Err(Error::Invalid("the last card of an ending is its `task.deliverable`")),

@@ -181,6 +181,17 @@ fn check_minted(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &
     if are_of_the_present { Ok(()) } else { Err(Error::Invalid(refusal)) }
 }
 
+/// The same for ids that whoever runs a turn chooses: of steps and calls, which are minted as they are written. One from years ago would lie in the
+/// rest for good.
+fn check_fresh(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
+    let oldest = Utc::now() - TimeDelta::days(1);
+    let ids: Vec<_> = ids.into_iter().collect();
+    if ids.iter().flatten().any(|at| *at < oldest) {
+        return Err(Error::Invalid(refusal));
+    }
+    check_minted(ids, refusal)
+}
+
 fn is_deliverable(card: &NewCard) -> bool {
     card.metadata().card_type.as_str() == "task.deliverable"
 }

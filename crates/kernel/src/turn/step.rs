@@ -12,7 +12,7 @@ use waybill_core::{
     turn::{Budget, Fence, Usage},
 };
 
-use super::{Error, check_cards, check_minted, ids};
+use super::{Error, check_cards, check_fresh, ids};
 use crate::{card::bind_cards, work::Work};
 
 /// A call that leaves with a step. Answered by a report, or at its deadline by a timeout.
@@ -75,7 +75,7 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     }
     check_cards(&step.cards)?;
     let minted = step.calls.iter().map(|call| call.tool_call_id.minted_at()).chain([step.step_id.minted_at()]);
-    check_minted(minted, "the id of a step or a call is a UUIDv7 of the present time")?;
+    check_fresh(minted, "the id of a step or a call is a UUIDv7 of the present time")?;
     let Step { step_id, cards, calls, suspend, receipt, usage } = step;
     let (card_ids, receipt, usage) = (ids(cards), receipt.as_deref(), usage.as_ref());
     let wire = Wire { step_id: *step_id, card_ids, calls, suspend: *suspend, receipt, usage };

@@ -98,6 +98,8 @@ async fn a_child_spends_its_parents() {
     house.stop(two.agent_turn_id).await.unwrap();
     assert_eq!(left(&house, parent).await, Some((Some(8), Some(600))), "the rest comes back, however it ended");
     assert_eq!(house.count("select count(*) from state.budgets").await, 1);
+    let broken = waybill_kernel::invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
+    assert!(broken.is_empty(), "what came back was not used: {broken:?}");
 }
 
 /// There is nothing to give: the child is refused, and nothing of it is written.

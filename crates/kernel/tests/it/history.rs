@@ -166,7 +166,7 @@ fn minted(days: i64, version: usize) -> String {
 async fn ids_of_calls_and_steps_are_of_the_present() {
     let house = House::new().await;
     let fence = house.running().await;
-    for id in [minted(42, 7), minted(2, 7), minted(0, 4), minted(0, 1)] {
+    for id in [minted(42, 7), minted(2, 7), minted(-400, 7), minted(0, 4), minted(0, 1)] {
         let mut step = calling(1, "tool", LONG, false);
         step.calls[0].tool_call_id = id.parse::<ToolCallId>().unwrap();
         let refused = house.step(&fence, &step).await;

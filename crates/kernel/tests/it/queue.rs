@@ -189,6 +189,23 @@ async fn a_mark_waits_for_a_prepared_transaction() {
     drop(work);
 }
 
+/// Also where there is no mark yet: the claim goes on without one.
+#[tokio::test]
+async fn a_first_mark_is_not_made_beside_a_prepared_transaction() {
+    let house = House::new().await;
+    let project_id = house.t.project_id;
+    let mut work = house.t.begin().await;
+    let turn_id = enqueue_in(&mut work, house.agent().await).await;
+    let name = format!("first {turn_id}");
+    sqlx::raw_sql(AssertSqlSafe(format!("prepare transaction '{name}'"))).execute(&mut *work).await.unwrap();
+    assert!(!mark(&house, project_id).await);
+    assert_eq!(house.count("select count(*) from state.queue_marks").await, 0);
+    let mut admin = house.t.admin().await;
+    sqlx::raw_sql(AssertSqlSafe(format!("commit prepared '{name}'"))).execute(&mut admin).await.unwrap();
+    assert!(mark(&house, project_id).await);
+    drop(work);
+}
+
 /// What a mark asks of a snapshot, only "read committed" gives.
 #[tokio::test]
 async fn a_mark_does_not_move_under_an_old_snapshot() {

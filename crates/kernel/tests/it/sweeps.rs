@@ -217,6 +217,39 @@ async fn a_long_sweep_leaves_the_rest_to_the_next_tick() {
     assert_eq!((swept.calls_timed_out, swept.left_over), (3, 0));
 }
 
+/// One whose head is locked takes the time of a whole portion. The others of its shard have their turn all the same.
+#[tokio::test]
+async fn a_locked_row_does_not_starve_those_behind_it() {
+    let house = House::new().await;
+    let shard = loop {
+        let fence = house.running().await;
+        house.step(&fence, &calling(1, "tool", Duration::ZERO, true)).await.unwrap();
+        let full = "select shard from state.waiting_calls group by shard having count(*) >= 4";
+        if let Some(shard) =
+            sqlx::query_scalar::<_, i16>(full).fetch_optional(&mut house.t.admin().await).await.unwrap()
+        {
+            break shard;
+        }
+    };
+    // The first of them.
+    let mut holding = house.t.admin().await;
+    let lock = format!(
+        "begin; select from state.agent_state_head where agent_id = (
+           select agent_id from state.waiting_calls where shard = {shard} order by deadline_at limit 1) for update"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut holding).await.unwrap();
+    let config = sweep::Config { lease: Duration::ZERO, shards: vec![shard], ..Default::default() };
+    let mut timed_out = 0;
+    for _ in 0..40 {
+        timed_out += sweep::run(house.kernel(), &config, Sweep::Overdue).await.unwrap().calls_timed_out;
+        if timed_out == 3 {
+            break;
+        }
+    }
+    assert_eq!(timed_out, 3, "all but the one that is locked");
+    sqlx::raw_sql("rollback").execute(&mut holding).await.unwrap();
+}
+
 /// L0-14: a sweep takes its portion of its shards, and any number of them may run at once.
 #[tokio::test]
 async fn sweeps_are_sharded_limited_and_shared() {

@@ -147,7 +147,7 @@ pub enum Error {
     #[error(transparent)]
     Resource(resource::Error),
     #[error(transparent)]
-    Blackboard(#[from] blackboard::Error),
+    Blackboard(blackboard::Error),
     #[error(transparent)]
     Artifact(artifact::Error),
 }
@@ -195,6 +195,15 @@ impl From<handover::Error> for Error {
             | handover::Error::Card(card::Error::Db(error))
             | handover::Error::Box(card_box::Error::Db(error)) => Error::Turn(error.into()),
             other => Error::Handover(other),
+        }
+    }
+}
+
+impl From<blackboard::Error> for Error {
+    fn from(error: blackboard::Error) -> Error {
+        match error {
+            blackboard::Error::Db(error) | blackboard::Error::TryAgain(error) => Error::Turn(error.into()),
+            other => Error::Blackboard(other),
         }
     }
 }

@@ -212,6 +212,11 @@ impl Feed for Picky {
 async fn an_event_that_is_refused_holds_up_its_agent_alone() {
     let house = House::new().await;
     let refuses = house.agents[0];
+    // It was taken before.
+    let (watching, relaying) = (house.watch(), house.relay());
+    house.round().await;
+    house.told(8).await;
+    relaying.abort();
     let is_picky = Arc::new(AtomicBool::new(true));
     let (kernel, feed) =
         (house.t.kernel.clone(), Picky { feed: house.feed.clone(), refuses, is_picky: is_picky.clone() });
@@ -221,8 +226,8 @@ async fn an_event_that_is_refused_holds_up_its_agent_alone() {
     let refusals = outbox::Refusals { most: 3, apart: Duration::from_millis(100) };
     let config = relay::Config { lease: LEASE, most: 3, pause: LEASE / 20, refusals };
     let relaying = tokio::spawn(async move { match relay::run(&kernel, &feed, &config).await {} });
-    let told = house.told(7 * 5).await;
-    assert!(told.iter().all(|event| event.agent_id != refuses));
+    let told = house.told(8 + 7 * 5).await;
+    assert!(told[8..].iter().all(|event| event.agent_id != refuses));
     for _ in 0..200 {
         if !quarantine::list(&house.t.kernel, 1).await.unwrap().iter().all(|row| row.quarantined_at.is_none()) {
             break;
@@ -234,6 +239,12 @@ async fn an_event_that_is_refused_holds_up_its_agent_alone() {
     assert_eq!((listed.len(), listed[0].subject_id, listed[0].sweep.as_str()), (1, refuses.into(), quarantine::EVENTS));
     assert!(listed[0].quarantined_at.is_some());
 
+    // The stream is lost meanwhile: everything is told again but what is set aside.
+    house.feed.delete().await.unwrap();
+    let others = "select count(*) from state.outbox where agent_id <> $1";
+    let n: i64 = sqlx::query_scalar(others).bind(refuses).fetch_one(&mut house.t.admin().await).await.unwrap();
+    house.told(n as usize).await;
+
     // Mended and let go, they come, in order: which `told` asks of every agent.
     is_picky.store(false, std::sync::atomic::Ordering::SeqCst);
     let mut work = house.t.begin().await;
@@ -243,6 +254,7 @@ async fn an_event_that_is_refused_holds_up_its_agent_alone() {
         sqlx::query_scalar("select count(*) from state.outbox").fetch_one(&mut house.t.admin().await).await.unwrap();
     house.told(n as usize).await;
     relaying.abort();
+    watching.abort();
 }
 
 /// One sweep that has much to do, each of it slow, keeps no other from its work.

@@ -47,7 +47,12 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let providers = arguments.models.providers.is_some().then(|| arguments.models.read()).transpose()?;
     for manifest in &manifests {
         let (Manifest::Profile(profile), Some(installation)) = (manifest, &providers) else { continue };
-        for model in without_price(&installation.providers, profile) {
+        // One that was applied before is `doctor`'s to find.
+        let summariser = manifests.iter().find_map(|manifest| match manifest {
+            Manifest::Profile(other) if Some(&other.name) == profile.summariser.as_ref() => Some(&**other),
+            _ => None,
+        });
+        for model in without_price(&installation.providers, profile, summariser) {
             eprintln!(
                 "warning: profile `{}` has a limit of money and asks {model}, which has no price in the file of providers: its turns will end \
                  with `no_price`. Give it a price there, 0 where it costs nothing.",

@@ -97,7 +97,11 @@ async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
             for listed in listed.iter().filter(|listed| listed.kind == "profile") {
                 let profile = resource::profile(&mut work, &listed.name).await?.profile;
                 let asks = |model: &String| format!("{}: {} asks {model}", project.slug, profile.name);
-                found.extend(without_price(providers, &profile).iter().map(asks));
+                let summariser = match &profile.summariser {
+                    Some(name) => resource::profile(&mut work, name).await.ok().map(|found| found.profile),
+                    None => None,
+                };
+                found.extend(without_price(providers, &profile, summariser.as_ref()).iter().map(asks));
             }
         }
     }

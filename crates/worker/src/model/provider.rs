@@ -123,13 +123,15 @@ impl Provider {
     }
 }
 
-/// Models of a profile that has a limit of money and that none of these providers has a price for, as `provider/model`. No limit could end a turn that
-/// asks them.
-pub fn without_price(providers: &[Provider], profile: &Profile) -> Vec<String> {
+/// Models that a profile with a limit of money asks, itself or through its summariser, and that none of these providers has a price for, as
+/// `provider/model`. No limit could end a turn that asks them.
+pub fn without_price(providers: &[Provider], profile: &Profile, summariser: Option<&Profile>) -> Vec<String> {
     if profile.limits.is_none_or(|limits| limits.microdollars.is_none()) {
         return Vec::new();
     }
-    let models = std::iter::once(&profile.llm_config).chain(&profile.llm_config.fallbacks);
+    let summariser = summariser.filter(|_| profile.memory.compaction.is_some());
+    let profiles = std::iter::once(profile).chain(summariser);
+    let models = profiles.flat_map(|asked| std::iter::once(&asked.llm_config).chain(&asked.llm_config.fallbacks));
     let has_price = |llm: &LlmConfig| {
         let provider = providers.iter().find(|provider| provider.name == llm.provider);
         llm.provider.as_str() == demo::NAME || provider.is_some_and(|provider| provider.prices.contains_key(&llm.model))
