@@ -31,9 +31,9 @@ CREATE DOMAIN state.join_shape AS text
 CREATE DOMAIN state.message_type AS text
 	CONSTRAINT message_type_check CHECK ((VALUE = ANY (ARRAY['turn'::text, 'tool_result'::text, 'timeout'::text, 'stop'::text])));
 CREATE DOMAIN state.primitive AS text
-	CONSTRAINT primitive_check CHECK ((VALUE = ANY (ARRAY['enqueue'::text, 'report'::text, 'join'::text, 'command'::text])));
+	CONSTRAINT primitive_check CHECK ((VALUE = ANY (ARRAY['enqueue'::text, 'report'::text, 'join'::text, 'command'::text, 'steer'::text])));
 CREATE DOMAIN state.reading_right AS text
-	CONSTRAINT reading_right_check CHECK ((VALUE = ANY (ARRAY['own'::text, 'handed'::text, 'granted'::text, 'joined'::text, 'cloned'::text, 'asked'::text])));
+	CONSTRAINT reading_right_check CHECK ((VALUE = ANY (ARRAY['own'::text, 'handed'::text, 'granted'::text, 'joined'::text, 'cloned'::text, 'asked'::text, 'session'::text])));
 CREATE DOMAIN state.step_outcome AS text
 	CONSTRAINT step_outcome_check CHECK ((VALUE = ANY (ARRAY['running'::text, 'suspended'::text, 'finished'::text])));
 CREATE DOMAIN state.target AS text
@@ -1626,33 +1626,37 @@ declare
   v_box    uuid;
   v_before bigint;
   v_n      bigint;
+  v_added  integer := 0;
 begin
   select t.context_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
-  select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.via, b.length,
-         (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
-    into v_last
-    from state.handovers h
-   cross join lateral (
-         select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
-   where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
-   order by h.part desc
-   limit 1;
-  if not found or v_last.length <= v_last.upto then
-    return 0;
-  end if;
-  v_n := v_last.length - v_last.upto;
-  update cardbox.boxes b
-     set length = b.length + v_n
-   where b.project_id = p_project and b.box_id = v_box
- returning b.length - v_n into v_before;
-  insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
-  select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
-    from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
-  insert into state.handovers
-         (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
-  values (p_project, v_box, v_last.part + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, 'memory', v_before + 1, v_n,
-          v_last.source_box_id, v_last.length, v_last.via);
-  return v_n;
+  for v_last in
+    select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.rule, h.via, b.length
+      from (select distinct on (h.rule) h.*
+              from state.handovers h
+             where h.project_id = p_project and h.context_box_id = v_box and (h.rule = 'session' or h.rule = 'memory' and h.via = 'own')
+             order by h.rule, h.part desc) h
+     cross join lateral (
+           select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
+     where b.length > h.upto
+     order by h.rule
+  loop
+    v_n := v_last.length - v_last.upto;
+    update cardbox.boxes b
+       set length = b.length + v_n
+     where b.project_id = p_project and b.box_id = v_box
+   returning b.length - v_n into v_before;
+    insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+    select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
+      from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
+    insert into state.handovers
+           (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
+    select p_project, v_box, max(m.part) + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, v_last.rule, v_before + 1, v_n,
+           v_last.source_box_id, v_last.length, v_last.via
+      from state.handovers m
+     where m.project_id = p_project and m.context_box_id = v_box;
+    v_added := v_added + v_n;
+  end loop;
+  return v_added;
 end $$;
 CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_target text, call_target text)
     LANGUAGE plpgsql
@@ -1818,7 +1822,7 @@ begin
   --! decide.armed
   return query select 'decided'::text, v_call.agent_turn_id, v_call.target::text;
 end $$;
-CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) RETURNS record
+CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1841,13 +1845,15 @@ begin
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids, t.steer_card_ids
+    into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
   if v_turn.batch_id is not null and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
   end if;
+  end_turn.was_told := v_turn.steer_card_ids <> '{}';
   --! finish.turn
   update cardbox.boxes b
      set length = b.length + v_n
@@ -1917,14 +1923,14 @@ begin
   end if;
   --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || c_ids[v_n]);
   end if;
   --! finish.remembered
   if p_keeps then
     v_told := state.part(p_project, array[p_agent], array[p_turn]);
-    if v_next is not null then
-      v_told := state.catch_up(p_project, v_next);
-    end if;
+  end if;
+  if v_next is not null then
+    v_told := state.catch_up(p_project, v_next);
   end if;
   --! finish.parted
 end $$;
@@ -2310,7 +2316,7 @@ begin
   --! fail_tasks.failed
   return state.count_slots(p_project, v_counted);
 end $$;
-CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint DEFAULT NULL::bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -2342,6 +2348,9 @@ begin
   --! finish.locked
   v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  if v_end.was_told and p_seen is not null and state.has_unseen(p_project, p_turn, p_seen) then
+    raise exception 'turn % was told something that it has not seen', p_turn using errcode = 'WB019', detail = p_turn::text;
+  end if;
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
   end if;
@@ -2554,8 +2563,8 @@ begin
   --! finish_many.remembered
   if v_keeps then
     v_told := state.part(p_project, p_agents, p_turns);
-    perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
   end if;
+  perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $_$;
@@ -2564,6 +2573,17 @@ CREATE FUNCTION state.first_id(p_at timestamp with time zone) RETURNS uuid
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+$$;
+CREATE FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select
+                   from state.turns t
+                  cross join lateral unnest(t.steer_card_ids) as s (card_id)
+                  where t.project_id = p_project and t.agent_turn_id = p_turn
+                    and exists (select from cardbox.box_entries e
+                                 where e.project_id = p_project and e.card_id = s.card_id and e.box_id = t.output_box_id and e.seq > p_seen
+                                offset 0))
 $$;
 CREATE FUNCTION state.history() RETURNS TABLE(parent text, cut_on text)
     LANGUAGE sql IMMUTABLE
@@ -2803,7 +2823,7 @@ begin
     for v_turn in
       select t.query_card_ids, t.output_box_id
         from state.turns t
-       where t.project_id = p_project and t.agent_id = v_agent.agent_id and t.status <> 'open'
+       where t.project_id = p_project and t.agent_id = v_agent.agent_id and t.status <> 'open' and t.session_id is null
        order by t.agent_turn_id
     loop
       v_n := state.memorise(p_project, v_agent.box_id, v_turn.query_card_ids, v_turn.output_box_id);
@@ -2958,7 +2978,7 @@ begin
      cross join lateral (
            select t.agent_id, t.query_card_ids, t.output_box_id
              from state.turns t
-            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is null
            offset 0) t
      cross join lateral (
            select h.memory_box_id
@@ -3392,10 +3412,10 @@ declare
   v_n    integer := 0;
 begin
   for v_talk in
-    select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+    select t.session_id, t.query_card_ids || t.steer_card_ids || t.deliverable_card_id as card_ids
       from unnest(p_turns) with ordinality as e (agent_turn_id, n)
      cross join lateral (
-           select t.session_id, t.query_card_ids, t.deliverable_card_id
+           select t.session_id, t.query_card_ids, t.steer_card_ids, t.deliverable_card_id
              from state.turns t
             where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
            offset 0) t
@@ -3568,6 +3588,22 @@ begin
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   return coalesce(v_saw, false);
 end $$;
+CREATE FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) RETURNS TABLE(session_id uuid, owner text, title text, labels text[], messages_box_id uuid, n_messages bigint, has_external boolean, todo_card_id uuid, compression_card_id uuid, mapreduce_results_box_id uuid, created_at timestamp with time zone, ended_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+  select s.session_id, s.owner, s.title, s.labels, s.messages_box_id, b.length,
+         b.has_external or exists (select from unnest(array[s.todo_card_id, s.compression_card_id]) as u (card_id)
+                                    where exists (select from cardbox.cards c
+                                                   where c.project_id = p_project and c.card_id = u.card_id and c.is_external
+                                                  offset 0)),
+         s.todo_card_id, s.compression_card_id, s.mapreduce_results_box_id, s.created_at, s.ended_at
+    from unnest(p_sessions) with ordinality as asked (session_id, n)
+   cross join lateral (
+         select s.* from state.blackboards s where s.project_id = p_project and s.session_id = asked.session_id offset 0) s
+   cross join lateral (
+         select b.length, b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = s.messages_box_id offset 0) b
+   order by asked.n
+$$;
 CREATE FUNCTION state.settle(p_project uuid, p_turns uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -3653,6 +3689,55 @@ begin
     return null;
   end if;
   return state.budget_of(p_project, p_turn);
+end $$;
+CREATE FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_written integer;
+  v_turn    record;
+  v_length  bigint;
+begin
+  v_entered := state.enter(p_project);
+  select t.agent_id into steer.agent_id from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if not found then
+    raise exception 'no such turn' using errcode = 'WB404', detail = p_turn::text;
+  end if;
+  select h.turn_epoch into steer.turn_epoch
+    from state.agent_state_head h
+   where h.project_id = p_project and h.agent_id = steer.agent_id
+     for no key update;
+  --! steer.locked
+  -- A later statement than the lock: an end that we waited for is seen.
+  select t.status, t.output_box_id, t.steer_card_ids, t.trace_id, t.recursion_depth into v_turn
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if c_ids[1] = any (v_turn.steer_card_ids) then
+    steer.outcome := 'steered';
+    return;
+  end if;
+  if v_turn.status <> 'open' then
+    steer.outcome := 'over';
+    return;
+  end if;
+  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  update cardbox.boxes b
+     set length = b.length + 1
+   where b.project_id = p_project and b.box_id = v_turn.output_box_id
+  returning b.length into v_length;
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_turn.output_box_id, v_length, c_ids[1]);
+  --! steer.card
+  update state.turns t
+     set steer_card_ids = t.steer_card_ids || c_ids[1]
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  insert into state.execution_edges
+         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, recursion_depth, trace_id)
+  values (p_project, c_ids[1], 'steer', 'request', p_turn, steer.agent_id, steer.turn_epoch, c_ids[1], v_turn.recursion_depth,
+          v_turn.trace_id);
+  --! steer.edge
+  steer.outcome := 'steered';
 end $$;
 CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean, budget jsonb)
     LANGUAGE plpgsql
@@ -3866,9 +3951,8 @@ CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
   select exists (select from unnest(p_turns) as e (agent_turn_id)
-                  where exists (select from state.turns t
-                                 where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is not null
-                                offset 0)
+                  where (select t.session_id from state.turns t
+                          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id) is not null
                      or exists (select from state.budgets b
                                  where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
                                 offset 0))
@@ -4347,11 +4431,18 @@ ALTER TABLE ONLY state.audit FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.blackboards (
     project_id uuid NOT NULL,
     session_id uuid NOT NULL,
+    owner text,
+    title text,
+    labels text[] DEFAULT '{}'::text[] NOT NULL,
     messages_box_id uuid NOT NULL,
     todo_card_id uuid,
     compression_card_id uuid,
     mapreduce_results_box_id uuid NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    ended_at timestamp with time zone,
+    CONSTRAINT blackboards_labels_check CHECK ((cardinality(labels) <= 32)),
+    CONSTRAINT blackboards_owner_check CHECK ((length(owner) <= 300)),
+    CONSTRAINT blackboards_title_check CHECK ((length(title) <= 300))
 )
 WITH (fillfactor='70');
 ALTER TABLE ONLY state.blackboards FORCE ROW LEVEL SECURITY;
@@ -4534,6 +4625,7 @@ CREATE TABLE state.turns (
     context_box_id uuid NOT NULL,
     output_box_id uuid NOT NULL,
     query_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    steer_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     session_id uuid,
     source_agent_id uuid,
     parent_agent_turn_id uuid,
@@ -4706,6 +4798,7 @@ CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE (closed_at IS NULL);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
+CREATE INDEX blackboards_by_owner ON state.blackboards USING btree (owner, project_id, session_id) WHERE (owner IS NOT NULL);
 CREATE INDEX calls_asking ON state.waiting_calls USING btree (project_id, call_seq) WHERE ((status)::text = 'asking'::text);
 CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
 CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE (worker_id IS NOT NULL);
@@ -4728,6 +4821,7 @@ CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
 CREATE INDEX turns_by_parent ON state.turns USING btree (parent_agent_turn_id, project_id) WHERE (parent_agent_turn_id IS NOT NULL);
+CREATE INDEX turns_by_session ON state.turns USING btree (session_id, project_id, agent_turn_id) WHERE (session_id IS NOT NULL);
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
 CREATE TRIGGER keep BEFORE UPDATE ON cardbox.blobs FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('content never changes');
@@ -4999,8 +5093,8 @@ REVOKE ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) FROM P
 GRANT ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
-REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -5014,12 +5108,14 @@ REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) TO waybill_service;
-REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
+REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_service;
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.first_id(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_service;
+REVOKE ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.history() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.history() TO waybill_service;
 GRANT ALL ON FUNCTION state.history() TO waybill_scheduler;
@@ -5087,12 +5183,16 @@ GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap 
 GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -5266,11 +5366,14 @@ GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(claim_token) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.audit TO waybill_service;
-GRANT SELECT,INSERT ON TABLE state.blackboards TO waybill_service;
+GRANT SELECT,INSERT,DELETE ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(title) ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(labels) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
+GRANT UPDATE(ended_at) ON TABLE state.blackboards TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.forks TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_service;
@@ -5308,6 +5411,7 @@ GRANT SELECT(profile_box_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(context_box_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(output_box_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(steer_card_ids) ON TABLE state.turns TO waybill_service;
 GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(parent_step_id) ON TABLE state.turns TO waybill_scheduler;

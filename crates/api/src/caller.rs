@@ -47,6 +47,11 @@ impl Caller {
         self.may(&[Scope::Operator, Scope::Worker, Scope::Reader])
     }
 
+    /// Whose sessions it may see; none: everybody's.
+    pub(crate) fn owner(&self) -> Option<String> {
+        (self.scope != Scope::Admin).then(|| self.actor.clone())
+    }
+
     pub(crate) async fn begin(&self, api: &Api) -> Result<UnitOfWork, Problem> {
         if self.asked != self.project_id {
             return Ok(api.kernel.begin_mistaken(self.project_id, self.asked).await?);

@@ -116,6 +116,7 @@ impl Api {
     security(("key" = [])),
     tags(
         (name = "turns", description = "Start, watch, look at and stop work."),
+        (name = "sessions", description = "Conversations of several turns: what was said, the todo list, the summary."),
         (name = "context", description = "What a model saw, byte for byte, and why."),
         (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
         (name = "artifacts", description = "Bulk content by path: streamed, versioned, verified."),

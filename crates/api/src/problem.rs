@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use waybill_core::{error::causes, metric};
 use waybill_kernel::{
-    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource, turn,
+    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource, session, turn,
     work::{self, DbError},
 };
 use waybill_orchestrator::{command, knowledge as librarian};
@@ -134,6 +134,7 @@ impl From<turn::Error> for Problem {
             }
             turn::Error::Conflict(_) | turn::Error::Taken(_) => Problem::conflict("conflict", said),
             turn::Error::Delivered(_) => Problem::conflict("delivered", said),
+            turn::Error::Unseen(_) => Problem::conflict("unseen", said),
             turn::Error::HeadLost(_) => Problem::conflict("head_lost", said),
             turn::Error::NoArtifact(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no_artifact", said),
             turn::Error::BudgetExhausted(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "budget_exhausted", said),
@@ -207,7 +208,7 @@ impl From<handover::Error> for Problem {
     fn from(error: handover::Error) -> Problem {
         match error {
             handover::Error::Db(error) => database(&error),
-            handover::Error::NoProfile(_) => Problem::not_found(error.to_string()),
+            handover::Error::NoProfile(_) | handover::Error::NoSession(_) => Problem::not_found(error.to_string()),
             other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, other.code(), causes(&other)),
         }
     }
@@ -222,6 +223,19 @@ impl From<blackboard::Error> for Problem {
     }
 }
 
+impl From<session::Error> for Problem {
+    fn from(error: session::Error) -> Problem {
+        let said = error.to_string();
+        match error {
+            session::Error::Db(error) => database(&error),
+            session::Error::Blackboard(error) => error.into(),
+            session::Error::NotFound(_) => Problem::not_found(said),
+            session::Error::Ended(_) => Problem::conflict("session_ended", said),
+            session::Error::Invalid(_) => Problem::invalid(said),
+        }
+    }
+}
+
 impl From<command::Error> for Problem {
     fn from(error: command::Error) -> Problem {
         match error {
@@ -229,6 +243,7 @@ impl From<command::Error> for Problem {
             command::Error::Handover(error) => error.into(),
             command::Error::Artifact(error) => error.into(),
             command::Error::Resource(error) => error.into(),
+            command::Error::Session(error) => error.into(),
             command::Error::Refused { code, message } => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message),
             other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", causes(&other)),
         }

@@ -164,7 +164,8 @@ pub fn plan<'a>(
     if i64::from(needed.get()) * 100 <= i64::from(policy.budget.get()) * i64::from(compaction.at_percent) {
         return Ok(None);
     }
-    let mut units: Vec<&Unit<'a>> = sorted.history.iter().filter(|unit| !unit.pinned).chain(&sorted.steps).collect();
+    let history = sorted.history.iter().filter(|unit| !unit.pinned && !unit.is_partial);
+    let mut units: Vec<&Unit<'a>> = history.chain(&sorted.steps).collect();
     let mut kept = Tokens::ZERO;
     // What the turn did last stays, however large: the model goes on from there.
     let mut is_last_step = !sorted.steps.is_empty();

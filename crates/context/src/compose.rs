@@ -1,7 +1,7 @@
 //! The composer: a pure function of system prompt, blocks, history, query and the turn's own steps, under a policy (CX-2).
 //!
 //! ```text
-//!   system_prompt · blocks · checkpoint_messages · query · the turn's own steps        layered
+//!   system_prompt · blocks · checkpoint_messages · [turn] query · the turn's own steps        layered
 //!   system_prompt · stable blocks · checkpoint_messages · [volatile blocks] query · own steps · [blocks of every step]     cache first
 //! ```
 //! Budget (CX-12): everything but the history is shown, or nothing is composed. Of the history the pinned units are shown, and of the rest the newest
@@ -134,7 +134,7 @@ impl Sorted<'_> {
 pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<'a>, Error> {
     let mut shown: HashSet<CardId> = HashSet::with_capacity(input.history.len() + input.steps.len());
     let volatile = |(key, block): &(&BlockKey, &Block)| {
-        policy.order == Order::CacheFirst && (!key.is_stable() || block.every_step)
+        **key == BlockKey::Turn || policy.order == Order::CacheFirst && (!key.is_stable() || block.every_step)
     };
     let blocks = || input.contexts.iter().filter(|(_, block)| !block.text.text.trim().is_empty());
 
@@ -159,10 +159,18 @@ pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<
     let history = input.history.iter().filter(|placed| !is_query(placed.reading.card_id()));
     let grouped = unit::group(&Layer::CheckpointMessages, history, &covered, &mut shown);
     omitted.extend(grouped.omitted);
-    let (mut history, broken): (Vec<Unit<'a>>, Vec<Unit<'a>>) =
-        grouped.units.into_iter().partition(|unit| !unit.has_open_call() && !unit.lost_a_call);
-    let why = |unit: &Unit<'_>| if unit.lost_a_call { Reason::Gone } else { Reason::OpenCall };
-    omitted.extend(broken.iter().map(|unit| unit.omitted(why(unit))));
+    let mut history: Vec<Unit<'a>> = Vec::with_capacity(grouped.units.len());
+    for unit in grouped.units {
+        if !unit.has_open_call() && !unit.lost_a_call {
+            history.push(unit);
+        } else if let Some((words, left)) = unit.words() {
+            // Whoever is asked in the middle of a step sees what was said beside the asking.
+            history.push(words);
+            omitted.extend(Some(left).filter(|left| !left.card_ids.is_empty()));
+        } else {
+            omitted.push(unit.omitted(if unit.lost_a_call { Reason::Gone } else { Reason::OpenCall }));
+        }
+    }
     let pinned: HashSet<CardId> =
         input.history.iter().take(input.n_pinned).map(|placed| placed.reading.card_id()).collect();
     for unit in &mut history {
@@ -216,6 +224,18 @@ fn without_tags(text: &str) -> Cow<'_, str> {
         safe.push_str(after);
     }
     Cow::Owned(safe)
+}
+
+/// What is wanted, without the blocks that stand before it in the message of the query: for whoever reads a request and not its receipt.
+pub fn without_blocks(mut text: &str) -> &str {
+    while let Some((tag, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
+        let end = format!("</{tag}>\n\n");
+        match rest.find(&end).filter(|_| tag.ends_with("__context")) {
+            Some(at) => text = &rest[at + end.len()..],
+            None => break,
+        }
+    }
+    text
 }
 
 /// The one message of the query (CX-8): volatile blocks first, then what is wanted.
@@ -406,7 +426,20 @@ mod tests {
         case.gives("framework compression u1 todo+u2 a3 zoo*", "");
         let composed = case.compose().unwrap();
         assert_eq!(composed.messages[3].content, "<todo__context>\ntodo\n</todo__context>\n\nu2");
+        assert_eq!(without_blocks(&composed.messages[3].content), "u2");
+        assert_eq!(without_blocks("<a>x</a>\n\nb"), "<a>x</a>\n\nb");
         assert_eq!(composed.messages[5].content, "<zoo__context>\nzoo*\n</zoo__context>");
+    }
+
+    /// What differs from turn to turn stands with the query, whatever the order.
+    #[test]
+    fn what_is_the_turns_own_stands_behind_what_is_shared() {
+        for order in [Order::Layered, Order::CacheFirst] {
+            let mut case = case("u1", "u2", "");
+            case.contexts = case.kit.contexts("framework turn");
+            case.policy.order = order;
+            case.gives("framework u1 turn+u2", "");
+        }
     }
 
     /// What a block says stays in the block.
@@ -431,7 +464,8 @@ mod tests {
         case("c1x t1x r1x", "u2", "").gives("c1x+t1x r1x u2", ""); // a call that its thought names already
         case("u1 c1xy r1x u3", "u2", "").gives("u1 u3 u2", "c1xy+r1x:open_call");
         case("c1x! r1x u1", "u2", "").gives("u1 u2", "c1x:gone r1x:orphan");
-        case("c1x r1x! u1", "u2", "").gives("u1 u2", "r1x:gone c1x:open_call");
+        case("c1x r1x! u1", "u2", "").gives("c1x u1 u2", "r1x:gone"); // the words, without the call
+        case("a1 t1x u3", "u2", "").gives("a1 u3 u2", "t1x:open_call");
         case("a1 t1x t1y! r1x r1y", "u2", "").gives("u2", "t1y:gone r1y:orphan a1+t1x+r1x:gone");
         case("a1 u1! u3", "u2", "").gives("a1 u3 u2", "u1:gone");
         case("c1x r1x r2x", "u2", "").gives("c1x r1x u2", "r2x:repeated");

@@ -1,10 +1,12 @@
-//! The framework's text: what every agent of a project is told about where it works. A template with a version, which receipts name.
+//! The framework's text: what every agent of a project is told about where it works. A template with a version, which receipts name; and beside it
+//! what one turn is told of itself, which stands behind all that turns share.
 
 use waybill_core::{
     card::Field,
-    id::AgentId,
-    resource::Process,
+    id::{AgentId, BoxId},
+    resource::{FrameworkText, Process},
     template::{Malformed, Slot, Template},
+    turn::Budget,
 };
 
 use crate::todo::one_line;
@@ -18,6 +20,10 @@ pub struct Facts<'a> {
     pub process: Process,
     /// What the deliverable must have (`task.result_fields`).
     pub result_fields: &'a [Field],
+    pub context_box_id: BoxId,
+    pub output_box_id: BoxId,
+    /// What it may spend.
+    pub budget: Option<Budget>,
 }
 
 impl Facts<'_> {
@@ -27,6 +33,9 @@ impl Facts<'_> {
             Slot::AgentId => Some(self.agent_id.to_string()),
             Slot::ParentAgentId => self.parent_agent_id.map(|agent_id| agent_id.to_string()),
             Slot::Process => Some(self.process.as_str().to_owned()),
+            Slot::ContextBoxId => Some(self.context_box_id.to_string()),
+            Slot::OutputBoxId => Some(self.output_box_id.to_string()),
+            Slot::Limits => self.budget.as_ref().and_then(limits),
             Slot::ResultFields => {
                 let line = |field: &Field| format!("- {}: {}", one_line(&field.name), one_line(&field.description));
                 let lines: Vec<String> = self.result_fields.iter().map(line).collect();
@@ -36,11 +45,22 @@ impl Facts<'_> {
     }
 }
 
+/// What is left to spend, in a sentence.
+fn limits(budget: &Budget) -> Option<String> {
+    let Budget { steps, tokens, seconds, .. } = budget;
+    let steps = steps.map(|steps| format!("{steps} steps"));
+    let tokens = tokens.map(|tokens| format!("{tokens} tokens"));
+    let seconds = seconds.map(|seconds| format!("{seconds:.0} seconds"));
+    let parts: Vec<String> = [steps, tokens, seconds].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("You have {} for this, with everybody you hand work to.", parts.join(", ")))
+}
+
 /// A template, and what receipts name it by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Framework {
     version: String,
     template: Template,
+    turn: Template,
 }
 
 /// Why there is no such framework.
@@ -55,14 +75,20 @@ pub enum Error {
 impl Framework {
     /// Ours, for whoever has none.
     pub fn builtin() -> Framework {
-        Framework::parse("waybill-1", include_str!("framework.txt")).expect("a test renders it")
+        Framework::parse("waybill-2", include_str!("framework.txt")).expect("a test renders it")
     }
 
     pub fn parse(version: &str, text: &str) -> Result<Framework, Error> {
         if version.trim().is_empty() {
             return Err(Error::NoVersion);
         }
-        Ok(Framework { version: version.to_owned(), template: Template::parse(text)? })
+        Ok(Framework::of(&FrameworkText { version: version.to_owned(), text: Template::parse(text)? }))
+    }
+
+    /// A project's own.
+    pub fn of(said: &FrameworkText) -> Framework {
+        let turn = Template::parse(include_str!("turn.txt")).expect("a test renders it");
+        Framework { version: said.version.clone(), template: said.text.clone(), turn }
     }
 
     pub fn version(&self) -> &str {
@@ -71,6 +97,11 @@ impl Framework {
 
     pub fn render(&self, facts: &Facts<'_>) -> String {
         self.template.render(|slot| facts.fill(slot))
+    }
+
+    /// What one turn is told of itself.
+    pub fn render_turn(&self, facts: &Facts<'_>) -> String {
+        self.turn.render(|slot| facts.fill(slot))
     }
 }
 
@@ -84,13 +115,21 @@ mod tests {
         let field =
             |name: &str| Field { name: name.into(), description: "in\none line".into(), extra: Default::default() };
         let fields = [field("answer"), field("source")];
-        let facts =
-            Facts { agent_id: AgentId::nil(), parent_agent_id: None, process: Process::React, result_fields: &fields };
-        let framework =
-            Framework::parse("1", "As {{process}}:\n{{result_fields}}\n\nFor {{parent_agent_id}}.").unwrap();
-        assert_eq!(framework.render(&facts), "As react:\n- answer: in one line\n- source: in one line");
+        let facts = Facts {
+            agent_id: AgentId::nil(),
+            parent_agent_id: None,
+            process: Process::React,
+            result_fields: &fields,
+            context_box_id: BoxId::nil(),
+            output_box_id: BoxId::nil(),
+            budget: Some(Budget { steps: Some(9), tokens: None, microdollars: None, seconds: Some(60.0) }),
+        };
+        let framework = Framework::builtin();
+        assert!(framework.render(&facts).contains("You work as react."));
+        let turn = framework.render_turn(&facts);
+        assert!(turn.ends_with("- answer: in one line\n- source: in one line"), "{turn}");
+        assert!(turn.contains("You have 9 steps, 60 seconds for this") && !turn.contains("handed over"), "{turn}");
         assert_eq!(Framework::parse(" ", "a").unwrap_err(), Error::NoVersion);
         assert!(Framework::parse("1", "{{x}}").is_err());
-        assert!(Framework::builtin().render(&facts).contains("You work as react."));
     }
 }

@@ -198,9 +198,22 @@ pub(crate) fn read(script: &str) -> Scene {
             }
         }
     }
-    let facts = Facts { agent_id: id::<AgentId>(4, 1), parent_agent_id: None, process, result_fields: &fields };
-    let card = pen.shared(&Framework::builtin().render(&facts));
-    materials.blocks.insert(0, Collected { key: BlockKey::Framework, card, every_step: false, sources: Vec::new() });
+    let facts = Facts {
+        agent_id: id::<AgentId>(4, 1),
+        parent_agent_id: None,
+        process,
+        result_fields: &fields,
+        context_box_id: history_box_id,
+        output_box_id: materials.output.box_id,
+        budget: None,
+    };
+    let framework = Framework::builtin();
+    for (key, text) in
+        [(BlockKey::Turn, framework.render_turn(&facts)), (BlockKey::Framework, framework.render(&facts))]
+    {
+        let card = pen.shared(&text);
+        materials.blocks.insert(0, Collected { key, card, every_step: false, sources: Vec::new() });
+    }
     materials.allow(&audience);
     materials.read = vec![Span::prefix(history_box_id, i64::try_from(materials.history.len()).unwrap())];
     materials.output.upto = i64::try_from(materials.steps.len()).unwrap();

@@ -46,13 +46,22 @@ pub enum BlockKey {
     Knowledge,
     Todo,
     Compression,
+    /// Who the agent is, its boxes, what it may spend, what its result must have: all that differs from turn to turn. It stands with the query, in
+    /// every order, so that turns which inherit the same share all that comes before it.
+    Turn,
     /// Registered by somebody: after the known ones, in the order of their names.
     Extra(String),
 }
 
 impl BlockKey {
-    pub const KNOWN: [BlockKey; 5] =
-        [BlockKey::Framework, BlockKey::Experience, BlockKey::Knowledge, BlockKey::Todo, BlockKey::Compression];
+    pub const KNOWN: [BlockKey; 6] = [
+        BlockKey::Framework,
+        BlockKey::Experience,
+        BlockKey::Knowledge,
+        BlockKey::Todo,
+        BlockKey::Compression,
+        BlockKey::Turn,
+    ];
 
     pub fn as_str(&self) -> &str {
         match self {
@@ -61,6 +70,7 @@ impl BlockKey {
             BlockKey::Knowledge => "knowledge__context",
             BlockKey::Todo => "todo__context",
             BlockKey::Compression => "compression__context",
+            BlockKey::Turn => "turn__context",
             BlockKey::Extra(name) => name,
         }
     }

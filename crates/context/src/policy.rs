@@ -11,7 +11,7 @@ use waybill_core::{
 use crate::layer::{BlockKey, Contexts};
 
 /// Changes whenever equal input would give other messages. Receipts name it.
-pub const POLICY_VERSION: u32 = 1;
+pub const POLICY_VERSION: u32 = 2;
 
 /// In which order, and within what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +75,8 @@ impl Audience {
             BlockKey::Todo => (3, true),
             BlockKey::Compression => (4, false),
             BlockKey::Extra(_) => (5, false),
+            // What it is, everybody is told.
+            BlockKey::Turn => return true,
         };
         let by_process = match self.rule(column) {
             Shown::Always => true,
@@ -106,7 +108,7 @@ mod tests {
         if process.sees_checkpoint_messages() {
             letters.push('m');
         }
-        for key in BlockKey::KNOWN {
+        for key in BlockKey::KNOWN.into_iter().filter(|key| *key != BlockKey::Turn) {
             if audience.sees(&key) {
                 letters.push_str(&key.as_str()[..1]);
             }

@@ -12,7 +12,7 @@ use waybill_core::{
     card::{Card, CardHash, CardType, Content, Draft, Reading, Role, ToolCall},
     card_box::Placed,
     id::{CardId, ToolCallId},
-    tokens::Tokens,
+    tokens::{self, Tokens},
 };
 
 use crate::layer::Layer;
@@ -187,6 +187,8 @@ pub struct Unit<'a> {
     calls_have_cards: bool,
     /// A card that is gone may have been one of them.
     pub(crate) lost_a_call: bool,
+    /// Words beside calls that are open: these may be answered yet, so that no summary stands for the words.
+    pub(crate) is_partial: bool,
     /// Where its last card stands.
     last: i64,
 }
@@ -201,6 +203,7 @@ impl<'a> Unit<'a> {
             covered,
             calls_have_cards: false,
             lost_a_call: false,
+            is_partial: false,
             last: place,
         }
     }
@@ -227,6 +230,19 @@ impl<'a> Unit<'a> {
 
     pub(crate) fn has_open_call(&self) -> bool {
         !self.open.is_empty()
+    }
+
+    /// What was said beside calls of which none is answered: the words without the calls, and the cards that are left out. None: there were no words.
+    pub(crate) fn words(&self) -> Option<(Unit<'a>, Omitted)> {
+        if self.lost_a_call || !self.results.is_empty() || self.first.content.trim().is_empty() {
+            return None;
+        }
+        let mut first = self.first.clone();
+        let left: Vec<CardId> = first.sources.drain(1..).map(|source| source.card_id).collect();
+        first.tool_calls = Cow::Borrowed(&[]);
+        first.n_tokens = tokens::count(&first.content);
+        let unit = Unit { first, open: SmallVec::new(), is_partial: true, ..self.clone() };
+        Some((unit, Omitted { card_ids: left, reason: Reason::OpenCall }))
     }
 }
 

@@ -13,7 +13,6 @@ use crate::{card::CardType, id::Name};
 pub struct Handover {
     pub target_profile_config: TargetProfile,
     pub context_packing_config: ContextPacking,
-    pub inherit_context: InheritContext,
 }
 
 /// For whom, where the arguments do not say `profile_name`.
@@ -24,11 +23,12 @@ pub struct TargetProfile {
     pub profile_name: Option<Name>,
 }
 
-/// Which arguments become cards, in this order.
+/// Which arguments become cards, in this order, and what goes along.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextPacking {
     pub pack_arguments: Vec<PackArgument>,
+    pub inherit_context: InheritContext,
 }
 
 /// One argument that becomes a card, if it is there.
@@ -56,11 +56,18 @@ pub struct InheritContext {
 impl Handover {
     /// PM-5, the recipe behind every delegation: an instruction, what goes along, and who sends it.
     pub fn instruction() -> Handover {
+        Handover::of(&["instruction"], &["input_box_ids"])
+    }
+
+    /// These arguments become cards, the boxes that those name go along, and the receiver is told who sent it.
+    pub fn of(arguments: &[&str], boxes: &[&str]) -> Handover {
         Handover {
-            context_packing_config: ContextPacking { pack_arguments: vec![PackArgument::new("instruction")] },
-            inherit_context: InheritContext {
-                include_boxes_from_args: vec!["context_box_id".to_owned()],
-                include_parent: true,
+            context_packing_config: ContextPacking {
+                pack_arguments: arguments.iter().map(|arg_key| PackArgument::new(arg_key)).collect(),
+                inherit_context: InheritContext {
+                    include_boxes_from_args: boxes.iter().map(|arg_key| (*arg_key).to_owned()).collect(),
+                    include_parent: true,
+                },
             },
             ..Handover::default()
         }

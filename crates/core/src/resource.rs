@@ -15,7 +15,7 @@ use crate::{
     artifact::ArtifactPath,
     handoff::HandoffType,
     id::{Name, Target},
-    template::Template,
+    template::{Slot, Template},
     tokens::Tokens,
     tool::{Approval, HostPattern, HttpTool, McpTool, TOOLS},
     turn::Limits,
@@ -370,6 +370,39 @@ pub struct Embedding {
     pub api_key: Option<SecretRef>,
 }
 
+/// A project's own `framework__context`. Receipts name its version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "FrameworkSaid")]
+pub struct FrameworkText {
+    pub version: String,
+    pub text: Template,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FrameworkSaid {
+    version: String,
+    text: Template,
+}
+
+impl TryFrom<FrameworkSaid> for FrameworkText {
+    type Error = String;
+
+    fn try_from(said: FrameworkSaid) -> Result<FrameworkText, String> {
+        let FrameworkSaid { version, text } = said;
+        if version.trim().is_empty() {
+            return Err("the version of a framework is empty: receipts name it".to_owned());
+        }
+        let per_turn = text.slots().find(|slot| *slot != Slot::Process);
+        match per_turn {
+            Some(slot) => Err(format!(
+                "`{{{{{slot}}}}}` differs from turn to turn, and everything behind it would miss a prompt cache: agents are told that in `turn__context`"
+            )),
+            None => Ok(FrameworkText { version, text }),
+        }
+    }
+}
+
 /// What holds for a whole project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -378,6 +411,15 @@ pub struct Settings {
     pub enable_share_context: bool,
     /// L0-11
     pub max_recursion_depth: u32,
+    /// How many steps a turn takes at most, where neither its profile nor whoever started it says.
+    pub max_steps: u32,
+    /// How many tokens a turn reads and writes at most, where nobody says.
+    pub max_tokens: u32,
+    /// How long a turn lasts at most, its waiting included, where nobody says.
+    pub max_seconds: u32,
+    /// What every agent is told about where it works, instead of Waybill's own text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub framework: Option<FrameworkText>,
     /// Bytes of artifacts that it may store, each content counted once.
     pub artifact_quota_bytes: u64,
     /// Whom its tools may reach. Empty: nobody.
@@ -397,6 +439,10 @@ impl Default for Settings {
         Settings {
             enable_share_context: true,
             max_recursion_depth: 20,
+            max_steps: 200,
+            max_tokens: 20_000_000,
+            max_seconds: 30 * 24 * 3600,
+            framework: None,
             artifact_quota_bytes: 100 << 30,
             egress_hosts: BTreeSet::new(),
             result_tokens: Tokens::new(8_000).unwrap_or_default(),

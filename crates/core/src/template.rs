@@ -14,10 +14,21 @@ pub enum Slot {
     ParentAgentId,
     Process,
     ResultFields,
+    ContextBoxId,
+    OutputBoxId,
+    Limits,
 }
 
 impl Slot {
-    pub const ALL: [Slot; 4] = [Slot::AgentId, Slot::ParentAgentId, Slot::Process, Slot::ResultFields];
+    pub const ALL: [Slot; 7] = [
+        Slot::AgentId,
+        Slot::ParentAgentId,
+        Slot::Process,
+        Slot::ResultFields,
+        Slot::ContextBoxId,
+        Slot::OutputBoxId,
+        Slot::Limits,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,6 +36,9 @@ impl Slot {
             Slot::ParentAgentId => "parent_agent_id",
             Slot::Process => "process",
             Slot::ResultFields => "result_fields",
+            Slot::ContextBoxId => "context_box_id",
+            Slot::OutputBoxId => "output_box_id",
+            Slot::Limits => "limits",
         }
     }
 }
@@ -82,6 +96,13 @@ impl Template {
 
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.paragraphs.iter().flatten().filter_map(|part| match part {
+            Part::Slot(slot) => Some(*slot),
+            Part::Text(_) => None,
+        })
     }
 
     /// Fills the slots; none where there is nothing to say.
@@ -162,7 +183,7 @@ mod tests {
         let said = Malformed::UnknownSlot { line: 2, name: "x".into() }.to_string();
         assert_eq!(
             said,
-            "line 2 of the template: `{{x}}` is no slot: there are `agent_id`, `parent_agent_id`, `process`, `result_fields`; for two braces write `{{{{`"
+            "line 2 of the template: `{{x}}` is no slot: there are `agent_id`, `parent_agent_id`, `process`, `result_fields`, `context_box_id`, `output_box_id`, `limits`; for two braces write `{{{{`"
         );
     }
 }

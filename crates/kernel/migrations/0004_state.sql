@@ -21,7 +21,7 @@ create domain state.call_status as text check (value in ('pending', 'processing'
 create domain state.join_shape as text check (value in ('list', 'one', 'resume'));
 create domain state.batch_status as text check (value in ('open', 'success', 'partial', 'failed', 'timeout'));
 create domain state.step_outcome as text check (value in ('running', 'suspended', 'finished'));
-create domain state.primitive as text check (value in ('enqueue', 'report', 'join', 'command'));
+create domain state.primitive as text check (value in ('enqueue', 'report', 'join', 'command', 'steer'));
 create domain state.edge_phase as text check (value in ('request', 'response', 'dropped'));
 create domain state.event_status as text
   check (value in ('success', 'failed', 'canceled', 'timeout', 'running', 'suspended', 'idle', 'dispatched'));
@@ -88,6 +88,8 @@ create table state.turns (
   context_box_id       uuid        not null,
   output_box_id        uuid        not null,
   query_card_ids       uuid[]      not null default '{}',
+  -- What it was told while it ran, in its output box too.
+  steer_card_ids       uuid[]      not null default '{}',
   session_id           uuid,
   source_agent_id      uuid,
   parent_agent_turn_id uuid,
@@ -112,6 +114,7 @@ create table state.turns (
 ) with (fillfactor = 70);
 -- The project too: without it the planner may read all turns of a project to find an agent's.
 create index turns_by_agent on state.turns (agent_id, project_id, agent_turn_id);
+create index turns_by_session on state.turns (session_id, project_id, agent_turn_id) where session_id is not null;
 
 -- ── the inbox: one row per turn that is not over ────────────────────────────────────────────────────────────────
 --   queued      behind another turn of its agent
@@ -270,13 +273,20 @@ create table state.pmo_batch_tasks (
 create table state.blackboards (
   project_id               uuid        not null,
   session_id               uuid        not null,
+  -- Who opened it: for other keys and users it is not there. Null: nobody in particular, whoever has the database.
+  owner                    text        check (length(owner) <= 300),
+  title                    text        check (length(title) <= 300),
+  labels                   text[]      not null default '{}' check (cardinality(labels) <= 32),
   messages_box_id          uuid        not null,
   todo_card_id             uuid,
   compression_card_id      uuid,
   mapreduce_results_box_id uuid        not null,
   created_at               timestamptz not null default now(),
+  -- No turn begins in it after this.
+  ended_at                 timestamptz,
   primary key (project_id, session_id)
 ) with (fillfactor = 70);
+create index blackboards_by_owner on state.blackboards (owner, project_id, session_id) where owner is not null;
 
 -- ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 -- Belongs to no project, so nobody but the scheduler's functions can reach it.
@@ -500,9 +510,11 @@ grant select, insert, update, delete on state.pmo_batch_slots to waybill_service
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
   to waybill_service;
-grant select, insert on state.blackboards, state.patches to waybill_service;
-grant update (messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id) on state.blackboards to waybill_service;
-grant update (status, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
+grant select, insert on state.patches to waybill_service;
+grant select, insert, delete on state.blackboards to waybill_service;
+grant update (title, labels, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, ended_at) on state.blackboards
+  to waybill_service;
+grant update (status, steer_card_ids, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
 grant select, insert on state.outbox to waybill_service;
 grant usage on sequence state.outbox_seq to waybill_service;
 grant select, insert on resource.project_agents to waybill_service;

@@ -1,7 +1,7 @@
 -- Who was handed what, by whom, and by which right. docs/spec.md, PM-4 … PM-6, PM-12, SE-3.
 
 create domain state.handover_rule as text check (value in ('argument', 'memory', 'output', 'box', 'session', 'parent'));
-create domain state.reading_right as text check (value in ('own', 'handed', 'granted', 'joined', 'cloned', 'asked'));
+create domain state.reading_right as text check (value in ('own', 'handed', 'granted', 'joined', 'cloned', 'asked', 'session'));
 
 -- One row for each part of a context box, in order: which handover put it there. Kept as long as the box.
 create table state.handovers (

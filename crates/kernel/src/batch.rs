@@ -118,6 +118,11 @@ struct TaskRow {
 }
 
 impl TaskRow {
+    /// What is told of it, once its batch has ended: one that was still at it is canceled.
+    fn told(&self) -> &str {
+        if self.status == "open" { "canceled" } else { &self.status }
+    }
+
     fn has_failed(&self) -> bool {
         !matches!(self.status.as_str(), "success" | "open")
     }
@@ -195,7 +200,7 @@ fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<&'static
 
 /// Of the one task that was waited for: its deliverable as it is.
 fn told_whole(task: &TaskRow) -> Value {
-    let mut result = json!({ "status": task.status, "agent_id": task.agent_id });
+    let mut result = json!({ "status": task.told(), "agent_id": task.agent_id });
     if let Some(box_id) = task.output_box_id {
         result["output_box_id"] = json!(box_id);
     }
@@ -210,7 +215,7 @@ fn told_whole(task: &TaskRow) -> Value {
 
 /// Of one task among many: what it comes to, in a few words.
 fn told_briefly(task: &TaskRow) -> Value {
-    let mut result = json!({ "task_index": task.task_index, "status": task.status });
+    let mut result = json!({ "task_index": task.task_index, "status": task.told() });
     if let Some(card_id) = task.deliverable_card_id {
         result["deliverable_card_id"] = json!(card_id);
     }
@@ -245,7 +250,7 @@ fn result(status: &str, tasks: &[TaskRow], results_box_id: Option<BoxId>, one: f
     } else {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for task in tasks {
-            *counts.entry(&task.status).or_default() += 1;
+            *counts.entry(task.told()).or_default() += 1;
         }
         let failed = tasks.iter().filter(|task| task.has_failed()).take(MOST_FAILURES);
         let failed: Vec<Value> = failed.map(one).collect();
@@ -269,7 +274,7 @@ fn sealed(
 /// Of a task: where to find what it came to.
 fn pointed_out(task: &TaskRow) -> Value {
     json!({
-        "task_index": task.task_index, "agent_id": task.agent_id, "status": task.status,
+        "task_index": task.task_index, "agent_id": task.agent_id, "status": task.told(),
         "deliverable_card_id": task.deliverable_card_id, "output_box_id": task.output_box_id,
     })
 }

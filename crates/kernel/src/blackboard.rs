@@ -172,14 +172,14 @@ impl Patch {
     }
 }
 
-/// Makes the blackboards of sessions that have none.
-pub async fn open(work: &mut UnitOfWork, session_ids: &[SessionId]) -> Result<(), Error> {
+/// Makes the blackboards of sessions that have none, for whoever is to own them.
+pub async fn open(work: &mut UnitOfWork, owner: Option<&str>, session_ids: &[SessionId]) -> Result<(), Error> {
     let project_id = work.project_id();
     let boxes = || -> Vec<BoxId> { session_ids.iter().map(|_| BoxId::new()).collect() };
     sqlx::query(
         "with made as (
-           insert into state.blackboards (project_id, session_id, messages_box_id, mapreduce_results_box_id)
-           select $1, asked.session_id, asked.messages_box_id, asked.results_box_id
+           insert into state.blackboards (project_id, session_id, owner, messages_box_id, mapreduce_results_box_id)
+           select $1, asked.session_id, $5, asked.messages_box_id, asked.results_box_id
              from unnest($2::uuid[], $3::uuid[], $4::uuid[]) as asked (session_id, messages_box_id, results_box_id)
             order by asked.session_id
                on conflict do nothing
@@ -194,6 +194,7 @@ pub async fn open(work: &mut UnitOfWork, session_ids: &[SessionId]) -> Result<()
     .bind(session_ids)
     .bind(boxes())
     .bind(boxes())
+    .bind(owner)
     .execute(&mut **work)
     .await?;
     Ok(())

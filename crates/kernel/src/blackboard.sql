@@ -44,15 +44,14 @@ end $$;
 create or replace function state.talks(p_project uuid, p_turns uuid[]) returns boolean
 language sql stable as $$
   select exists (select from unnest(p_turns) as e (agent_turn_id)
-                  where exists (select from state.turns t
-                                 where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is not null
-                                offset 0)
+                  where (select t.session_id from state.turns t
+                          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id) is not null
                      or exists (select from state.budgets b
                                  where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
                                 offset 0))
 $$;
 
--- What turns of sessions said, when they have ended: the question and the answer. In one order for everybody, and after every head
+-- What turns of sessions said, when they have ended: the question, what they were told meanwhile, and the answer. In one order for everybody, and after every head
 -- that the transaction locks: whoever holds a head may wait for a blackboard, never the other way round.
 create or replace function state.remember_turns(p_project uuid, p_turns uuid[]) returns integer
 language plpgsql as $$
@@ -61,10 +60,10 @@ declare
   v_n    integer := 0;
 begin
   for v_talk in
-    select t.session_id, t.query_card_ids || t.deliverable_card_id as card_ids
+    select t.session_id, t.query_card_ids || t.steer_card_ids || t.deliverable_card_id as card_ids
       from unnest(p_turns) with ordinality as e (agent_turn_id, n)
      cross join lateral (
-           select t.session_id, t.query_card_ids, t.deliverable_card_id
+           select t.session_id, t.query_card_ids, t.steer_card_ids, t.deliverable_card_id
              from state.turns t
             where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
            offset 0) t

@@ -514,11 +514,12 @@ pub struct Pointers {
     pub compression_card_id: Option<CardId>,
 }
 
-/// Whether what was hydrated at `read_at` would be read the same now: no card of the project has ended since, and the session points to
-/// the same. Gives the time of the asking, or nothing.
+/// Whether what was hydrated at `read_at` would be read the same now: no card of the project has ended since, the output box is as long as we
+/// made it, and the session points to the same. Gives the time of the asking, or nothing.
 pub async fn still_holds(
     work: &mut UnitOfWork,
     read_at: DateTime<Utc>,
+    output: Span,
     session: Option<Pointers>,
 ) -> Result<Option<DateTime<Utc>>, Error> {
     let project_id = work.project_id();
@@ -533,6 +534,7 @@ pub async fn still_holds(
                   -- In the order of the index of ends, so that it is the one that is read.
                   order by least(c.expires_at, c.deleted_at, c.erased_at)
                   limit 1) is null
+            and exists (select from cardbox.boxes o where o.project_id = $1 and o.box_id = $7 and o.length = $8)
             and ($3::uuid is null
                  or exists (select from state.blackboards b
                              where b.project_id = $1 and b.session_id = $3 and b.messages_box_id = $4
@@ -544,6 +546,8 @@ pub async fn still_holds(
     .bind(session.map(|session| session.messages_box_id))
     .bind(session.and_then(|session| session.todo_card_id))
     .bind(session.and_then(|session| session.compression_card_id))
+    .bind(output.box_id)
+    .bind(output.upto)
     .fetch_optional(&mut **work)
     .await?;
     Ok(as_of)

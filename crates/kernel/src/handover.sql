@@ -4,6 +4,7 @@
 --   granted  somebody decided so
 --   joined   a child of one of its batches wrote it, and had written so much when it ended
 --   asked    nobody asks but a person: all of it
+-- Two more stand in handovers alone: `cloned`, the memory of the agent it is made of; `session`, the messages of a session that the turn is in.
 create or replace function state.readable(p_project uuid, p_agent uuid, p_boxes uuid[])
 returns table (box_id uuid, length bigint, upto bigint, via text)
 language sql stable as $$
@@ -159,7 +160,7 @@ begin
     for v_turn in
       select t.query_card_ids, t.output_box_id
         from state.turns t
-       where t.project_id = p_project and t.agent_id = v_agent.agent_id and t.status <> 'open'
+       where t.project_id = p_project and t.agent_id = v_agent.agent_id and t.status <> 'open' and t.session_id is null
        order by t.agent_turn_id
     loop
       v_n := state.memorise(p_project, v_agent.box_id, v_turn.query_card_ids, v_turn.output_box_id);

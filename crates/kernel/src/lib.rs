@@ -17,6 +17,7 @@ pub mod card_box;
 
 pub mod blackboard;
 pub mod receipt;
+pub mod session;
 
 pub mod agent;
 pub mod external;

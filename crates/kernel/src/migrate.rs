@@ -33,7 +33,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
-pub const FUNCTIONS: [&str; 26] = [
+pub const FUNCTIONS: [&str; 28] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -48,6 +48,7 @@ pub const FUNCTIONS: [&str; 26] = [
     include_str!("turn/step.sql"),
     include_str!("turn/report.sql"),
     include_str!("turn/finish.sql"),
+    include_str!("turn/steer.sql"),
     include_str!("turn/stop.sql"),
     include_str!("turn/reclaim.sql"),
     include_str!("call.sql"),
@@ -56,6 +57,7 @@ pub const FUNCTIONS: [&str; 26] = [
     include_str!("key.sql"),
     include_str!("knowledge.sql"),
     include_str!("turn/look.sql"),
+    include_str!("session.sql"),
     include_str!("sweep.sql"),
     include_str!("retention.sql"),
     include_str!("vitals.sql"),

@@ -220,7 +220,7 @@ async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_v
     let applied = resource::apply(&mut work, &documents).await?;
     audit::applied(&mut work, says, &applied).await?;
     let session_id = SessionId::new();
-    blackboard::open(&mut work, &[session_id]).await?;
+    blackboard::open(&mut work, None, &[session_id]).await?;
     let made = NewAgent::of(AgentId::new(), &handover::target(&mut work, &"lead".parse()?).await?);
     agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
     let mut keys = Vec::new();

@@ -4,17 +4,31 @@ use serde_json::{Map, Value, json};
 use waybill_core::{
     card::{CardType, HandoffContent},
     handover::PackArgument,
-    id::{AgentId, Channel, Name, SessionId, TraceId, TurnId},
-    turn::Limits,
+    id::{AgentId, BoxId, Channel, Name, SessionId, TraceId, TurnId},
+    turn::{Limits, TurnEpoch},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
-    handover::{self, Pack, Packing, pack_context},
+    handover::{self, Brings, Pack, Packing, pack_context},
+    session,
     turn::{self, DispatchRequest},
     work::UnitOfWork,
 };
 
 use crate::{command::Error, handoff};
+
+/// What becomes of a message to a session in which a turn runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhileRunning {
+    /// A turn beside the one that runs. It sees the session as it is now.
+    #[default]
+    Start,
+    /// The same agent's next turn, once the one that runs has ended. It sees what came of that.
+    Queue,
+    /// No turn: the one that runs is shown the message at its next step.
+    Steer,
+}
 
 /// What is wanted, and of whom.
 #[derive(Clone, Debug)]
@@ -27,7 +41,13 @@ pub struct Launch {
     pub result_fields: Option<Value>,
     /// Who is to do it; none: somebody who is made for it.
     pub agent_id: Option<AgentId>,
+    /// Boxes that it is to see besides.
+    pub context_box_ids: Vec<BoxId>,
+    /// A conversation that it is part of: opened with its first use.
     pub session_id: Option<SessionId>,
+    /// Whose sessions may be named; none: anybody's.
+    pub owner: Option<String>,
+    pub while_running: WhileRunning,
     pub channel: Option<Channel>,
     /// Instead of what the profile says.
     pub limits: Option<Limits>,
@@ -45,7 +65,10 @@ impl Launch {
             package: None,
             result_fields: None,
             agent_id: None,
+            context_box_ids: Vec::new(),
             session_id: None,
+            owner: None,
+            while_running: WhileRunning::default(),
             channel: None,
             limits: None,
             emit_state_event: false,
@@ -54,20 +77,76 @@ impl Launch {
     }
 }
 
-/// That it was accepted.
+/// What a start comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-pub struct Launched {
+#[serde(rename_all = "snake_case")]
+pub enum DispatchStatus {
+    /// It is a worker's to take.
+    Accepted,
+    /// It waits for the turn that its agent is at.
+    Queued,
+    /// It is no turn of its own: the one that runs is told.
+    Steered,
+}
+
+/// That it was accepted (PM-3). What is refused is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+pub struct DispatchResult {
+    pub status: DispatchStatus,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
+    /// None: it is not its agent's turn yet.
+    pub turn_epoch: Option<TurnEpoch>,
+    #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
+    pub trace_id: TraceId,
+    pub session_id: Option<SessionId>,
 }
 
 /// Dispatches it, in the caller's transaction.
-pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, Error> {
+pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchResult, Error> {
     let target = handover::target(work, &launch.profile_name).await?;
-    let (agent_id, agent_turn_id) = (launch.agent_id.unwrap_or_else(AgentId::new), TurnId::new());
-    if launch.agent_id.is_none() {
-        agent::provision(work, &[NewAgent::of(agent_id, &target)], Stay::Ephemeral, None).await?;
+    let mut given = launch.agent_id;
+    if let Some(session_id) = launch.session_id {
+        session::enter(work, session_id, launch.owner.as_deref()).await?;
+        let running = match launch.while_running {
+            WhileRunning::Start => None,
+            WhileRunning::Queue | WhileRunning::Steer => session::running(work, session_id).await?,
+        };
+        if let Some(running) = running {
+            if running.profile_name.as_ref() != Some(&launch.profile_name) {
+                let by = running.profile_name.as_ref().map_or("somebody else", Name::as_str);
+                let message = format!("the turn that runs in session {session_id} is by `{by}`: name that profile");
+                return Err(Error::refused("bad_request", message));
+            }
+            if launch.while_running == WhileRunning::Steer {
+                let card = turn::message(&launch.instruction)?;
+                let steered = turn::steer(work, running.agent_turn_id, &card).await?;
+                if !steered.is_over {
+                    return Ok(DispatchResult {
+                        status: DispatchStatus::Steered,
+                        agent_id: steered.agent_id,
+                        agent_turn_id: running.agent_turn_id,
+                        turn_epoch: steered.turn_epoch,
+                        trace_id: TraceId::of(running.agent_turn_id),
+                        session_id: Some(session_id),
+                    });
+                }
+            } else if given.is_none() {
+                given = Some(running.agent_id);
+            }
+        }
     }
+    let (agent_id, agent_turn_id) = (given.unwrap_or_else(AgentId::new), TurnId::new());
+    let brings = match given {
+        Some(agent_id) => {
+            let memory = agent::memories(work, &[agent_id]).await?.pop();
+            memory.map_or(Brings::Nothing, |memory| Brings::Memory(memory.memory_box_id))
+        }
+        None => {
+            agent::provision(work, &[NewAgent::of(agent_id, &target)], Stay::Ephemeral, None).await?;
+            Brings::Nothing
+        }
+    };
     let mut handover = handoff::handover();
     let fields = PackArgument { as_card_type: CardType::result_fields(), ..PackArgument::new("result_fields") };
     handover.context_packing_config.pack_arguments.push(fields);
@@ -76,11 +155,14 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, 
         ("instruction", Some(Value::from(launch.instruction.as_str()))),
         ("package", launch.package.as_ref().map(|package| json!(package))),
         ("result_fields", launch.result_fields.clone()),
+        ("input_box_ids", Some(json!(launch.context_box_ids))),
     ];
     let arguments: Map<String, Value> =
         arguments.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
-    let pack = Pack::new(agent_id, agent_turn_id, arguments);
+    let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
+    // Children have it from their parent: so all of them are one trace.
+    let trace_id = TraceId::of(agent_turn_id);
     let request = DispatchRequest {
         agent_turn_id,
         profile_box_id: Some(packed.target_profile_box_id),
@@ -88,12 +170,13 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<Launched, 
         session_id: launch.session_id,
         channel: launch.channel.clone(),
         emit_state_event: launch.emit_state_event,
-        // Children have it from their parent: so all of them are one trace.
-        trace_id: Some(TraceId::of(agent_turn_id)),
+        trace_id: Some(trace_id),
         traceparent: launch.traceparent.clone(),
         limits: launch.limits.or(target.limits).filter(|limits| !limits.is_none()),
         ..DispatchRequest::new(agent_id, packed.context_box_id)
     };
-    turn::enqueue(work, &[request], &[]).await?;
-    Ok(Launched { agent_id, agent_turn_id })
+    let dispatched = turn::enqueue(work, &[request], &[]).await?.remove(0);
+    let status = if dispatched.turn_epoch.is_some() { DispatchStatus::Accepted } else { DispatchStatus::Queued };
+    let (turn_epoch, session_id) = (dispatched.turn_epoch, launch.session_id);
+    Ok(DispatchResult { status, agent_id, agent_turn_id, turn_epoch, trace_id, session_id })
 }

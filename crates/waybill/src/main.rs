@@ -14,8 +14,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use command::{
-    admin, agent, apply, artifact, bench, card, chaos, context, dev, doctor, fork, grant, handoff, inbox, keys,
-    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, tool, top, turn, worker,
+    admin, agent, apply, artifact, bench, card, chaos, chat, context, dev, doctor, fork, grant, handoff, inbox, keys,
+    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, tool, top, turn,
+    worker,
 };
 use config::File;
 use serde_json::Value;
@@ -53,6 +54,11 @@ enum Command {
     Dev(dev::Arguments),
     /// Have something done, and wait for it.
     Run(run::Arguments),
+    /// Talk to an agent in the terminal: a session of as many turns as you like, shown as they happen.
+    Chat(chat::Arguments),
+    /// Conversations of several turns: open, list, show, end, forget.
+    #[command(subcommand)]
+    Session(session::Command),
     /// Serve the HTTP API.
     Serve(serve::Arguments),
     /// Bring the database schema up to date.
@@ -170,6 +176,8 @@ async fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Run(arguments) => run::run(arguments, json).await,
+        Command::Chat(arguments) => chat::run(arguments).await,
+        Command::Session(command) => session::run(command, json).await,
         Command::Serve(arguments) => serve::run(arguments).await,
         Command::Artifact(command) => artifact::run(command, json).await,
         Command::Knowledge(command) => knowledge::run(command, json).await,

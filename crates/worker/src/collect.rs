@@ -15,7 +15,7 @@ use waybill_context::{
     todo::Todo,
 };
 use waybill_core::{
-    card::{Card, Field},
+    card::Card,
     id::{AgentId, ProjectId, SessionId},
     resource::Shelf,
 };
@@ -26,11 +26,12 @@ pub struct Asked<'a> {
     pub project_id: ProjectId,
     pub agent_id: AgentId,
     pub session_id: Option<SessionId>,
-    pub parent_agent_id: Option<AgentId>,
     pub audience: &'a Audience,
+    /// What there is to say of the turn.
+    pub facts: Facts<'a>,
+    /// The project's own text.
+    pub framework: Option<&'a Framework>,
     pub query: &'a [Card],
-    /// What the deliverable must have.
-    pub result_fields: &'a [Field],
     /// The session's todo list.
     pub todo: Option<&'a Card>,
     /// What the profile lets it find.
@@ -109,9 +110,11 @@ impl Collector {
     /// With the framework's text and the session's todo list.
     pub fn new(framework: Framework) -> Collector {
         let framework_version = framework.version().to_owned();
+        let turn: Arc<dyn Source> = Arc::new(TurnText(framework.clone()));
         let framework: Arc<dyn Source> = Arc::new(FrameworkText(framework));
         let todo: Arc<dyn Source> = Arc::new(TodoList);
-        let sources = BTreeMap::from([(BlockKey::Framework, framework), (BlockKey::Todo, todo)]);
+        let sources =
+            BTreeMap::from([(BlockKey::Framework, framework), (BlockKey::Turn, turn), (BlockKey::Todo, todo)]);
         Collector { sources, framework_version }
     }
 
@@ -183,13 +186,16 @@ struct FrameworkText(Framework);
 
 impl Source for FrameworkText {
     fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>> {
-        let facts = Facts {
-            agent_id: asked.agent_id,
-            parent_agent_id: asked.parent_agent_id,
-            process: asked.audience.process,
-            result_fields: asked.result_fields,
-        };
-        let text = self.0.render(&facts);
+        let text = asked.framework.unwrap_or(&self.0).render(&asked.facts);
+        Box::pin(async { Ok(Some(text.into())) })
+    }
+}
+
+struct TurnText(Framework);
+
+impl Source for TurnText {
+    fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>> {
+        let text = self.0.render_turn(&asked.facts);
         Box::pin(async { Ok(Some(text.into())) })
     }
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use waybill_context::{
     call::{Collected, Materials},
-    framework::Facts,
+    framework::{Facts, Framework},
     layer::BlockKey,
     policy::{Audience, Policy},
     receipt::{BlockRef, Receipt},
@@ -15,6 +15,7 @@ use waybill_core::{
     json,
     resource::Shelf,
     template::Template,
+    turn::Budget,
 };
 use waybill_kernel::{
     card,
@@ -45,6 +46,10 @@ pub struct Setting {
     pub experience: Option<Shelf>,
     /// Where it does another turn again.
     pub fork: Option<Fork>,
+    /// What it may spend, as it is told.
+    pub budget: Option<Budget>,
+    /// The project's own text of where it works.
+    pub framework: Option<Framework>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +113,9 @@ pub async fn gather(
 ) -> Result<Gathered, Error> {
     let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
     let holds = match &before {
-        Some(before) => card_box::still_holds(&mut work, before.hydrated_at, before.pointers).await?,
+        Some(before) => {
+            card_box::still_holds(&mut work, before.hydrated_at, before.materials.output, before.pointers).await?
+        }
         None => None,
     };
     let (mut gathered, when) = match (before, holds) {
@@ -173,7 +180,9 @@ async fn read(
         query,
         steps: beside.output,
         output: Span::prefix(claimed.output_box_id, length),
-        framework_version: framework_version.unwrap_or_else(|| collector.framework_version().to_owned()),
+        framework_version: framework_version.unwrap_or_else(|| {
+            setting.framework.as_ref().map_or(collector.framework_version(), Framework::version).to_owned()
+        }),
         left_out: Vec::new(),
         read_at: context.as_of,
     };
@@ -257,14 +266,21 @@ impl Gathered {
         }
     }
 
-    /// The agent's prompt and the list of its tools, where the turn has not been told yet.
-    fn say_who(&self, claimed: &Claimed, setting: &Setting) -> Result<(Option<NewCard>, Option<NewCard>), Error> {
-        let facts = Facts {
+    fn facts(&self, claimed: &Claimed, setting: &Setting) -> Facts<'_> {
+        Facts {
             agent_id: claimed.fence.agent_id(),
             parent_agent_id: self.parent_agent_id,
             process: setting.audience.process,
             result_fields: &self.result_fields,
-        };
+            context_box_id: claimed.context_box_id,
+            output_box_id: claimed.output_box_id,
+            budget: setting.budget,
+        }
+    }
+
+    /// The agent's prompt and the list of its tools, where the turn has not been told yet.
+    fn say_who(&self, claimed: &Claimed, setting: &Setting) -> Result<(Option<NewCard>, Option<NewCard>), Error> {
+        let facts = self.facts(claimed, setting);
         let prompt = setting.system_prompt_template.as_ref().filter(|_| self.materials.system_prompt.is_none());
         let prompt = prompt.map(|template| template.render(|slot| facts.fill(slot)));
         let tools = self.materials.tools.is_none().then(|| setting.toolbox.list(&self.result_fields));
@@ -289,10 +305,10 @@ impl Gathered {
             project_id: claimed.fence.project_id(),
             agent_id: claimed.fence.agent_id(),
             session_id: claimed.session_id,
-            parent_agent_id: self.parent_agent_id,
             audience: &setting.audience,
+            facts: self.facts(claimed, setting),
+            framework: setting.framework.as_ref(),
             query: &self.materials.query,
-            result_fields: &self.result_fields,
             todo: self.todo.as_ref(),
             knowledge: setting.knowledge.as_ref(),
             experience: setting.experience.as_ref(),

@@ -8,14 +8,15 @@
 //! Nothing is remembered between two steps but what the database has: a turn that somebody else left half done goes on from its cards. A
 //! call that was in flight when its worker died is asked for again under the same key; one that was answered and written never is.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use futures::future::OptionFuture;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use waybill_context::{
     call::{self, Manner},
-    layer::{BlockKey, Layer},
+    framework::Framework,
+    layer::BlockKey,
     policy::{Audience, Policy},
     todo::{Change, Todo},
     wire::{self, Adapter},
@@ -27,7 +28,7 @@ use waybill_core::{
     json,
     resource::{InternalTool, LlmConfig, Memory, Profile, Settings},
     tokens::Tokens,
-    turn::{Budget, End, Fence, Usage},
+    turn::{Budget, End, Fence, Limits, Usage},
 };
 use waybill_kernel::{
     blackboard::{self, Patch},
@@ -110,7 +111,10 @@ pub async fn run(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome,
             return turn.give_up("unreadable", &why).await;
         }
         if let Some(result) = turn.ending_result() {
-            return turn.finish(End::Success, Vec::new(), delivering(result), None).await;
+            match turn.finish(End::Success, Vec::new(), delivering(result), None).await? {
+                Some(outcome) => return Ok(outcome),
+                None => continue,
+            }
         }
         let out_of_time = turn.out_of_time();
         let thought = tokio::select! {
@@ -169,6 +173,11 @@ struct Turn<'w> {
     budget: Option<Budget>,
     /// When its time is over, by our clock.
     expires: Option<Instant>,
+    /// What holds where its budget does not say.
+    default: Limits,
+    /// What it has taken and used so far.
+    n_steps: i64,
+    n_tokens: i64,
     stop_asked: bool,
     stop_reason: Option<String>,
     /// Somebody who was lost may have asked what we are about to ask.
@@ -176,6 +185,8 @@ struct Turn<'w> {
     /// Attempts that failed since the turn last wrote something.
     n_failed: i32,
     gathered: Option<Gathered>,
+    /// How long its output box was when that was read.
+    seen: i64,
     /// What is answered as it was then, where it does another turn again.
     recorded: Option<Vec<fork::Answered>>,
 }
@@ -187,7 +198,8 @@ impl<'w> Turn<'w> {
         let Some(profile) = found.profile else {
             return Ok(Err("the turn was dispatched without a profile that can be read".to_owned()));
         };
-        let Settings { enable_share_context, .. } = found.settings.unwrap_or_default();
+        let Settings { enable_share_context, max_steps, max_tokens, max_seconds, framework, .. } =
+            found.settings.unwrap_or_default();
         let toolbox = Toolbox::new(&profile, &found.tools);
         let folders = Folders { readable: profile.readable_artifacts, writable: profile.writable_artifacts };
         let author = profile.name.to_string();
@@ -213,6 +225,8 @@ impl<'w> Turn<'w> {
             knowledge,
             experience,
             fork: found.fork,
+            budget: found.budget,
+            framework: framework.as_ref().map(Framework::of),
         };
         let recorded = match &setting.fork {
             Some(fork) if !fork.live_tools => Some(recorded(worker, claimed, fork).await?),
@@ -229,14 +243,27 @@ impl<'w> Turn<'w> {
             folders,
             budget: None,
             expires: None,
+            default: Limits {
+                steps: Some(max_steps),
+                tokens: Some(max_tokens),
+                microdollars: None,
+                seconds: Some(max_seconds),
+            },
+            n_steps: found.n_steps,
+            n_tokens: found.n_tokens,
             stop_asked: claimed.stop_asked,
             stop_reason: found.stop_reason,
             asked_again: claimed.n_lost_leases + claimed.retry_count > 0,
             n_failed: claimed.retry_count,
             gathered: None,
+            seen: 0,
             recorded,
         };
         turn.set_budget(found.budget);
+        if turn.expires.is_none() {
+            let left = f64::from(max_seconds) - found.age_seconds;
+            turn.expires = Some(Instant::now() + Duration::from_secs_f64(left.max(0.0)));
+        }
         Ok(Ok(turn))
     }
 
@@ -260,7 +287,17 @@ impl<'w> Turn<'w> {
         if self.expires.is_some_and(|at| at <= Instant::now()) {
             return Some("seconds");
         }
-        self.budget.and_then(|budget| budget.exhausted())
+        if let Some(exhausted) = self.budget.and_then(|budget| budget.exhausted()) {
+            return Some(exhausted);
+        }
+        // Nobody said how much: the project's settings do.
+        let unsaid = |said: fn(&Budget) -> bool| !self.budget.as_ref().is_some_and(said);
+        let Limits { steps, tokens, .. } = self.default;
+        if unsaid(|budget| budget.steps.is_some()) && steps.is_some_and(|most| self.n_steps >= i64::from(most)) {
+            return Some("steps");
+        }
+        let over = |most: u32| self.n_tokens >= i64::from(most);
+        (unsaid(|budget| budget.tokens.is_some()) && tokens.is_some_and(over)).then_some("tokens")
     }
 
     /// A model that it may ask, whose price is not known although money is limited: the limit could never end the turn.
@@ -285,7 +322,10 @@ impl<'w> Turn<'w> {
         let (setting, mut before) = (&self.setting, self.gathered.take());
         let gathered = until_known(|| Box::pin(gather(kernel, claimed, setting, collector, before.take()))).await;
         match gathered {
-            Ok(gathered) => self.gathered = Some(gathered),
+            Ok(gathered) => {
+                self.seen = gathered.materials.output.upto;
+                self.gathered = Some(gathered);
+            }
             Err(gone @ gather::Error::QueryGone(_)) => return Ok(Err(gone.to_string())),
             Err(error) => return Err(Error::Gather(error)),
         }
@@ -300,6 +340,10 @@ impl<'w> Turn<'w> {
     fn ending_result(&self) -> Option<Content> {
         let steps = &self.gathered().materials.steps;
         let cards: Vec<_> = steps.iter().filter_map(|placed| placed.reading.live()).collect();
+        // It was told something since: that comes first.
+        if cards.last().is_some_and(|card| card.metadata.card_type == CardType::instruction()) {
+            return None;
+        }
         let calls = cards.iter().rev().skip_while(|card| card.metadata.card_type != CardType::tool_call());
         let calls: Vec<_> = calls.take_while(|card| card.metadata.card_type == CardType::tool_call()).collect();
         calls.into_iter().rev().find_map(|call| {
@@ -354,7 +398,10 @@ impl<'w> Turn<'w> {
             if self.budget.and_then(|budget| budget.tokens).is_some_and(|left| left < i64::from(n_tokens)) {
                 return Ok(Err(Trouble::Over("tokens")));
             }
-            let own = call.composed.messages.iter().filter(|message| message.layer == Layer::Steps);
+            // Also those that a summary stands for.
+            let said = materials.steps.iter().filter_map(|placed| placed.reading.live());
+            let said = said.filter(|card| card.metadata.role == Role::Assistant);
+            let own: HashSet<_> = said.filter_map(|card| card.metadata.step_id).collect();
             let key = format!(
                 "waybill-{}-{}-{}",
                 self.fence().agent_turn_id(),
@@ -367,7 +414,7 @@ impl<'w> Turn<'w> {
                 request: &call.request,
                 key: &key,
                 n_tokens: u32::try_from(n_tokens).unwrap_or_default(),
-                n_before: own.filter(|message| message.role == Role::Assistant).count(),
+                n_before: own.len(),
             };
             let asked = models.ask(&asking, &|attempt, text| self.tell(step_id, attempt, text)).await;
             match asked {
@@ -417,7 +464,7 @@ impl<'w> Turn<'w> {
         let asked = Asked { step_id, receipt, usage };
         if answer.calls.is_empty() && speaks && self.setting.toolbox.must_end_with().is_none() {
             let deliverable = marked(delivering(text()), answer.is_cut);
-            return self.finish(End::Success, cards, deliverable, Some(asked)).await.map(Some);
+            return self.finish(End::Success, cards, deliverable, Some(asked)).await;
         }
         if speaks {
             let draft = Draft::new(CardType::thought(), Role::Assistant, text());
@@ -437,7 +484,7 @@ impl<'w> Turn<'w> {
         if n >= MOST_REMINDERS {
             let why = format!("it was told {n} times how to end, and did not");
             let deliverable = failure(End::Failed, "did_not_end", &why);
-            return self.finish(End::Failed, cards, deliverable, Some(asked)).await.map(Some);
+            return self.finish(End::Failed, cards, deliverable, Some(asked)).await;
         }
         let text = match self.setting.toolbox.must_end_with() {
             Some(tools) => format!("End your work by calling one of these tools: {tools}."),
@@ -514,7 +561,7 @@ impl<'w> Turn<'w> {
             cards.push(self.seal(step_id, result)?);
         }
         if let Some(content) = submitted {
-            return self.finish(End::Success, cards, delivering(content), Some(asked)).await.map(Some);
+            return self.finish(End::Success, cards, delivering(content), Some(asked)).await;
         }
         if let Some(warning) = self.warning(&asked.usage) {
             cards.push(self.remark(step_id, &warning)?);
@@ -640,6 +687,8 @@ impl<'w> Turn<'w> {
         todo: Option<NewCard>,
     ) -> Result<Option<Outcome>, Error> {
         let Asked { step_id, receipt, usage } = asked;
+        self.n_steps += 1;
+        self.n_tokens += i64::from(usage.input_tokens) + i64::from(usage.output_tokens);
         let suspend = !calls.is_empty();
         let mut step = Step { step_id, cards, calls, suspend, receipt: Some(receipt), usage: Some(usage) };
         let (kernel, fence) = (self.kernel(), self.fence());
@@ -697,22 +746,33 @@ impl<'w> Turn<'w> {
         Ok(Step { cards, ..step })
     }
 
-    /// The end, with everything that the last step wrote.
+    /// The end, with everything that the last step wrote. Where somebody told it something meanwhile, what it said is a step, and it goes on.
     async fn finish(
-        &self,
+        &mut self,
         status: End,
         mut cards: Vec<NewCard>,
         deliverable: Draft,
         asked: Option<Asked>,
-    ) -> Result<Outcome, Error> {
-        let (step_id, receipt, usage) = match asked {
-            Some(Asked { step_id, receipt, usage }) => (Some(step_id), Some(receipt), Some(usage)),
+    ) -> Result<Option<Outcome>, Error> {
+        let (step_id, receipt, usage) = match &asked {
+            Some(asked) => (Some(asked.step_id), Some(asked.receipt.clone()), Some(asked.usage.clone())),
             None => (None, None, None),
         };
         cards.push(self.seal(step_id.unwrap_or_else(StepId::new), deliverable)?);
-        let ending = Ending { fence: *self.fence(), status, step_id, receipt, usage, cards };
-        write::end(self.kernel(), self.claimed, ending).await?;
-        Ok(Outcome::Finished(status))
+        let seen = (status == End::Success).then_some(self.seen);
+        let ending = Ending { fence: *self.fence(), status, step_id, receipt, usage, seen, cards: cards.clone() };
+        match write::end(self.kernel(), self.claimed, ending).await {
+            Ok(()) => return Ok(Some(Outcome::Finished(status))),
+            Err(turn::Error::Unseen(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(asked) = asked else { return Ok(None) };
+        let said = cards.pop().map(|card| card.content().clone());
+        let submits = cards.iter().any(|card| card.metadata().card_type == CardType::tool_result());
+        if let Some(content @ Content::Text(_)) = said.filter(|_| !submits) {
+            cards.push(self.seal(asked.step_id, Draft::new(CardType::thought(), Role::Assistant, content))?);
+        }
+        self.step(cards, Vec::new(), asked, None).await
     }
 
     async fn cancel(&self) -> Result<Outcome, Error> {
@@ -869,7 +929,7 @@ async fn give_up(worker: &Worker, claimed: &Claimed, status: End, code: &str, wh
 /// Ends a turn without a step.
 async fn end_with(worker: &Worker, claimed: &Claimed, status: End, deliverable: NewCard) -> Result<Outcome, Error> {
     let cards = vec![deliverable];
-    let ending = Ending { fence: claimed.fence, status, step_id: None, receipt: None, usage: None, cards };
+    let ending = Ending { fence: claimed.fence, status, step_id: None, receipt: None, usage: None, seen: None, cards };
     write::end(worker.kernel(), claimed, ending).await?;
     Ok(Outcome::Finished(status))
 }

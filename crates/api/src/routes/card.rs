@@ -53,7 +53,7 @@ pub(crate) struct CardIds {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Cards {
     found: Vec<Reading>,
-    missing: Vec<CardId>,
+    missing_card_ids: Vec<CardId>,
 }
 
 /// Cards by id, up to 1,000.
@@ -69,7 +69,7 @@ pub(crate) async fn show_cards(
     caller.may_read()?;
     not_too_many("card_ids", &card_ids)?;
     let card::Batch { found, missing } = card::fetch(&mut caller.begin(&api).await?, &card_ids, None).await?;
-    Ok(Json(Cards { found, missing }))
+    Ok(Json(Cards { found, missing_card_ids: missing }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -104,7 +104,7 @@ pub(crate) struct BoxIds {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Boxes {
     found: Vec<CardBox>,
-    missing: Vec<BoxId>,
+    missing_box_ids: Vec<BoxId>,
 }
 
 /// Boxes by id, up to 1,000, without their cards.
@@ -120,7 +120,7 @@ pub(crate) async fn show_boxes(
     caller.may_read()?;
     not_too_many("box_ids", &box_ids)?;
     let card::Batch { found, missing } = card_box::find(&mut caller.begin(&api).await?, &box_ids).await?;
-    Ok(Json(Boxes { found, missing }))
+    Ok(Json(Boxes { found, missing_box_ids: missing }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

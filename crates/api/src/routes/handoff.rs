@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_context::handoff::{Check, published};
 use waybill_core::{
-    id::{AgentId, Name, ToolCallId},
+    id::{AgentId, Name, SessionId, ToolCallId},
     key::Scope,
     request::{Decided, Decision},
 };
@@ -19,7 +19,7 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::{
     handoff,
-    launch::{Launch, Launched, launch},
+    launch::{DispatchResult, Launch, launch},
 };
 
 use crate::{
@@ -107,13 +107,16 @@ pub(crate) struct Send {
     /// Who is to have it; none: somebody who is made for it.
     #[serde(default)]
     agent_id: Option<AgentId>,
+    /// A conversation that it is part of.
+    #[serde(default)]
+    session_id: Option<SessionId>,
 }
 
 /// Hand a package to an agent. It is checked first; whoever sends it here approves of it.
 #[utoipa::path(
     post, path = "/handoffs", tag = "handoffs", request_body = Send,
     params(OnceParams),
-    responses((status = 200, body = Launched)),
+    responses((status = 200, body = DispatchResult)),
 )]
 pub(crate) async fn send_handoff(
     State(api): State<Arc<Api>>,
@@ -130,6 +133,8 @@ pub(crate) async fn send_handoff(
     let wanted = Launch {
         package: Some(content),
         agent_id: send.agent_id,
+        session_id: send.session_id,
+        owner: caller.owner(),
         emit_state_event: true,
         traceparent,
         ..Launch::new(send.profile_name, instruction)

@@ -12,6 +12,7 @@ mod context;
 mod handoff;
 mod knowledge;
 mod resource;
+mod session;
 mod turn;
 mod watch;
 mod worker;
@@ -27,6 +28,12 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(turn::fork_turn))
         .routes(routes!(watch::watch_turn))
         .routes(routes!(turn::show_batch))
+        .routes(routes!(session::open_session, session::list_sessions))
+        .routes(routes!(session::show_session, session::describe_session, session::forget_session))
+        .routes(routes!(session::end_session))
+        .routes(routes!(session::list_messages))
+        .routes(routes!(session::list_session_turns))
+        .routes(routes!(session::list_changes))
         .routes(routes!(context::list_receipts))
         .routes(routes!(context::show_context))
         .routes(routes!(context::diff_contexts))

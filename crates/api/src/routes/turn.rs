@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
-    id::{AgentId, BatchId, CardId, Channel, Name, SessionId, StepId, TurnId},
+    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, TurnId},
     key::Scope,
     turn::Limits,
 };
@@ -18,7 +18,7 @@ use waybill_kernel::{
     turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
-use waybill_orchestrator::launch::{Launch, Launched, launch};
+use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
 use waybill_worker::fork;
 
 use crate::{
@@ -39,11 +39,19 @@ pub(crate) struct Start {
     /// What the result must have: `[{"name": …, "description": …}]`
     #[serde(default)]
     result_fields: Option<Vec<ResultField>>,
-    /// Who is to do it; none: somebody who is made for it.
+    /// Who is to do it, with what it remembers; none: somebody who is made for it.
     #[serde(default)]
     agent_id: Option<AgentId>,
+    /// Boxes that it is to see besides.
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    context_box_ids: Vec<BoxId>,
+    /// A conversation that it is part of: it sees what was said, and what comes of it is said there. Opened with its first use.
     #[serde(default)]
     session_id: Option<SessionId>,
+    /// What becomes of it where a turn of the session runs.
+    #[serde(default)]
+    while_running: WhileRunning,
     /// Where its events go.
     #[serde(default)]
     channel: Option<Channel>,
@@ -64,7 +72,7 @@ pub(crate) struct ResultField {
 #[utoipa::path(
     post, path = "/turns", tag = "turns", request_body = Start,
     params(OnceParams),
-    responses((status = 200, body = Launched)),
+    responses((status = 200, body = DispatchResult)),
 )]
 pub(crate) async fn start_turn(
     State(api): State<Arc<Api>>,
@@ -75,11 +83,15 @@ pub(crate) async fn start_turn(
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_empty("instruction", &start.instruction)?;
+    not_too_many("context_box_ids", &start.context_box_ids)?;
     let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
     let wanted = Launch {
         result_fields: fields,
         agent_id: start.agent_id,
+        context_box_ids: start.context_box_ids,
         session_id: start.session_id,
+        owner: caller.owner(),
+        while_running: start.while_running,
         channel: start.channel,
         limits: start.limits,
         emit_state_event: true,

@@ -484,6 +484,10 @@ pub(crate) struct Finish {
     saw_external: bool,
     #[serde(default)]
     usage: Option<UsageSaid>,
+    /// How many cards of the output box it had seen. Where somebody told the turn more since, it does not end: 409 `unseen`. None: it ends.
+    #[serde(default)]
+    #[schema(minimum = 0)]
+    seen: Option<i64>,
 }
 
 /// In a unit of work of its own: a box is not locked before its turn.
@@ -520,6 +524,7 @@ pub(crate) async fn finish_turn(
         step_id: finish.step_id,
         receipt: None,
         usage: finish.usage.map(UsageSaid::check).transpose()?,
+        seen: finish.seen,
         cards,
     };
     let mut work = caller.begin(&api).await?;

@@ -16,6 +16,7 @@ use waybill_testkit::{TestDb, fresh_db};
 mod asking;
 mod bulk;
 mod document;
+mod talking;
 mod tls;
 mod tokens;
 mod working;

@@ -30,6 +30,8 @@ pub struct Packing<'a> {
     /// Within whose rights. None: a person's.
     pub source_agent_id: Option<AgentId>,
     pub handover: &'a Handover,
+    /// The session that the source's own turn is in: the only one that an agent may name.
+    pub session_id: Option<SessionId>,
     /// Of the step that called: lineage of the cards.
     pub trace_id: Option<TraceId>,
     pub parent_step_id: Option<StepId>,
@@ -37,7 +39,7 @@ pub struct Packing<'a> {
 
 impl<'a> Packing<'a> {
     pub fn new(tool_suffix: &'a str, source_agent_id: Option<AgentId>, handover: &'a Handover) -> Packing<'a> {
-        Packing { tool_suffix, source_agent_id, handover, trace_id: None, parent_step_id: None }
+        Packing { tool_suffix, source_agent_id, handover, session_id: None, trace_id: None, parent_step_id: None }
     }
 }
 
@@ -230,7 +232,10 @@ pub async fn prepare(
     let shown = packs.iter().zip(&names).filter(|(_, name)| sees(name)).filter_map(|(pack, _)| pack.session_id);
     let (messages, sessions) = sessions(work, &packing, shown.collect()).await?;
     let brought = brought(work, packs).await?;
-    let parent = match packing.source_agent_id.filter(|_| packing.handover.inherit_context.include_parent) {
+    let parent = match packing
+        .source_agent_id
+        .filter(|_| packing.handover.context_packing_config.inherit_context.include_parent)
+    {
         Some(source) => Some(parent_card(&packing, source)?),
         None => None,
     };
@@ -344,7 +349,7 @@ fn sign(packing: &Packing<'_>, draft: &mut Draft) {
 /// The boxes that arguments name, each once, in order.
 fn named_boxes(handover: &Handover, arguments: &Map<String, Value>) -> Result<Vec<(String, BoxId)>, Error> {
     let mut named: Vec<(String, BoxId)> = Vec::new();
-    for arg_key in &handover.inherit_context.include_boxes_from_args {
+    for arg_key in &handover.context_packing_config.inherit_context.include_boxes_from_args {
         let values = match arguments.get(arg_key) {
             None | Some(Value::Null) => continue,
             Some(Value::Array(values)) => values.as_slice(),
@@ -404,15 +409,22 @@ async fn brought(work: &mut UnitOfWork, packs: &[Pack]) -> Result<HashMap<BoxId,
     sources(work, spans.collect(), |box_id| heirs[&box_id]).await
 }
 
-/// The messages of the sessions that are named, by session and by box. An agent passes on only what it may read itself.
+/// The messages of the sessions that are named, by session and by box. An agent names the session that it is in, and no other.
 async fn sessions(
     work: &mut UnitOfWork,
     packing: &Packing<'_>,
     named: BTreeSet<SessionId>,
 ) -> Result<(HashMap<SessionId, BoxId>, HashMap<BoxId, Source>), Error> {
+    let other = |session_id: &&SessionId| packing.source_agent_id.is_some() && packing.session_id != Some(**session_id);
+    if let Some(other) = named.iter().find(other) {
+        let error = Error::NoSession(*other);
+        return Err(work.refuse(error));
+    }
     let messages = messages(work, named).await?;
     let boxes: Vec<BoxId> = messages.values().copied().collect();
-    let rights = rights(work, packing, &boxes).await?;
+    let found = grant::readable(work, None, &boxes).await?;
+    let rights =
+        found.into_values().map(|found| (Span::prefix(found.box_id, found.length), "session".to_owned())).collect();
     // Messages are appended one by one: a session's box is one run.
     let sources = sources(work, rights, |_| 1).await?;
     Ok((messages, sources))

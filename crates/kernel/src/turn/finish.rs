@@ -23,6 +23,8 @@ pub struct Ending {
     /// What the model saw in it, as JSON, where it was asked.
     pub receipt: Option<String>,
     pub usage: Option<Usage>,
+    /// How much of its output box it had seen: where it was told more since, it does not end ([`Error::Unseen`]). None: it ends all the same.
+    pub seen: Option<i64>,
     /// What the last step wrote; the deliverable is the last of them.
     pub cards: Vec<NewCard>,
 }
@@ -101,8 +103,8 @@ async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, 
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
                 batches <> '{}' and state.talks($1, array[$3]) as talks
-           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-                             $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
+           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+                             $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)",
     )
     .bind(ending.fence.project_id())
     .bind(ending.fence.agent_id())
@@ -114,7 +116,7 @@ async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, 
     .bind(ending.receipt.as_deref())
     .bind(ending.usage.as_ref().map(Json))
     .bind(W::ALONE);
-    Ok(bind_cards!(query, &ending.cards).fetch_one(work.connection()).await?)
+    Ok(bind_cards!(query, &ending.cards).bind(ending.seen).fetch_one(work.connection()).await?)
 }
 
 async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedRow, Error> {

@@ -1,5 +1,6 @@
 -- What agents keep of turns that have ended: those that remember, the question and what came of it; those that were here for them only,
--- not even their heads. The caller holds the heads' locks.
+-- not even their heads. What was done in a session is remembered by the session, and by nobody who may be asked by others.
+-- The caller holds the heads' locks.
 create or replace function state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) returns integer
 language plpgsql as $$
 declare
@@ -13,7 +14,7 @@ begin
      cross join lateral (
            select t.agent_id, t.query_card_ids, t.output_box_id
              from state.turns t
-            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
+            where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.session_id is null
            offset 0) t
      cross join lateral (
            select h.memory_box_id
@@ -42,7 +43,8 @@ begin
   return v_n;
 end $$;
 
--- A turn that waited behind others of its agent begins: what the agent has come to remember since it was packed joins its context, on record.
+-- A turn that waited behind others of its agent begins: what the agent and the session have come to remember since it was packed joins its
+-- context, on record.
 create or replace function state.catch_up(p_project uuid, p_turn uuid) returns integer
 language plpgsql as $$
 declare
@@ -50,33 +52,37 @@ declare
   v_box    uuid;
   v_before bigint;
   v_n      bigint;
+  v_added  integer := 0;
 begin
   select t.context_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
-  select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.via, b.length,
-         (select max(m.part) from state.handovers m where m.project_id = p_project and m.context_box_id = v_box) as part
-    into v_last
-    from state.handovers h
-   cross join lateral (
-         select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
-   where h.project_id = p_project and h.context_box_id = v_box and h.rule = 'memory' and h.via = 'own'
-   order by h.part desc
-   limit 1;
-  if not found or v_last.length <= v_last.upto then
-    return 0;
-  end if;
-  v_n := v_last.length - v_last.upto;
-  update cardbox.boxes b
-     set length = b.length + v_n
-   where b.project_id = p_project and b.box_id = v_box
- returning b.length - v_n into v_before;
-  insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
-  select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
-    from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
-  insert into state.handovers
-         (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
-  values (p_project, v_box, v_last.part + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, 'memory', v_before + 1, v_n,
-          v_last.source_box_id, v_last.length, v_last.via);
-  return v_n;
+  for v_last in
+    select h.source_box_id, h.upto, h.agent_id, h.source_agent_id, h.tool_suffix, h.rule, h.via, b.length
+      from (select distinct on (h.rule) h.*
+              from state.handovers h
+             where h.project_id = p_project and h.context_box_id = v_box and (h.rule = 'session' or h.rule = 'memory' and h.via = 'own')
+             order by h.rule, h.part desc) h
+     cross join lateral (
+           select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0) b
+     where b.length > h.upto
+     order by h.rule
+  loop
+    v_n := v_last.length - v_last.upto;
+    update cardbox.boxes b
+       set length = b.length + v_n
+     where b.project_id = p_project and b.box_id = v_box
+   returning b.length - v_n into v_before;
+    insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+    select p_project, v_box, v_before + r.place - v_last.upto, r.source_box_id, r.from_seq, r.to_seq
+      from cardbox.runs(p_project, v_last.source_box_id, v_last.upto + 1, v_last.length) r;
+    insert into state.handovers
+           (project_id, context_box_id, part, agent_id, source_agent_id, tool_suffix, rule, from_seq, n_cards, source_box_id, upto, via)
+    select p_project, v_box, max(m.part) + 1, v_last.agent_id, v_last.source_agent_id, v_last.tool_suffix, v_last.rule, v_before + 1, v_n,
+           v_last.source_box_id, v_last.length, v_last.via
+      from state.handovers m
+     where m.project_id = p_project and m.context_box_id = v_box;
+    v_added := v_added + v_n;
+  end loop;
+  return v_added;
 end $$;
 
 -- What every end of a turn has in common; the caller holds the head's lock and has proved its right. The cards go to the output
@@ -85,12 +91,12 @@ end $$;
 --   p_queued  how many turns wait behind it
 --   p_keeps   the agent remembers its turns, or is here for them only
 -- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
--- Answers with the target to ring, and with the batch that is to be joined in this transaction.
+-- Answers with the target to ring, with the batch that is to be joined in this transaction, and whether it was told something while it ran.
 create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
   p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
-  out worker_target text, out batch_id uuid)
+  out worker_target text, out batch_id uuid, out was_told boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -112,13 +118,15 @@ begin
   update state.turns t
      set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
    where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids into v_turn;
+  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids, t.steer_card_ids
+    into v_turn;
   if not found then
     raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
   end if;
   if v_turn.batch_id is not null and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
   end if;
+  end_turn.was_told := v_turn.steer_card_ids <> '{}';
   --! finish.turn
   update cardbox.boxes b
      set length = b.length + v_n
@@ -188,24 +196,37 @@ begin
   end if;
   --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || c_ids[v_n]);
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || c_ids[v_n]);
   end if;
   --! finish.remembered
   if p_keeps then
     v_told := state.part(p_project, array[p_agent], array[p_turn]);
-    if v_next is not null then
-      v_told := state.catch_up(p_project, v_next);
-    end if;
+  end if;
+  if v_next is not null then
+    v_told := state.catch_up(p_project, v_next);
   end if;
   --! finish.parted
 end $$;
 
+-- Whether a turn was told something after it had seen so much of its output box.
+create or replace function state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) returns boolean
+language sql stable as $$
+  select exists (select
+                   from state.turns t
+                  cross join lateral unnest(t.steer_card_ids) as s (card_id)
+                  where t.project_id = p_project and t.agent_turn_id = p_turn
+                    and exists (select from cardbox.box_entries e
+                                 where e.project_id = p_project and e.card_id = s.card_id and e.box_id = t.output_box_id and e.seq > p_seen
+                                offset 0))
+$$;
+
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
+--   p_seen  how much of its output box it had seen by then; null: it does not say
 create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
   p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean,
   c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
   c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
-  out worker_targets text[], out batches uuid[], out duplicate boolean)
+  p_seen bigint default null, out worker_targets text[], out batches uuid[], out duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -236,6 +257,9 @@ begin
   --! finish.locked
   v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
     c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  if v_end.was_told and p_seen is not null and state.has_unseen(p_project, p_turn, p_seen) then
+    raise exception 'turn % was told something that it has not seen', p_turn using errcode = 'WB019', detail = p_turn::text;
+  end if;
   if p_receipt is not null then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
   end if;
@@ -455,8 +479,8 @@ begin
   --! finish_many.remembered
   if v_keeps then
     v_told := state.part(p_project, p_agents, p_turns);
-    perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
   end if;
+  perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
 end $$;

@@ -135,13 +135,15 @@ pub struct Edge {
     pub created_at: DateTime<Utc>,
 }
 
-/// The edges of a turn: how it was asked for, and what its calls came to.
+/// The edges of a turn: how it was asked for, what it was told, and what its calls came to.
 pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, Error> {
     let project_id = work.project_id();
     let edges = sqlx::query_as(
         "select e.correlation_id, e.primitive::text, e.edge_phase::text, e.agent_turn_id, e.agent_id, e.source_agent_id, e.card_id,
                 e.status, e.recursion_depth, e.created_at
            from (select $2 as correlation_id
+                  union all
+                 select unnest(t.steer_card_ids) from state.turns t where t.project_id = $1 and t.agent_turn_id = $2
                   union all
                  select c.tool_call_id
                    from state.turns t

@@ -30,6 +30,7 @@ mod look;
 mod reclaim;
 mod report;
 mod resources;
+mod steer;
 mod step;
 mod stop;
 
@@ -41,6 +42,7 @@ pub use look::{Edge, Listing, Summary, Told, delivered, edges, events, list, sho
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
 pub use resources::{Resources, resources};
+pub use steer::{Steered, message, steer};
 pub use step::{Call, Step, Stepped, step};
 pub use stop::{Stopped, stop};
 
@@ -61,6 +63,9 @@ pub enum Error {
     Taken(String),
     #[error("turn {0} has its deliverable already")]
     Delivered(String),
+    /// Somebody told it something while it was about to end: it goes on, and ends later.
+    #[error("turn {0} was told something that it has not seen yet")]
+    Unseen(String),
     /// Its head row is gone: `waybill admin rebuild-state` makes it anew.
     #[error("the agent has lost its state: {0}; run `waybill admin rebuild-state`")]
     HeadLost(String),
@@ -144,6 +149,7 @@ impl From<sqlx::Error> for Error {
             "WB014" => Error::NotAlone,
             "WB016" => Error::BudgetExhausted(detail()),
             "WB018" => Error::NoArtifact(detail()),
+            "WB019" => Error::Unseen(detail()),
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "23505" => Error::Taken(detail()),

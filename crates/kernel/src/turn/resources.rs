@@ -22,6 +22,11 @@ pub struct Resources {
     #[sqlx(json(nullable))]
     pub budget: Option<Budget>,
     pub stop_reason: Option<String>,
+    /// Steps that it has taken, and tokens that they used.
+    pub n_steps: i64,
+    pub n_tokens: i64,
+    /// Since it was started.
+    pub age_seconds: f64,
     /// Where it does another turn again.
     #[sqlx(json(nullable))]
     pub fork: Option<Fork>,
@@ -50,8 +55,15 @@ pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resou
                   cross join lateral cardbox.reading($1, p.settings_card_id, statement_timestamp()) r
                   where p.project_id = $1) as settings,
                 state.budget_of($1, $2) as budget,
+                s.n_steps, s.n_tokens, extract(epoch from now() - t.created_at)::float8 as age_seconds,
                 (select i.stop_reason from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = $2) as stop_reason,
-                (select to_jsonb(f) from state.forks f where f.project_id = $1 and f.agent_turn_id = $2) as fork",
+                (select to_jsonb(f) from state.forks f where f.project_id = $1 and f.agent_turn_id = $2) as fork
+           from state.turns t
+          cross join lateral (
+                select count(*) as n_steps, coalesce(sum(s.input_tokens::bigint + s.output_tokens), 0)::bigint as n_tokens
+                  from state.agent_steps s
+                 where s.project_id = $1 and s.agent_turn_id = $2) s
+          where t.project_id = $1 and t.agent_turn_id = $2",
     )
     .bind(project_id)
     .bind(claimed.fence.agent_turn_id())

@@ -102,7 +102,7 @@ const INVARIANTS: [(&str, &str); 16] = [
           where b.length <> (select coalesce(sum(o.length), 0) + count(distinct t.query_card_ids[1])
                                from state.turns t
                                join cardbox.boxes o on o.project_id = t.project_id and o.box_id = t.output_box_id
-                              where t.project_id = a.project_id and t.agent_id = a.agent_id)",
+                              where t.project_id = a.project_id and t.agent_id = a.agent_id and t.session_id is null)",
     ),
     (
         "boxes whose length is not what they hold",
@@ -161,6 +161,8 @@ struct World<'h> {
     session_id: SessionId,
     /// Its first memory, and the one that takes its place.
     messages: (BoxId, BoxId),
+    /// What a turn is told while it waits.
+    told: NewCard,
 }
 
 impl<'h> World<'h> {
@@ -174,12 +176,13 @@ impl<'h> World<'h> {
         let session_id = SessionId::new();
         let mut work = house.t.begin().await;
         agent::create(&mut work, &[forker], &target("forks")).await.unwrap();
-        blackboard::open(&mut work, &[session_id]).await.unwrap();
+        blackboard::open(&mut work, None, &[session_id]).await.unwrap();
         let board = blackboard::find(&mut work, session_id).await.unwrap().unwrap();
         work.commit().await.unwrap();
         turns.push(DispatchRequest::instructed(forker, card.card_id()));
         turns.iter_mut().for_each(|turn| turn.session_id = Some(session_id));
-        World { house, turns, card, session_id, messages: (board.messages_box_id, BoxId::new()) }
+        let told = turn::message("and hurry").unwrap();
+        World { house, turns, card, told, session_id, messages: (board.messages_box_id, BoxId::new()) }
     }
 
     fn project_id(&self) -> ProjectId {
@@ -196,6 +199,12 @@ impl<'h> World<'h> {
         for turn in &self.turns[..5] {
             surely(async || self.house.enqueue_all(std::slice::from_ref(turn), card).await).await.unwrap();
         }
+        surely(async || {
+            let mut alone = self.kernel().alone(self.project_id()).await?;
+            turn::steer(&mut alone, self.turns[1].agent_turn_id, &self.told).await
+        })
+        .await
+        .unwrap();
         let ((old, new), step_id) = (self.messages, StepId::new());
         let anew = Patch::default().replace(new, &[self.card.card_id()], Span::prefix(old, 0));
         surely(async || {

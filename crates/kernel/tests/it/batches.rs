@@ -194,7 +194,7 @@ async fn fail_fast_stops_the_rest() {
     assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
     assert!(house.claim().await.is_none());
     let told = house.told(&parent).await;
-    assert_eq!((told["status"].as_str(), told["results"][1]["status"].as_str()), (Some("failed"), Some("open")));
+    assert_eq!((told["status"].as_str(), told["results"][1]["status"].as_str()), (Some("failed"), Some("canceled")));
     house.end_child(&second, End::Canceled).await;
     house.sweep().await;
     assert_eq!(house.count("select count(*) from state.pmo_batch_tasks where status = 'canceled'").await, 3);

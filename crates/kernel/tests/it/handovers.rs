@@ -95,8 +95,7 @@ async fn arguments_become_cards_by_the_rules() {
             { "arg_key": "fields", "as_card_type": "task.result_fields" },
             { "arg_key": "data", "as_card_type": "note.data", "card_metadata": { "role": "assistant", "tone": "dry" } },
             { "arg_key": "number" },
-        ] },
-        "inherit_context": { "include_boxes_from_args": ["boxes"], "include_parent": true },
+        ], "inherit_context": { "include_boxes_from_args": ["boxes"], "include_parent": true } },
     }));
     let (first, cards) = output(&mut work, source, 2).await;
     let (second, more) = output(&mut work, source, 1).await;
@@ -193,7 +192,7 @@ async fn a_session_goes_along_where_it_is_named() {
 
 async fn session(work: &mut UnitOfWork, n: usize) -> (SessionId, Vec<CardId>) {
     let session_id = SessionId::new();
-    blackboard::open(work, &[session_id]).await.unwrap();
+    blackboard::open(work, None, &[session_id]).await.unwrap();
     let said = crate::instructions(n);
     card::insert(work, &said).await.unwrap();
     let patch = Patch::default().append(&crate::ids(&said));
@@ -213,7 +212,7 @@ async fn a_box_is_read_by_right() {
     let rules = Handover::instruction();
     let inherits = async |who: AgentId, box_id: BoxId| {
         let mut work = house.t.begin().await;
-        let arguments = json!({ "profile_name": "a", "context_box_id": box_id.to_string() });
+        let arguments = json!({ "profile_name": "a", "input_box_ids": box_id.to_string() });
         let packed = pack_one(&mut work, Some(who), &rules, other, arguments).await?;
         let cards = held(&mut work, packed.context_box_id).await;
         // Given up: what `other` would have been handed is not to count.
@@ -224,7 +223,7 @@ async fn a_box_is_read_by_right() {
     let refused = inherits(receiver, box_id).await;
     assert!(matches!(&refused, Err(Error::Forbidden(boxes)) if *boxes == [box_id]), "{refused:?}");
     let mut work = house.t.begin().await;
-    let arguments = json!({ "profile_name": "a", "context_box_id": box_id.to_string() });
+    let arguments = json!({ "profile_name": "a", "input_box_ids": box_id.to_string() });
     let handed = pack_one(&mut work, Some(source), &rules, receiver, arguments).await.unwrap();
     let more = crate::instructions(3);
     card::insert(&mut work, &more).await.unwrap();
@@ -282,7 +281,7 @@ async fn a_parent_reads_what_its_children_wrote() {
     let rules = Handover::instruction();
     let inherits = async |who: AgentId| {
         let mut work = house.t.begin().await;
-        let arguments = json!({ "profile_name": "a", "context_box_id": child.output_box_id.to_string() });
+        let arguments = json!({ "profile_name": "a", "input_box_ids": child.output_box_id.to_string() });
         let packed = pack_one(&mut work, Some(who), &rules, who, arguments).await?;
         Ok::<usize, Error>(held(&mut work, packed.context_box_id).await.len() - packed.attached_card_ids.len())
     };
@@ -310,7 +309,7 @@ async fn every_card_can_say_why_it_is_there() {
     let (box_id, cards) = output(&mut work, source, 3).await;
     let rules = Handover::instruction();
     let send = async |work: &mut UnitOfWork, from: AgentId, to: AgentId, box_id: BoxId| {
-        let arguments = json!({ "profile_name": "a", "instruction": "go", "context_box_id": box_id.to_string() });
+        let arguments = json!({ "profile_name": "a", "instruction": "go", "input_box_ids": box_id.to_string() });
         let turn_id = TurnId::new();
         let pack = Pack::new(to, turn_id, object(arguments));
         let packed =
@@ -330,7 +329,7 @@ async fn every_card_can_say_why_it_is_there() {
     let why = handover::why(&mut work, cards[1], first).await.unwrap();
     let [why] = why.try_into().unwrap();
     assert_eq!((why.box_id, why.place, why.rule.as_str()), (packed.context_box_id, 3, "box"));
-    assert_eq!((why.arg_key.as_deref(), why.tool_suffix.as_deref()), (Some("context_box_id"), Some("delegate_async")));
+    assert_eq!((why.arg_key.as_deref(), why.tool_suffix.as_deref()), (Some("input_box_ids"), Some("delegate_async")));
     assert_eq!((why.source_agent_id, why.source_box_id), (Some(source), Some(box_id)));
     assert_eq!((why.upto, why.via.as_deref()), (Some(3), Some("own")));
     let why = handover::why(&mut work, cards[1], second).await.unwrap().remove(0);
@@ -575,13 +574,14 @@ async fn try_packing(
 ) -> Result<bool, TestCaseError> {
     let source = naive.agents.get(attempt.source % (N_AGENTS + 1)).copied();
     let mut rules = Handover::instruction();
-    rules.inherit_context.include_parent = attempt.parent;
+    rules.context_packing_config.inherit_context.include_parent = attempt.parent;
     let unknown = BoxId::new();
     let of =
         |n: &usize| naive.boxes.get(n % (naive.boxes.len() + usize::from(n.is_multiple_of(50)))).map(|(id, _)| *id);
     let mut packs = Vec::new();
     let mut expected = Vec::new();
-    let (mut missing, mut forbidden, mut unhanded) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut missing, mut forbidden, mut is_outside) = (HashSet::new(), HashSet::new(), false);
+    let in_session = attempt.packs.len().is_multiple_of(2);
     for (receiver, named, with_session, worker) in &attempt.packs {
         let receiver = naive.agents[receiver % N_AGENTS];
         let named: Vec<usize> = if naive.boxes.is_empty() { Vec::new() } else { named.clone() };
@@ -592,8 +592,8 @@ async fn try_packing(
         }
         match (&ids[..], attempt.one_by_name) {
             ([], _) => {}
-            ([one], true) => drop(arguments.insert("context_box_id".into(), json!(one))),
-            (all, _) => drop(arguments.insert("context_box_id".into(), json!(all))),
+            ([one], true) => drop(arguments.insert("input_box_ids".into(), json!(one))),
+            (all, _) => drop(arguments.insert("input_box_ids".into(), json!(all))),
         }
         let mut cards: Vec<CardId> = Vec::new();
         let mut handed = Vec::new();
@@ -613,14 +613,10 @@ async fn try_packing(
         }
         let (session_id, messages_box_id, messages) = &naive.session;
         if *with_session && !worker {
-            // An agent passes on only a session that was handed to it.
-            let handed_to_source = source.is_none_or(|source| naive.handed.contains_key(&(source, *messages_box_id)));
-            if handed_to_source {
-                cards.extend(messages);
-                handed.push((*messages_box_id, messages.len()));
-            } else {
-                unhanded.insert(*messages_box_id);
-            }
+            // An agent names the session that it is in, and no other.
+            cards.extend(messages);
+            handed.push((*messages_box_id, messages.len()));
+            is_outside |= source.is_some() && !in_session;
         }
         let mut seen = HashSet::new();
         cards.retain(|card_id| seen.insert(*card_id));
@@ -628,11 +624,14 @@ async fn try_packing(
         let session_id = with_session.then_some(*session_id);
         packs.push(Pack { session_id, ..Pack::new(receiver, TurnId::new(), arguments) });
     }
+    let session_id = in_session.then_some(naive.session.0);
+    let packing = Packing { session_id, ..Packing::new("test", source, &rules) };
+    let outcome = pack_context(work, packing, &packs).await;
     // What arguments name is looked up first.
-    if missing.is_empty() && forbidden.is_empty() {
-        forbidden = unhanded;
+    if is_outside && missing.is_empty() && forbidden.is_empty() {
+        prop_assert!(matches!(outcome, Err(Error::NoSession(_))), "{outcome:?}");
+        return Ok(false);
     }
-    let outcome = pack_context(work, Packing::new("test", source, &rules), &packs).await;
     if !missing.is_empty() || !forbidden.is_empty() {
         if source.is_some() {
             *n_refused += missing.len() + forbidden.len();
@@ -704,7 +703,7 @@ async fn nobody_inherits_without_a_right() {
         let rules = Handover::instruction();
         pack_one(&mut work, None, &rules, thief, json!({ "profile_name": "a" })).await.unwrap().target_profile_box_id
     };
-    let arguments = json!({ "profile_name": "a", "context_box_id": secret.to_string() });
+    let arguments = json!({ "profile_name": "a", "input_box_ids": secret.to_string() });
     let context = pack_one(&mut work, Some(victim), &Handover::instruction(), victim, arguments).await.unwrap();
     let revoked = grant::give(&mut work, thief, secret, None, "ann", "a mistake").await.unwrap();
     grant::revoke(&mut work, revoked, "ann").await.unwrap();
@@ -727,11 +726,11 @@ async fn nobody_inherits_without_a_right() {
             _ => json!([wanted]),
         };
         let mut rules = Handover::instruction();
-        rules.inherit_context.include_parent = attempt % 2 == 0;
+        rules.context_packing_config.inherit_context.include_parent = attempt % 2 == 0;
         // For itself, for a friend who may, or with another's arguments beside it.
         let receiver = [thief, accomplice, victim][attempt % 3];
         let mut packs =
-            vec![Pack::new(receiver, TurnId::new(), object(json!({ "profile_name": "a", "context_box_id": boxes })))];
+            vec![Pack::new(receiver, TurnId::new(), object(json!({ "profile_name": "a", "input_box_ids": boxes })))];
         if attempt % 5 == 0 {
             packs.insert(0, Pack::new(thief, TurnId::new(), object(json!({ "profile_name": "a" }))));
         }
@@ -758,7 +757,7 @@ async fn a_thousand_packs_are_the_statements_of_one() {
                      + (select count(*) from cardbox.boxes) + (select count(*) from cardbox.cards)";
     let mut written = Vec::new();
     for n in [1, 1_000] {
-        let arguments = json!({ "profile_name": "a", "instruction": "go", "context_box_id": box_id.to_string() });
+        let arguments = json!({ "profile_name": "a", "instruction": "go", "input_box_ids": box_id.to_string() });
         let packs: Vec<Pack> =
             (0..n).map(|_| Pack::new(AgentId::new(), TurnId::new(), object(arguments.clone()))).collect();
         let before = t.count(rows).await;

@@ -36,7 +36,7 @@ impl House {
     async fn session(&self) -> Blackboard {
         let session_id = SessionId::new();
         let mut work = self.t.begin().await;
-        blackboard::open(&mut work, &[session_id]).await.unwrap();
+        blackboard::open(&mut work, None, &[session_id]).await.unwrap();
         work.commit().await.unwrap();
         self.board(session_id).await
     }

@@ -114,7 +114,7 @@ async fn a_session_carries_the_label_on() {
     let house = House::new().await;
     let mut work = house.t.begin().await;
     let session_id = waybill_core::id::SessionId::new();
-    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    blackboard::open(&mut work, None, &[session_id]).await.unwrap();
     work.commit().await.unwrap();
     let agent = house.agent().await;
     let card = instruction("go on");

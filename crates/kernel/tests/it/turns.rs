@@ -56,6 +56,7 @@ pub(crate) fn ending(fence: Fence) -> Ending {
         step_id: Some(StepId::new()),
         receipt: None,
         usage: None,
+        seen: None,
         cards: vec![thought("so"), deliverable("done")],
     }
 }

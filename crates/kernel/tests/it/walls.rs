@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection, Row};
 use waybill_core::{
     card_box::Span,
-    handover::{Handover, InheritContext, TargetProfile},
+    handover::{Handover, TargetProfile},
     id::{BoxId, CardId, ProjectId, SessionId, TurnId},
     tokens::Tokens,
 };
@@ -339,7 +339,7 @@ async fn every_table_is_walled_off() {
     let limited = crate::budgets::limited(&house, limits, None).await;
     turn::enqueue(&mut work, &[limited.0], &[limited.1]).await.unwrap();
     let session_id = SessionId::new();
-    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    blackboard::open(&mut work, None, &[session_id]).await.unwrap();
     let patch = blackboard::Patch::default();
     blackboard::patch(&mut work, session_id, waybill_core::id::StepId::new(), &patch).await.unwrap();
     work.commit().await.unwrap();
@@ -359,8 +359,7 @@ async fn every_table_is_walled_off() {
     let whole = Pack::new(child.fence.agent_id(), TurnId::new(), serde_json::Map::new());
     let handover = Handover {
         target_profile_config: TargetProfile { profile_name: Some("a".parse().unwrap()) },
-        inherit_context: InheritContext { include_parent: true, ..InheritContext::default() },
-        ..Handover::default()
+        ..Handover::of(&[], &[])
     };
     let packing = Packing::new("x", Some(child.fence.agent_id()), &handover);
     pack_context(&mut work, packing, std::slice::from_ref(&whole)).await.unwrap();
@@ -386,7 +385,7 @@ async fn every_table_is_walled_off() {
     card::insert(&mut work, &[crate::artifacts::package(&[("a", hash)])]).await.unwrap();
     work.commit().await.unwrap();
     let foreign = Handover::instruction();
-    let arguments = serde_json::json!({ "profile_name": "a", "context_box_id": BoxId::new().to_string() });
+    let arguments = serde_json::json!({ "profile_name": "a", "input_box_ids": BoxId::new().to_string() });
     let pack = Pack { arguments: arguments.as_object().unwrap().clone(), ..whole };
     let refused = pack_context(&mut house.t.begin().await, Packing { handover: &foreign, ..packing }, &[pack]).await;
     assert!(matches!(refused, Err(handover::Error::NoBox(_))), "{refused:?}");

@@ -107,6 +107,7 @@ async fn finish(kernel: &Kernel, fence: waybill_core::turn::Fence) -> Result<()>
         step_id: Some(StepId::new()),
         receipt: None,
         usage: None,
+        seen: None,
         cards: vec![deliverable],
     };
     turn::finish(&mut kernel.alone(fence.project_id()).await?, &[ending]).await?;

@@ -308,6 +308,7 @@ async fn finish(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
         step_id: Some(StepId::new()),
         receipt: None,
         usage: None,
+        seen: None,
         cards,
     };
     loop {

@@ -19,6 +19,7 @@ use crate::services::Server;
 pub mod api;
 pub mod artifact;
 pub mod bells;
+pub mod cache;
 pub mod card_box;
 pub mod compose;
 pub mod fork;

@@ -336,7 +336,7 @@ impl Side {
             target_profile_config: TargetProfile { profile_name: Some("child".parse()?) },
             ..Handover::instruction()
         };
-        let arguments = json!({ "instruction": "do it", "context_box_id": self.box_id });
+        let arguments = json!({ "instruction": "do it", "input_box_ids": self.box_id });
         let arguments: Map<String, Value> = serde_json::from_value(arguments)?;
         let packs = [Pack::new(self.some(1)[0], TurnId::new(), arguments)];
         let packing = Packing::new("x", None, &handover);
@@ -411,10 +411,10 @@ impl Side {
         let mut alone = self.kernel.alone(self.project_id).await?;
         let (mut requests, cards) = instructed(&self.some(DUE));
         for request in &mut requests {
-            request.not_before = Some(Utc::now() + TimeDelta::milliseconds(150));
+            request.not_before = Some(Utc::now() + TimeDelta::milliseconds(400));
         }
         turn::enqueue(&mut alone, &requests, &cards).await?;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(450)).await;
         let swept = async { Ok(sweep::tick(&self.kernel, &sweep::Config::default()).await?) };
         let swept = meter.time("sweep", DUE, swept).await?;
         ensure!(swept.turns_released == DUE as u64, "{swept:?}");

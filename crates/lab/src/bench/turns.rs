@@ -445,5 +445,5 @@ async fn events(watch: &mut PgConnection) -> Result<i64> {
 pub(crate) fn ending(fence: waybill_core::turn::Fence) -> Ending {
     let cards =
         vec![new_card(CardType::thought(), Role::Assistant), new_card(CardType::deliverable(), Role::Assistant)];
-    Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, usage: None, cards }
+    Ending { fence, status: End::Success, step_id: Some(StepId::new()), receipt: None, usage: None, seen: None, cards }
 }

@@ -226,8 +226,15 @@ impl Desk {
         let content = Content::Json(serde_json::json!({ "answers": answers }));
         let deliverable = Draft::new(CardType::deliverable(), Speaker::Assistant, content).seal()?;
         let (step_id, card_id) = (StepId::new(), deliverable.card_id());
-        let ending =
-            [Ending { fence, status, step_id: Some(step_id), receipt: None, usage: None, cards: vec![deliverable] }];
+        let ending = [Ending {
+            fence,
+            status,
+            step_id: Some(step_id),
+            receipt: None,
+            usage: None,
+            seen: None,
+            cards: vec![deliverable],
+        }];
         let ended = known!({
             // A task of a batch may have to join it.
             if claimed.batch_id.is_some() {

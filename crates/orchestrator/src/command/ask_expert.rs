@@ -3,10 +3,7 @@
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use waybill_core::{
-    handover::{ContextPacking, Handover, InheritContext, PackArgument},
-    resource::InternalTool,
-};
+use waybill_core::{handover::Handover, resource::InternalTool};
 use waybill_kernel::{batch::JoinsAs, work::Kernel};
 
 use super::{
@@ -24,16 +21,14 @@ struct Arguments {
     question: String,
     #[serde(default)]
     include_history: bool,
+    #[serde(default)]
+    in_session: bool,
     deadline_seconds: Option<f64>,
 }
 
 /// A question, and what the caller has written so far.
 fn handover() -> Handover {
-    Handover {
-        context_packing_config: ContextPacking { pack_arguments: vec![PackArgument::new("question")] },
-        inherit_context: InheritContext { include_boxes_from_args: vec!["history".to_owned()], include_parent: true },
-        ..Handover::default()
-    }
+    Handover::of(&["question"], &["history"])
 }
 
 impl Handler for AskExpert {
@@ -55,7 +50,12 @@ impl Handler for AskExpert {
                 fail_fast: false,
                 deadline: spawn::deadline(asked.deadline_seconds)?,
                 handover: &handover(),
-                tasks: &[Task { target_strategy: Strategy::New, target_ref: asked.expert_profile, arguments }],
+                tasks: &[Task {
+                    target_strategy: Strategy::New,
+                    target_ref: asked.expert_profile,
+                    arguments,
+                    in_session: asked.in_session,
+                }],
             };
             spawn::fan_out(kernel, command, fan).await
         })

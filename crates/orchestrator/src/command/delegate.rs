@@ -21,8 +21,10 @@ struct Arguments {
     target_strategy: Strategy,
     target_ref: String,
     instruction: String,
-    #[serde(default)]
+    #[serde(default, alias = "input_box_ids")]
     context_box_id: Value,
+    #[serde(default)]
+    in_session: bool,
     #[serde(default)]
     wait: bool,
     deadline_seconds: Option<f64>,
@@ -38,6 +40,7 @@ impl Handler for DelegateAsync {
             let asked: Arguments = command.read()?;
             let Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
             let task = Task::instructed(target_strategy, target_ref, instruction, context_box_id);
+            let task = task.in_session(asked.in_session);
             let waits = asked.wait.then_some(Wait { seconds: asked.deadline_seconds });
             hand_over(kernel, command, task, &Handover::instruction(), waits, []).await
         })

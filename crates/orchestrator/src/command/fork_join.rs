@@ -30,8 +30,10 @@ struct TaskArguments {
     target_strategy: Strategy,
     target_ref: String,
     instruction: String,
-    #[serde(default)]
+    #[serde(default, alias = "input_box_ids")]
     context_box_id: Value,
+    #[serde(default)]
+    in_session: bool,
 }
 
 impl Handler for ForkJoin {
@@ -44,6 +46,7 @@ impl Handler for ForkJoin {
             let asked: Arguments = command.read()?;
             let task = |task: TaskArguments| {
                 Task::instructed(task.target_strategy, task.target_ref, task.instruction, task.context_box_id)
+                    .in_session(task.in_session)
             };
             let tasks: Vec<Task> = asked.tasks.into_iter().map(task).collect();
             let fan = Fan {

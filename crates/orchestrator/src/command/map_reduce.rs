@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use waybill_core::{
     card::{Content, Origin},
     card_box::{Placed, Span},
-    handover::{ContextPacking, Handover, InheritContext, PackArgument},
+    handover::Handover,
     id::{BoxId, StepId},
     json,
     resource::InternalTool,
@@ -49,15 +49,7 @@ const REDUCE: i16 = 2;
 
 /// What is asked of everybody, the part of it that is this one's, and what may be read.
 fn handover() -> Handover {
-    let pack_arguments = vec![PackArgument::new("instruction"), PackArgument::new("part")];
-    Handover {
-        context_packing_config: ContextPacking { pack_arguments },
-        inherit_context: InheritContext {
-            include_boxes_from_args: vec!["context_box_id".to_owned(), "results_box_id".to_owned()],
-            include_parent: true,
-        },
-        ..Handover::default()
-    }
+    Handover::of(&["instruction", "part"], &["input_box_ids", "results_box_id"])
 }
 
 impl Handler for MapReduce {

@@ -32,7 +32,7 @@ use waybill_kernel::{
     external,
     handover::{self, Target},
     intake::{self, Intake},
-    request, resource,
+    request, resource, session,
     turn::{self, Report},
     work::{self, Kernel, UnitOfWork},
 };
@@ -150,6 +150,8 @@ pub enum Error {
     Blackboard(blackboard::Error),
     #[error(transparent)]
     Artifact(artifact::Error),
+    #[error(transparent)]
+    Session(session::Error),
 }
 
 impl Error {
@@ -213,6 +215,15 @@ impl From<resource::Error> for Error {
         match error {
             resource::Error::Db(error) => Error::Turn(error.into()),
             other => Error::Resource(other),
+        }
+    }
+}
+
+impl From<session::Error> for Error {
+    fn from(error: session::Error) -> Error {
+        match error {
+            session::Error::Db(error) => Error::Turn(error.into()),
+            other => Error::Session(other),
         }
     }
 }

@@ -32,6 +32,8 @@ struct Arguments {
     package: Map<String, Value>,
     instruction: Option<String>,
     #[serde(default)]
+    in_session: bool,
+    #[serde(default)]
     wait: bool,
     deadline_seconds: Option<f64>,
 }
@@ -78,7 +80,8 @@ impl Handler for SendHandoff {
             }
             let Arguments { target_strategy, target_ref, instruction: said, .. } = asked;
             let said = said.unwrap_or_else(|| handoff::instruction(&content));
-            let mut task = Task::instructed(target_strategy, target_ref, said, Value::Null);
+            let mut task =
+                Task::instructed(target_strategy, target_ref, said, Value::Null).in_session(asked.in_session);
             task.arguments.insert("package".to_owned(), json!(content));
             let waits = asked.wait.then_some(Wait { seconds: asked.deadline_seconds });
             let also = [("n_tokens", json!(verdict.n_tokens)), ("warnings", json!(verdict.warnings))];

@@ -55,6 +55,8 @@ pub struct Task {
     pub target_ref: String,
     /// By the handover of its flow.
     pub arguments: Map<String, Value>,
+    /// It takes part in the caller's session: sees what was said there, and what comes of it is said there too.
+    pub in_session: bool,
 }
 
 impl Task {
@@ -65,9 +67,14 @@ impl Task {
         instruction: String,
         context_box_id: Value,
     ) -> Task {
-        let arguments = [("instruction", Value::from(instruction)), ("context_box_id", context_box_id)];
+        let arguments = [("instruction", Value::from(instruction)), ("input_box_ids", context_box_id)];
         let arguments = arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        Task { target_strategy, target_ref, arguments }
+        Task { target_strategy, target_ref, arguments, in_session: false }
+    }
+
+    #[must_use]
+    pub fn in_session(self, in_session: bool) -> Task {
+        Task { in_session, ..self }
     }
 }
 
@@ -100,6 +107,9 @@ pub async fn address<'t>(
     if i64::from(depth) > i64::from(limit) && policy == Policy::Heeded {
         let message = format!("a spawn would be {depth} deep; the project's limit is {limit}");
         return Err(Error::refused("recursion_depth_exceeded", message));
+    }
+    if command.asked.session_id.is_none() && tasks.iter().any(|task| task.in_session) {
+        return Err(Error::bad_request("`in_session`: your own turn is in no session"));
     }
     let refs = tasks.iter().filter(|task| task.target_strategy != Strategy::New);
     let refs: HashSet<AgentId> = refs.map(|task| agent_ref(&task.target_ref)).collect::<Result<_, _>>()?;
@@ -166,6 +176,7 @@ pub fn mint(addressed: &Addressed<'_>) -> Minted {
 /// Within the caller's rights.
 pub fn packing<'a>(command: &'a Command, handover: &'a Handover) -> Packing<'a> {
     Packing {
+        session_id: command.asked.session_id,
         trace_id: Some(command.trace_id()),
         parent_step_id: Some(command.call.step_id),
         ..Packing::new(&command.asked.tool_name, Some(command.caller()), handover)
@@ -207,7 +218,8 @@ pub async fn dispatch(
             }
             Some(memory) => Brings::Memory(memory.memory_box_id),
         };
-        packs.push(Pack { brings, ..Pack::new(ids.agent_id, ids.agent_turn_id, arguments) });
+        let session_id = command.asked.session_id.filter(|_| to.task.in_session);
+        packs.push(Pack { brings, session_id, ..Pack::new(ids.agent_id, ids.agent_turn_id, arguments) });
         if to.task.target_strategy != Strategy::Reuse {
             made.push(NewAgent { cloned_from: to.existing, ..NewAgent::of(ids.agent_id, &to.target) });
         }
@@ -222,6 +234,7 @@ pub async fn dispatch(
             channel: Some(command.asked.channel.clone()),
             profile_box_id: Some(packed.target_profile_box_id),
             query_card_ids: packed.query_card_ids,
+            session_id: command.asked.session_id.filter(|_| task.to.task.in_session),
             source_agent_id: Some(command.caller()),
             parent_agent_turn_id: Some(command.call.agent_turn_id),
             parent_step_id: Some(command.call.step_id),

@@ -195,8 +195,15 @@ impl Team {
 
     pub(crate) async fn finish(&self, claimed: &Claimed, status: End, content: Content) {
         let cards = vec![deliverable(content)];
-        let ending =
-            Ending { fence: claimed.fence, status, step_id: Some(StepId::new()), receipt: None, usage: None, cards };
+        let ending = Ending {
+            fence: claimed.fence,
+            status,
+            step_id: Some(StepId::new()),
+            receipt: None,
+            usage: None,
+            seen: None,
+            cards,
+        };
         let mut work = self.kernel().begin(self.t.project_id).await.unwrap();
         turn::finish(&mut work, &[ending]).await.unwrap();
         work.commit().await.unwrap();
@@ -692,7 +699,7 @@ async fn a_plan_is_mapped_and_reduced() {
     let team = Team::new().await;
     let session_id = SessionId::new();
     let mut work = team.t.begin().await;
-    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    blackboard::open(&mut work, None, &[session_id]).await.unwrap();
     work.commit().await.unwrap();
     let turn = team.turn(team.resident("lead").await, "lead", 0, Some(session_id)).await;
     let asked = json!({ "planner_profile": "helper", "worker_profile": "mapper", "reducer_profile": "helper", "instruction": "count" });

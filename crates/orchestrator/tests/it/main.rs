@@ -74,7 +74,8 @@ impl House {
             self.enqueue(*agent_id).await;
             let fence = turn::claim(self.t.kernel.pool(), &mut claiming).await.unwrap().remove(0).fence;
             let cards = vec![turn::ending_card(End::Success, "said").unwrap()];
-            let ending = Ending { fence, status: End::Success, step_id: None, receipt: None, usage: None, cards };
+            let ending =
+                Ending { fence, status: End::Success, step_id: None, receipt: None, usage: None, seen: None, cards };
             turn::finish(&mut alone, &[ending]).await.unwrap();
         }
     }

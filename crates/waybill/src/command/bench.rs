@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, artifact, bells, card_box, compose, fork, knowledge, serve, skew, storage, turns},
+    bench::{api, artifact, bells, cache, card_box, compose, fork, knowledge, serve, skew, storage, turns},
     figure::Bar,
     operate::{held, weeks},
 };
@@ -59,6 +59,14 @@ pub(crate) enum Command {
     /// pip.
     Storage {
         /// The size for CI: 80 calls, a shorter history, and without LangGraph.
+        #[arg(long)]
+        short: bool,
+    },
+    /// How much of what models read a provider's prompt cache serves: siblings of a fork, an expert with history, the turns of a session.
+    ///
+    /// Starts a private PostgreSQL with durability on.
+    Cache {
+        /// The size for CI: 12 children, 8,000 tokens of history, 20 turns.
         #[arg(long)]
         short: bool,
     },
@@ -183,6 +191,10 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 ensure!((1_000..=20_000).contains(&children), "--children {children}: 1,000 to 20,000");
                 let long = fork::Options { children, rounds: 3 };
                 fork::run(if short { fork::Options { children: 1_000, rounds: 1 } } else { long }).await
+            }
+            Command::Cache { short } => {
+                let long = cache::Options { children: 100, history: 40_000, turns: 20 };
+                cache::run(if short { cache::Options { children: 12, history: 8_000, turns: 20 } } else { long }).await
             }
             Command::Storage { short } => {
                 let long = storage::Options {

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use waybill_core::id::{AgentId, Name, ProjectId, SessionId};
+use waybill_core::id::{AgentId, BoxId, Name, ProjectId, SessionId};
 use waybill_kernel::{turn, work::Kernel};
-use waybill_orchestrator::launch::{Launch, Launched, launch};
+use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
 
 use crate::{
     connect::{self, Bus, Place},
@@ -24,9 +24,15 @@ pub(crate) struct Wanted {
     /// An agent that there is, with what it remembers; without it one is made for the task.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// A conversation that it is part of.
+    /// A conversation that it is part of: opened with its first use.
     #[arg(long)]
     session: Option<SessionId>,
+    /// What becomes of it where a turn of the session runs: `start` a turn beside it, `queue` as the next one, or `steer` the one that runs.
+    #[arg(long, default_value = "start", value_parser = while_running, requires = "session")]
+    while_running: WhileRunning,
+    /// A box that it is to see besides; as often as there are any.
+    #[arg(long = "box", value_name = "BOX")]
+    context_box_ids: Vec<BoxId>,
     #[command(flatten)]
     bus: Bus,
     #[command(flatten)]
@@ -35,7 +41,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Dispatches it. Gives the way back to it, too.
-    pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, Launched)> {
+    pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, DispatchResult)> {
         let fields =
             self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context("--result-fields")?;
         let nats = self.bus.connect().await?;
@@ -45,6 +51,8 @@ impl Wanted {
             result_fields: fields,
             agent_id: self.agent,
             session_id: self.session,
+            while_running: self.while_running,
+            context_box_ids: self.context_box_ids,
             ..Launch::new(self.profile, self.instruction)
         };
         let mut work = kernel.begin(project_id).await?;
@@ -52,6 +60,10 @@ impl Wanted {
         work.commit().await?;
         Ok((kernel, project_id, launched))
     }
+}
+
+fn while_running(text: &str) -> Result<WhileRunning, String> {
+    serde_json::from_value(text.into()).map_err(|_| "`start`, `queue` or `steer`".to_owned())
 }
 
 #[derive(Debug, Args)]

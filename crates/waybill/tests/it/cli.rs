@@ -271,6 +271,8 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
         policy,
         n_pinned: 0,
         fork: None,
+        budget: None,
+        framework: None,
     };
     let mut requests = Vec::new();
     for answer in ["The Nile.", "And the Rhine."] {

@@ -6,5 +6,6 @@ mod cli;
 mod dev;
 mod house;
 mod lint;
+mod talk;
 mod team;
 mod watching;

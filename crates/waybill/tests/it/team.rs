@@ -11,6 +11,7 @@ use std::{
 use serde_json::json;
 use tokio::task::JoinSet;
 use waybill_bus::nats::Nats;
+use waybill_context::compose::without_blocks;
 use waybill_core::{
     card::{Card, CardType, Content, Draft},
     card_box::Span,
@@ -41,7 +42,8 @@ fn script(asked: &Asked) -> Reply {
         return Reply::say("I believe all of them.").with_usage(50, 0, 5);
     }
     if is("You look into one question") {
-        let question = asked.messages.iter().find(|said| said.text.contains("Look into")).map(|said| said.text.clone());
+        let question = asked.messages.iter().find(|said| said.text.contains("Look into"));
+        let question = question.map(|said| without_blocks(&said.text).to_owned());
         return match n_results {
             0 => Reply::call("search", &json!({ "query": question })),
             _ => Reply::say(format!("found: {}", question.unwrap_or_default().trim())),

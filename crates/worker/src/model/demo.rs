@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use serde_json::Value;
+use waybill_context::compose::without_blocks;
 use waybill_core::tokens;
 
 use super::{Answer, Called, Error, Read, http::Asking};
@@ -51,7 +52,7 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
         let mut texts = messages.filter(|message| message["role"] == role).map(|message| &message["content"]);
         texts.next().and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let (query, result) = (said("user"), said("tool"));
+    let (query, result) = (without_blocks(&said("user")).to_owned(), said("tool"));
     let summary = summary(&result);
     let all = || request["messages"].as_array().into_iter().flatten().filter_map(|message| message["content"].as_str());
     let fill = |text: &str| match text.strip_prefix("{{path:").and_then(|text| text.strip_suffix("}}")) {

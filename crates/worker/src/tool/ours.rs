@@ -14,7 +14,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
             object(
                 json!({
                     "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
-                    "context_box_id": boxes(),
+                    "context_box_id": boxes(), "in_session": in_session(),
                     "wait": { "type": "boolean", "description": "Whether to wait for the result." },
                     "deadline_seconds": deadline(),
                 }),
@@ -35,6 +35,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
                     "expert_profile": text("Name of the expert's profile."),
                     "question": text("All that the expert needs to know, unless it sees your work."),
                     "include_history": { "type": "boolean", "description": "Whether it sees what you have done so far." },
+                    "in_session": in_session(),
                     "deadline_seconds": deadline(),
                 }),
                 &["expert_profile", "question"],
@@ -44,7 +45,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
             let task = object(
                 json!({
                     "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
-                    "context_box_id": boxes(),
+                    "context_box_id": boxes(), "in_session": in_session(),
                 }),
                 &["target_ref", "instruction"],
             );
@@ -104,6 +105,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
                         "required": ["version", "handoff_type", "timestamp"],
                     },
                     "instruction": text("What it is to do with the package."),
+                    "in_session": in_session(),
                     "wait": { "type": "boolean", "description": "Whether to wait for the result." },
                     "deadline_seconds": deadline(),
                 }),
@@ -227,6 +229,13 @@ fn boxes() -> Value {
     json!({
         "type": ["string", "array", "null"], "items": { "type": "string" },
         "description": "Boxes that it is to see besides, by id.",
+    })
+}
+
+fn in_session() -> Value {
+    json!({
+        "type": "boolean",
+        "description": "Whether it takes part in your conversation: it sees what was said, and its result is said there too.",
     })
 }
 

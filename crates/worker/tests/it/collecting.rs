@@ -10,14 +10,14 @@ use std::{
 
 use futures::future::BoxFuture;
 use waybill_context::{
-    framework::Framework,
+    framework::{Facts, Framework},
     layer::{BlockKey, Layer},
     policy::Audience,
     todo::{Change, Todo},
 };
 use waybill_core::{
     card::{CardType, Content, Draft, Field, NewCard, Role},
-    id::{AgentId, ProjectId, StepId},
+    id::{AgentId, BoxId, ProjectId, StepId},
     resource::Process,
     template::Template,
 };
@@ -70,16 +70,25 @@ fn collector(sources: &[(&str, Fake)]) -> Collector {
 }
 
 fn asked(audience: &Audience) -> Asked<'_> {
+    let facts = Facts {
+        agent_id: AgentId::nil(),
+        parent_agent_id: None,
+        process: audience.process,
+        result_fields: &[],
+        context_box_id: BoxId::nil(),
+        output_box_id: BoxId::nil(),
+        budget: None,
+    };
     Asked {
+        facts,
+        framework: None,
         knowledge: None,
         experience: None,
         project_id: ProjectId::new(),
         agent_id: AgentId::new(),
         session_id: None,
-        parent_agent_id: None,
         audience,
         query: &[],
-        result_fields: &[],
         todo: None,
     }
 }
@@ -99,7 +108,7 @@ async fn a_source_that_fails_is_left_out_and_said_to_be() {
     let (answers, left_out) = collector.collect(&asked(&audience), When::Begin).await;
     assert!(begun.elapsed() < Duration::from_secs(5));
     let keys: Vec<&str> = answers.iter().map(|answer| answer.key.as_str()).collect();
-    assert_eq!(keys, ["framework__context", "knowledge__context"]);
+    assert_eq!(keys, ["framework__context", "knowledge__context", "turn__context"]);
     let left: Vec<(&str, &str)> = left_out.iter().map(|left| (left.key.as_str(), left.why.as_str())).collect();
     assert_eq!(
         left,
@@ -124,7 +133,7 @@ async fn nobody_is_asked_in_vain() {
     let collector = collector(&[("knowledge__context", Fake::Counts(n.clone()))]);
     let mut audience = Audience::of(Process::MapreduceWorker);
     let (answers, _) = collector.collect(&asked(&audience), When::Begin).await;
-    assert_eq!((answers.len(), n.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((answers.len(), n.load(Ordering::Relaxed)), (2, 0));
     audience.demands.insert(BlockKey::Knowledge);
     collector.collect(&asked(&audience), When::Begin).await;
     assert_eq!(n.load(Ordering::Relaxed), 1);
@@ -165,7 +174,7 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     );
     assert_eq!((begin[3].1.as_str(), begin[4].1.as_str()), ("- [ ] 1 knead", "asked 1"));
     gathered.collect(desk.kernel(), &claimed, &desk.setting, &desk.collector, When::EveryStep).await.unwrap();
-    assert_eq!(gathered.materials.blocks.len(), 4, "each block once");
+    assert_eq!(gathered.materials.blocks.len(), 5, "each block once");
     let next = texts(&gathered);
     assert_eq!(next[4].1, "asked 2");
     assert_eq!((&next[..4], &next[5..]), (&begin[..4], &begin[5..]));
@@ -233,6 +242,7 @@ async fn the_contract_is_the_turns_own() {
     desk.remember(session_id, &long).await;
     let claimed = desk.ask_with(session_id, "go", &[fields("ours")]).await;
     let gathered = desk.gather(&claimed).await;
-    let text = gathered.materials.compose(&desk.setting.policy).unwrap().messages[0].content.to_string();
-    assert!(text.ends_with("these fields:\n- ours: in - one: line"), "{text}");
+    let composed = gathered.materials.compose(&desk.setting.policy).unwrap();
+    let text = composed.messages.last().unwrap().content.to_string();
+    assert!(text.contains("these fields:\n- ours: in - one: line\n</turn__context>\n\ngo"), "{text}");
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use waybill_context::{
     call::Manner,
+    compose::without_blocks,
     framework::Framework,
     policy::{Audience, Policy},
     unit::Message,
@@ -93,6 +94,8 @@ impl Desk {
             policy,
             n_pinned: 0,
             fork: None,
+            budget: None,
+            framework: None,
         };
         Desk { t, worker, collector: Collector::new(Framework::builtin()), setting }
     }
@@ -104,7 +107,7 @@ impl Desk {
     async fn session(&self) -> SessionId {
         let session_id = SessionId::new();
         let mut work = self.t.begin().await;
-        blackboard::open(&mut work, &[session_id]).await.unwrap();
+        blackboard::open(&mut work, None, &[session_id]).await.unwrap();
         work.commit().await.unwrap();
         session_id
     }
@@ -183,6 +186,7 @@ impl Desk {
             step_id: None,
             receipt: None,
             usage: None,
+            seen: None,
             cards: vec![draft.seal().unwrap()],
         };
         let mut work = self.t.begin().await;
@@ -203,8 +207,8 @@ impl Desk {
 /// What is shown, in short: who says what. Without the framework's text.
 fn shown(gathered: &Gathered, policy: &Policy) -> Vec<String> {
     let composed = gathered.materials.compose(policy).unwrap();
-    let line = |message: &Message<'_>| format!("{}: {}", message.role.as_str(), message.content);
-    composed.messages.iter().map(line).filter(|line| !line.contains("You are agent")).collect()
+    let line = |message: &Message<'_>| format!("{}: {}", message.role.as_str(), without_blocks(&message.content));
+    composed.messages.iter().map(line).filter(|line| !line.contains("You are one of several agents")).collect()
 }
 
 /// Says how many messages there were, and what was said before.

@@ -187,7 +187,7 @@ async fn the_todo_list_is_changed_with_the_step() {
     shop.profile("openai_chat", json!({ "allowed_internal_tools": ["update_todo"] })).await;
     let session_id = SessionId::new();
     let mut work = shop.t.begin().await;
-    blackboard::open(&mut work, &[session_id]).await.unwrap();
+    blackboard::open(&mut work, None, &[session_id]).await.unwrap();
     work.commit().await.unwrap();
     let _hand = shop.hire();
     let turn_id = shop.ask_with("Plan.", &[], Some(session_id), None).await;

@@ -1,0 +1,302 @@
+//! Sessions: conversations of several turns. For a key that did not open one it is not there.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use waybill_core::{
+    card::Reading,
+    card_box::{Placed, Span},
+    id::{SessionId, TurnId},
+    key::Scope,
+};
+use waybill_kernel::{
+    audit, card, card_box,
+    session::{self, About, Change, Session},
+    turn::Summary,
+    work::UnitOfWork,
+};
+
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Page, Path, Query, and_one, most},
+    write::{Once, OnceParams},
+};
+
+/// What people call a session, and sort it by.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Describe {
+    #[serde(default)]
+    #[schema(max_length = 300)]
+    title: Option<String>,
+    #[serde(default)]
+    #[schema(max_items = 32)]
+    labels: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Open {
+    /// A UUIDv7 of yours; none: one is minted.
+    #[serde(default)]
+    session_id: Option<SessionId>,
+    #[serde(default)]
+    #[schema(max_length = 300)]
+    title: Option<String>,
+    #[serde(default)]
+    #[schema(max_items = 32)]
+    labels: Option<Vec<String>>,
+}
+
+/// Open a session. It belongs to this key. A turn that names a session which is not there opens it too.
+#[utoipa::path(
+    post, path = "/sessions", tag = "sessions", request_body = Open,
+    params(OnceParams),
+    responses((status = 200, body = Session)),
+)]
+pub(crate) async fn open_session(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    once: Once,
+    Body { value: open, bytes }: Body<Open>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let owner = caller.owner();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            let session_id = open.session_id.unwrap_or_else(SessionId::new);
+            session::enter(work, session_id, owner.as_deref()).await?;
+            session::describe(work, session_id, &About { title: open.title, labels: open.labels }).await?;
+            Ok(session::find(work, session_id, owner.as_deref()).await?)
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<SessionId>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// The sessions of this key, the newest first. An admin sees those of all keys.
+#[utoipa::path(
+    get, path = "/sessions", tag = "sessions", params(ListParams),
+    responses((status = 200, body = Page<Session>)),
+)]
+pub(crate) async fn list_sessions(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<Page<Session>>, Problem> {
+    caller.may_read()?;
+    let n = most(params.most)?;
+    let mut work = caller.begin(&api).await?;
+    let listed = session::list(&mut work, caller.owner().as_deref(), params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |session| session.session_id)))
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneSession {
+    session: SessionId,
+}
+
+/// A session, with its todo list and the summary of its older messages.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ShownSession {
+    #[serde(flatten)]
+    session: Session,
+    todo: Option<Reading>,
+    /// Its `covers` says which messages it stands for.
+    summary: Option<Reading>,
+}
+
+/// A session, with its todo list and the summary of its older messages.
+#[utoipa::path(
+    get, path = "/sessions/{session}", tag = "sessions", params(("session" = SessionId, Path)),
+    responses((status = 200, body = ShownSession)),
+)]
+pub(crate) async fn show_session(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session }): Path<OneSession>,
+) -> Result<Json<ShownSession>, Problem> {
+    caller.may_read()?;
+    let mut work = caller.begin(&api).await?;
+    let session = session::find(&mut work, session, caller.owner().as_deref()).await?;
+    let named: Vec<_> = [session.todo_card_id, session.compression_card_id].into_iter().flatten().collect();
+    let mut cards = card::fetch(&mut work, &named, None).await?.found;
+    let mut take = |card_id| {
+        let at = cards.iter().position(|card| Some(card.card_id()) == card_id)?;
+        Some(cards.swap_remove(at))
+    };
+    let (todo, summary) = (take(session.todo_card_id), take(session.compression_card_id));
+    Ok(Json(ShownSession { session, todo, summary }))
+}
+
+/// Call a session something else. What is not said stays.
+#[utoipa::path(
+    patch, path = "/sessions/{session}", tag = "sessions", request_body = Describe,
+    params(("session" = SessionId, Path), OnceParams),
+    responses((status = 200, body = Session)),
+)]
+pub(crate) async fn describe_session(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session: session_id }): Path<OneSession>,
+    once: Once,
+    Body { value: Describe { title, labels }, bytes }: Body<Describe>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let owner = caller.owner();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            session::find(work, session_id, owner.as_deref()).await?;
+            session::describe(work, session_id, &About { title, labels }).await?;
+            Ok(session::find(work, session_id, owner.as_deref()).await?)
+        })
+    })
+    .await
+}
+
+/// End a session: no turn begins in it any more. Those that are open go on, and are remembered.
+#[utoipa::path(
+    post, path = "/sessions/{session}/end", tag = "sessions",
+    params(("session" = SessionId, Path), OnceParams),
+    responses((status = 200, body = Session)),
+)]
+pub(crate) async fn end_session(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session: session_id }): Path<OneSession>,
+    once: Once,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let (owner, actor) = (caller.owner(), caller.actor.clone());
+    once.write(&api, &caller, &[], move |work| {
+        Box::pin(async move {
+            session::find(work, session_id, owner.as_deref()).await?;
+            session::end(work, session_id).await?;
+            audit::record(work, &actor, "session.end", &session_id.to_string(), &json!({})).await?;
+            Ok(session::find(work, session_id, owner.as_deref()).await?)
+        })
+    })
+    .await
+}
+
+/// That a session is forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Forgotten {
+    session_id: SessionId,
+}
+
+/// Forget a session: its list of messages, todo list and summary. The cards stay with the turns that wrote them, until they are erased.
+#[utoipa::path(
+    delete, path = "/sessions/{session}", tag = "sessions",
+    params(("session" = SessionId, Path), OnceParams),
+    responses((status = 200, body = Forgotten)),
+)]
+pub(crate) async fn forget_session(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session: session_id }): Path<OneSession>,
+    once: Once,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Operator])?;
+    let (owner, actor) = (caller.owner(), caller.actor.clone());
+    once.write(&api, &caller, &[], move |work| {
+        Box::pin(async move {
+            session::find(work, session_id, owner.as_deref()).await?;
+            session::forget(work, session_id).await?;
+            audit::record(work, &actor, "session.forget", &session_id.to_string(), &json!({})).await?;
+            Ok(Forgotten { session_id })
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Places {
+    /// Go on after this place: the `next` of the page before.
+    #[param(minimum = 0, maximum = 4611686018427387903u64)]
+    after: Option<i64>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// What was said in a session, in its order: questions, what running turns were told, and what turns delivered.
+#[utoipa::path(
+    get, path = "/sessions/{session}/messages", tag = "sessions", params(("session" = SessionId, Path), Places),
+    responses((status = 200, body = Page<Placed>)),
+)]
+pub(crate) async fn list_messages(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session }): Path<OneSession>,
+    Query(params): Query<Places>,
+) -> Result<Json<Page<Placed>>, Problem> {
+    caller.may_read()?;
+    let (n, after) = (most(params.most)?, params.after.unwrap_or(0));
+    if !(0..=i64::MAX / 2).contains(&after) {
+        return Err(Problem::invalid("`after` is a place among the messages, or 0"));
+    }
+    let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
+    let mut work = caller.begin(&api).await?;
+    let session = session::find(&mut work, session, caller.owner().as_deref()).await?;
+    let span = Span { box_id: session.messages_box_id, from: after + 1, upto };
+    let cards = card_box::read(&mut work, span, None).await?;
+    Ok(Json(Page::upto(cards, (upto < session.n_messages).then_some(upto))))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TurnsParams {
+    /// Go on after this: the `next` of the page before.
+    after: Option<TurnId>,
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// The turns of a session, the newest first.
+#[utoipa::path(
+    get, path = "/sessions/{session}/turns", tag = "sessions", params(("session" = SessionId, Path), TurnsParams),
+    responses((status = 200, body = Page<Summary>)),
+)]
+pub(crate) async fn list_session_turns(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session }): Path<OneSession>,
+    Query(params): Query<TurnsParams>,
+) -> Result<Json<Page<Summary>>, Problem> {
+    caller.may_read()?;
+    let n = most(params.most)?;
+    let mut work: UnitOfWork = caller.begin(&api).await?;
+    session::find(&mut work, session, caller.owner().as_deref()).await?;
+    let turns = session::turns(&mut work, session, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(turns, n, |turn| turn.agent_turn_id)))
+}
+
+/// Changes of a session's todo list, summary and results, the newest first, up to 1,000.
+#[utoipa::path(
+    get, path = "/sessions/{session}/changes", tag = "sessions", params(("session" = SessionId, Path)),
+    responses((status = 200, body = Vec<Change>)),
+)]
+pub(crate) async fn list_changes(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneSession { session }): Path<OneSession>,
+) -> Result<Json<Vec<Change>>, Problem> {
+    caller.may_read()?;
+    let mut work = caller.begin(&api).await?;
+    session::find(&mut work, session, caller.owner().as_deref()).await?;
+    Ok(Json(session::changes(&mut work, session, 1_000).await?))
+}

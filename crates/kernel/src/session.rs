@@ -1,0 +1,235 @@
+//! Sessions: conversations of several turns, of one agent or of many. What a session remembers is its blackboard ([`crate::blackboard`]).
+//!
+//! A session belongs to whoever opened it. For other keys and users of the project it is not there; whoever has the database sees all of them.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::FromRow;
+use waybill_core::id::{BoxId, CardId, SessionId, StepId, TurnId};
+
+use crate::{blackboard, work::UnitOfWork};
+
+const MOST_LABELS: usize = 32;
+const MOST_TEXT: usize = 300;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no session {0} in this project")]
+    NotFound(SessionId),
+    #[error("session {0} has ended: open another one")]
+    Ended(SessionId),
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Blackboard(#[from] blackboard::Error),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// A session, without what was said in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Session {
+    pub session_id: SessionId,
+    /// Who opened it: `key:NAME`, `user:NAME`; none: somebody with access to the database.
+    pub owner: Option<String>,
+    pub title: Option<String>,
+    pub labels: Vec<String>,
+    pub messages_box_id: BoxId,
+    pub n_messages: i64,
+    /// Something in it came from outside. Every turn that sees it is labelled so.
+    pub has_external: bool,
+    pub todo_card_id: Option<CardId>,
+    /// The summary that stands for its older messages.
+    pub compression_card_id: Option<CardId>,
+    pub mapreduce_results_box_id: BoxId,
+    pub created_at: DateTime<Utc>,
+    /// No turn begins in it after this.
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// What people call a session, and sort it by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    pub title: Option<String>,
+    pub labels: Option<Vec<String>>,
+}
+
+impl About {
+    fn check(&self) -> Result<(), Error> {
+        let labels = self.labels.iter().flatten();
+        let too_long = |text: &String| text.chars().count() > MOST_TEXT || text.contains(char::is_control);
+        if self.title.iter().chain(labels).any(too_long) {
+            return Err(Error::Invalid(format!("a title or label is one line of at most {MOST_TEXT} characters")));
+        }
+        if self.labels.as_ref().is_some_and(|labels| labels.len() > MOST_LABELS) {
+            return Err(Error::Invalid(format!("a session has at most {MOST_LABELS} labels")));
+        }
+        Ok(())
+    }
+}
+
+/// Opens a session with its first use, for `owner`. One that is there is left as it is: it must be the owner's, and not have ended.
+/// `owner`: none sees all sessions.
+pub async fn enter(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&str>) -> Result<Session, Error> {
+    let minted = session_id.minted_at().is_some_and(|at| at <= Utc::now() + chrono::TimeDelta::days(1));
+    if !minted {
+        return Err(Error::Invalid("the id of a session is a UUIDv7 of the present time".to_owned()));
+    }
+    blackboard::open(work, owner, &[session_id]).await?;
+    let session = find(work, session_id, owner).await?;
+    match session.ended_at {
+        Some(_) => Err(Error::Ended(session_id)),
+        None => Ok(session),
+    }
+}
+
+/// One session. What belongs to another owner is not there.
+pub async fn find(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&str>) -> Result<Session, Error> {
+    let project_id = work.project_id();
+    let found: Option<Session> = sqlx::query_as("select s.* from state.sessions($1, array[$2::uuid]) s")
+        .bind(project_id)
+        .bind(session_id)
+        .fetch_optional(&mut **work)
+        .await?;
+    let theirs = |session: &Session| owner.is_none_or(|owner| session.owner.as_deref() == Some(owner));
+    found.filter(theirs).ok_or(Error::NotFound(session_id))
+}
+
+/// Sessions, the newest first. `owner`: none lists all.
+pub async fn list(
+    work: &mut UnitOfWork,
+    owner: Option<&str>,
+    before: Option<SessionId>,
+    most: i64,
+) -> Result<Vec<Session>, Error> {
+    let project_id = work.project_id();
+    let query = match owner {
+        None => sqlx::query_as(
+            "select s.*
+               from state.sessions($1, array(
+                      select b.session_id
+                        from state.blackboards b
+                       where b.project_id = $1 and b.session_id < $2
+                       order by b.session_id desc
+                       limit $3)) s",
+        ),
+        Some(_) => sqlx::query_as(
+            "select s.*
+               from state.sessions($1, array(
+                      select b.session_id
+                        from state.blackboards b
+                       where b.project_id = $1 and b.owner = $4 and b.session_id < $2
+                       order by b.session_id desc
+                       limit $3)) s",
+        ),
+    };
+    let query = query.bind(project_id).bind(before.unwrap_or(SessionId::max())).bind(most);
+    let query = match owner {
+        Some(owner) => query.bind(owner),
+        None => query,
+    };
+    Ok(query.fetch_all(&mut **work).await?)
+}
+
+/// Says what it is called. What is not said stays.
+pub async fn describe(work: &mut UnitOfWork, session_id: SessionId, about: &About) -> Result<(), Error> {
+    about.check()?;
+    let project_id = work.project_id();
+    sqlx::query(
+        "update state.blackboards
+            set title = coalesce($3, title), labels = coalesce($4, labels)
+          where project_id = $1 and session_id = $2",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .bind(&about.title)
+    .bind(&about.labels)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// No turn begins in it any more. Those that are open go on, and are remembered.
+pub async fn end(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query(
+        "update state.blackboards set ended_at = coalesce(ended_at, now()) where project_id = $1 and session_id = $2",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// Forgets a session: its list of messages, todo list and summary. The cards stay with the turns that wrote them; what an open turn says goes
+/// nowhere.
+pub async fn forget(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query("delete from state.blackboards where project_id = $1 and session_id = $2")
+        .bind(project_id)
+        .bind(session_id)
+        .execute(&mut **work)
+        .await?;
+    Ok(())
+}
+
+/// The turns of a session, the newest first.
+pub async fn turns(
+    work: &mut UnitOfWork,
+    session_id: SessionId,
+    before: Option<TurnId>,
+    most: i64,
+) -> Result<Vec<crate::turn::Summary>, Error> {
+    let project_id = work.project_id();
+    let turns = sqlx::query_as(
+        "select s.*
+           from state.summaries($1, array(
+                  select t.agent_turn_id
+                    from state.turns t
+                   where t.session_id = $2 and t.project_id = $1 and t.agent_turn_id < $3
+                   order by t.agent_turn_id desc
+                   limit $4)) s",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .bind(before.unwrap_or(TurnId::max()))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(turns)
+}
+
+/// The turn of a session that was begun last and has no end yet.
+pub async fn running(work: &mut UnitOfWork, session_id: SessionId) -> Result<Option<crate::turn::Summary>, Error> {
+    // Of the last few alone: a conversation has one or two open turns, not a hundred.
+    let turns = turns(work, session_id, None, 16).await?;
+    Ok(turns.into_iter().find(|turn| turn.status == "open" && turn.parent_agent_turn_id.is_none()))
+}
+
+/// A change of what a session remembers, and the step that made it.
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Change {
+    pub step_id: StepId,
+    pub patch: Value,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Changes of a session's todo list, summary and results, the newest first. They are kept as long as history is.
+pub async fn changes(work: &mut UnitOfWork, session_id: SessionId, most: i64) -> Result<Vec<Change>, Error> {
+    let project_id = work.project_id();
+    let changes = sqlx::query_as(
+        "select p.step_id, p.patch, p.created_at
+           from state.patches p
+          where p.project_id = $1 and p.session_id = $2
+          order by p.step_id desc
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(changes)
+}

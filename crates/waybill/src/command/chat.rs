@@ -1,0 +1,377 @@
+//! `waybill chat`: a conversation in the terminal. Each line is a turn of one session; while a turn runs, a line steers it.
+//!
+//! The conversation is the session: leave, and `--session` goes on with it, from any machine that reaches the database.
+
+use std::{
+    io::{IsTerminal, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Result;
+use clap::Args;
+use futures::StreamExt;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines, Stdin},
+    time::sleep,
+};
+use waybill_core::{
+    card::{Content, Reading},
+    card_box::Span,
+    id::{AgentId, Name, ProjectId, SessionId, ToolCallId, TurnId},
+    request::{Decided, Decision, Kind},
+};
+use waybill_kernel::{
+    card_box,
+    request::{self, Open},
+    session, turn,
+    work::Kernel,
+};
+use waybill_orchestrator::launch::{DispatchResult, DispatchStatus, Launch, WhileRunning, launch};
+
+use super::session::{messages, said};
+use crate::{
+    connect::{self, Bus, Place},
+    output,
+};
+
+const LOOK: Duration = Duration::from_millis(150);
+/// Of what was said before, so much is shown.
+const RECALLED: usize = 6;
+const HELP: &str = "\
+/exit        leave; the session stays
+/todo        the todo list
+/next TEXT   while a turn runs: the turn after it, instead of a word to the one that runs
+/stop        stop the turn that runs";
+
+/// A conversation with an agent.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Whom to talk to.
+    profile: Name,
+    /// Go on with this session; without it a new one is opened.
+    #[arg(long)]
+    session: Option<SessionId>,
+    /// An agent that there is, with what it remembers.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    #[command(flatten)]
+    bus: Bus,
+    #[command(flatten)]
+    place: Place,
+}
+
+struct Chat {
+    kernel: Kernel,
+    project_id: ProjectId,
+    profile: Name,
+    agent: Option<AgentId>,
+    session_id: SessionId,
+    lines: Lines<BufReader<Stdin>>,
+    is_terminal: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let nats = arguments.bus.connect().await?;
+    let (kernel, project_id) = arguments.place.open().await?;
+    let kernel = connect::on_bus(kernel, nats.as_ref());
+    let session_id = arguments.session.unwrap_or_else(SessionId::new);
+    let mut work = kernel.begin(project_id).await?;
+    let session = session::enter(&mut work, session_id, None).await?;
+    let before = messages(&mut work, &session).await?;
+    work.commit().await?;
+    println!("session {session_id}   /help says what else there is");
+    for placed in &before[before.len().saturating_sub(RECALLED)..] {
+        if let Reading::Live(card) = &placed.reading {
+            let is_ours = card.metadata.role == waybill_core::card::Role::User;
+            let who = if is_ours { "you" } else { arguments.profile.as_str() };
+            println!("{who}> {}", output::short(&said(card), 300));
+        }
+    }
+    let mut chat = Chat {
+        kernel,
+        project_id,
+        profile: arguments.profile,
+        agent: arguments.agent,
+        session_id,
+        lines: BufReader::new(tokio::io::stdin()).lines(),
+        is_terminal: std::io::stdin().is_terminal(),
+    };
+    chat.talk().await?;
+    println!("\nto go on: waybill chat {} --session {session_id}", chat.profile);
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Chat {
+    async fn talk(&mut self) -> Result<()> {
+        // A turn that was left while it ran is followed to its end first.
+        let running = session::running(&mut self.kernel.begin(self.project_id).await?, self.session_id).await?;
+        if let Some(running) = running {
+            if !self.follow(running.agent_id, running.agent_turn_id).await? {
+                return Ok(());
+            }
+        }
+        loop {
+            self.prompt("you> ");
+            let Some(line) = self.lines.next_line().await? else { return Ok(()) };
+            match line.trim() {
+                "" => {}
+                "/exit" | "/quit" => return Ok(()),
+                "/help" => println!("{HELP}"),
+                "/todo" => self.todo().await?,
+                text if text.starts_with('/') => println!("there is no {text}; /help says what there is"),
+                text => {
+                    let DispatchResult { agent_id, agent_turn_id, .. } = self.say(text, WhileRunning::Start).await?;
+                    if !self.follow(agent_id, agent_turn_id).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn prompt(&self, text: &str) {
+        if self.is_terminal {
+            print!("{text}");
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    async fn say(&self, text: &str, while_running: WhileRunning) -> Result<DispatchResult> {
+        let wanted = Launch {
+            agent_id: self.agent,
+            session_id: Some(self.session_id),
+            while_running,
+            ..Launch::new(self.profile.clone(), text)
+        };
+        let mut work = self.kernel.begin(self.project_id).await?;
+        let dispatched = launch(&mut work, &wanted).await?;
+        work.commit().await?;
+        Ok(dispatched)
+    }
+
+    async fn todo(&self) -> Result<()> {
+        let mut work = self.kernel.begin(self.project_id).await?;
+        let session = session::find(&mut work, self.session_id, None).await?;
+        let card_ids: Vec<_> = session.todo_card_id.into_iter().collect();
+        let found = waybill_kernel::card::fetch(&mut work, &card_ids, None).await?.found;
+        match found.first().and_then(Reading::live) {
+            Some(card) => println!("{}", waybill_context::todo::Todo::read(card)?.render()),
+            None => println!("there is no todo list yet"),
+        }
+        Ok(())
+    }
+
+    /// Shows a turn until it has ended: what it says, what it calls, what it asks people. Lines that are typed meanwhile are for it. False: the person
+    /// leaves; the turn goes on.
+    async fn follow(&mut self, agent_id: AgentId, first: TurnId) -> Result<bool> {
+        let (kernel, project_id) = (self.kernel.clone(), self.project_id);
+        let mut pieces = kernel.bus().watch(project_id, agent_id);
+        let (mut turn_id, mut shown) = (first, Shown { who: self.profile.to_string(), ..Shown::default() });
+        let mut then: Vec<TurnId> = Vec::new();
+        let mut input_ended = false;
+        loop {
+            tokio::select! {
+                Some(piece) = pieces.next() => {
+                    if !shown.open_line {
+                        // What was done before it speaks is shown before.
+                        shown.look(&kernel, project_id, turn_id).await?;
+                    }
+                    shown.piece(turn_id, &piece);
+                }
+                line = self.lines.next_line(), if !input_ended => match line? {
+                    Some(line) => if let Some(next) = self.hear(line.trim(), turn_id, &mut shown).await? {
+                        then.push(next);
+                    } else if shown.leaving {
+                        return Ok(false);
+                    },
+                    None => input_ended = true,
+                },
+                () = sleep(LOOK) => {
+                    if !shown.look(&kernel, project_id, turn_id).await? {
+                        continue;
+                    }
+                    if then.is_empty() {
+                        return Ok(true);
+                    }
+                    turn_id = then.remove(0);
+                    shown = Shown { who: self.profile.to_string(), ..Shown::default() };
+                }
+            }
+        }
+    }
+
+    /// A line that is typed while a turn runs. Gives the turn that it starts, where it does.
+    async fn hear(&self, line: &str, turn_id: TurnId, shown: &mut Shown) -> Result<Option<TurnId>> {
+        if line.is_empty() {
+            return Ok(None);
+        }
+        match line {
+            "/exit" | "/quit" => {
+                shown.leaving = true;
+                return Ok(None);
+            }
+            "/help" => {
+                println!("{HELP}");
+                return Ok(None);
+            }
+            "/todo" => {
+                self.todo().await?;
+                return Ok(None);
+            }
+            _ => {}
+        }
+        if line == "/stop" {
+            let mut work = self.kernel.begin(self.project_id).await?;
+            turn::stop(&mut work, turn_id, "the person stopped it").await?;
+            work.commit().await?;
+            return Ok(None);
+        }
+        if let Some(open) = shown.asking.take() {
+            shown.answered = Some(open.tool_call_id);
+            self.decide(&open, line).await?;
+            return Ok(None);
+        }
+        if let Some(text) = line.strip_prefix("/next ") {
+            let queued = self.say(text, WhileRunning::Queue).await?;
+            println!("  (the next turn)");
+            return Ok(Some(queued.agent_turn_id));
+        }
+        let said = self.say(line, WhileRunning::Steer).await?;
+        if said.status == DispatchStatus::Steered {
+            println!("  (it will see that at its next step)");
+            return Ok(None);
+        }
+        Ok(Some(said.agent_turn_id))
+    }
+
+    async fn decide(&self, open: &Open, line: &str) -> Result<()> {
+        let yes = ["y", "yes", "ok"].contains(&line.to_lowercase().as_str());
+        let (decision, answer) = match open.request.kind {
+            Kind::Approval if yes => (Decision::Approved, Value::Null),
+            Kind::Approval => (Decision::Rejected, Value::Null),
+            Kind::Question => (Decision::Answered, Value::from(line)),
+        };
+        let note = (decision == Decision::Rejected && !["n", "no"].contains(&line)).then(|| line.to_owned());
+        let decided = Decided { answer, note, ..Decided::new(decision, connect::actor()) };
+        let mut work = self.kernel.begin(self.project_id).await?;
+        match request::decide_as(&mut work, open.tool_call_id, &decided).await {
+            Ok(_) => {
+                work.commit().await?;
+                println!("  ({})", decision.as_str());
+            }
+            Err(error) => println!("  ({error})"),
+        }
+        Ok(())
+    }
+}
+
+/// What of a turn was shown already.
+#[derive(Default)]
+struct Shown {
+    /// Who speaks.
+    who: String,
+    /// Of its output box.
+    upto: i64,
+    /// Pieces of text were shown, and the line is open.
+    open_line: bool,
+    /// What was streamed need not be shown again when it is written.
+    streamed: String,
+    lost: i32,
+    /// What a person is asked.
+    asking: Option<Open>,
+    leaving: bool,
+    asked: Option<ToolCallId>,
+    answered: Option<ToolCallId>,
+}
+
+impl Shown {
+    /// Text on its way.
+    fn piece(&mut self, turn_id: TurnId, piece: &[u8]) {
+        let Ok(piece) = serde_json::from_slice::<Value>(piece) else { return };
+        if piece["agent_turn_id"] != turn_id.to_string() {
+            return;
+        }
+        if let Some(text) = piece["text"].as_str() {
+            if !self.open_line {
+                print!("{}> ", self.who);
+            }
+            print!("{text}");
+            let _ = std::io::stdout().flush();
+            self.streamed.push_str(text);
+            self.open_line = true;
+        }
+    }
+
+    fn end_line(&mut self) {
+        if std::mem::take(&mut self.open_line) {
+            println!();
+        }
+    }
+
+    /// What is new since the last look. True: the turn has ended.
+    async fn look(&mut self, kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<bool> {
+        let mut work = kernel.begin(project_id).await?;
+        let Some(summary) = turn::show(&mut work, &[turn_id]).await?.pop() else { return Ok(true) };
+        let span = Span { box_id: summary.output_box_id, from: self.upto + 1, upto: self.upto + 200 };
+        for placed in card_box::read(&mut work, span, None).await? {
+            self.upto = placed.place;
+            if let Reading::Live(card) = &placed.reading {
+                self.card(&card.content, card.metadata.card_type.as_str());
+            }
+        }
+        let lost = summary.n_lost_leases.unwrap_or_default();
+        if lost > self.lost {
+            self.end_line();
+            println!("  (its worker was lost; another one goes on)");
+        }
+        self.lost = lost;
+        let tree = turn::tree(&mut work, turn_id, 1_000).await?;
+        let open = request::list(&mut work, 0, 100).await?;
+        let mut ours = open.into_iter().filter(|open| tree.iter().any(|turn| turn.agent_turn_id == open.agent_turn_id));
+        // One that was answered here may be listed for a moment yet.
+        self.asking = ours.next().filter(|open| self.answered != Some(open.tool_call_id));
+        if let Some(open) = self.asking.clone()
+            && self.asked != Some(open.tool_call_id)
+        {
+            self.asked = Some(open.tool_call_id);
+            self.end_line();
+            let how = if open.request.kind == Kind::Approval { "  [y/n]" } else { "" };
+            println!("  ? {}{how}", open.request.question);
+            if !open.request.about.is_null() {
+                println!("    {}", output::short(&open.request.about.to_string(), 400));
+            }
+        }
+        Ok(summary.status != "open")
+    }
+
+    fn card(&mut self, content: &Content, kind: &str) {
+        match content {
+            Content::ToolCall(call) => {
+                self.end_line();
+                println!("  · {}({})", call.tool_name, output::short(&call.arguments, 120));
+            }
+            Content::ToolResult(result) => {
+                self.end_line();
+                let text = match &result.result {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                println!("    {}: {}", result.status, output::short(&text, 100));
+            }
+            content if kind == "task.deliverable" || kind == "agent.thought" => {
+                let text = match content {
+                    Content::Text(text) => text.clone(),
+                    other => serde_json::to_string_pretty(other).unwrap_or_default(),
+                };
+                let was_streamed = std::mem::take(&mut self.streamed).trim() == text.trim();
+                self.end_line();
+                if !was_streamed {
+                    println!("{}> {text}", self.who);
+                }
+            }
+            _ => {}
+        }
+    }
+}
