@@ -107,10 +107,10 @@ impl Chat {
     async fn talk(&mut self) -> Result<()> {
         // A turn that was left while it ran is followed to its end first.
         let running = session::running(&mut self.kernel.begin(self.project_id).await?, self.session_id).await?;
-        if let Some(running) = running {
-            if !self.follow(running.agent_id, running.agent_turn_id).await? {
-                return Ok(());
-            }
+        if let Some(running) = running
+            && !self.follow(running.agent_id, running.agent_turn_id).await?
+        {
+            return Ok(());
         }
         loop {
             self.prompt("you> ");
