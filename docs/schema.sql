@@ -7,7 +7,7 @@ CREATE DOMAIN cardbox.role AS text
 CREATE DOMAIN resource.document_kind AS text
 	CONSTRAINT document_kind_check CHECK ((VALUE = ANY (ARRAY['knowledge'::text, 'experience'::text])));
 CREATE DOMAIN resource.scope AS text
-	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text])));
+	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text, 'approver'::text, 'auditor'::text, 'developer'::text])));
 CREATE DOMAIN state.batch_status AS text
 	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
 CREATE DOMAIN state.call_status AS text
@@ -225,6 +225,25 @@ begin
   end loop;
   return null;
 end $$;
+CREATE FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_bytes bigint := 0;
+  v_more  bigint;
+begin
+  for n in 1 .. cardinality(p_cards) loop
+    select coalesce(octet_length(c.content::text), 0) + coalesce(octet_length(c.tool_calls::text), 0) + coalesce(octet_length(c.metadata::text), 0)
+      into v_more
+      from cardbox.cards c
+     where c.project_id = p_project and c.card_id = p_cards[n];
+    v_bytes := v_bytes + coalesce(v_more, 0);
+    if v_bytes > p_bytes and n > 1 then
+      return n - 1;
+    end if;
+  end loop;
+  return cardinality(p_cards);
+end $$;
 CREATE FUNCTION cardbox.pin() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -323,6 +342,7 @@ declare
   v_last  cardbox.artifacts;
   v_bytes bigint;
   v_new   boolean;
+  v_external boolean := coalesce(current_setting('waybill.external', true), '') = 'on';
 begin
   perform from cardbox.uploads u
     where u.project_id = p_project and u.upload_id = p_upload and not u.condemned
@@ -371,7 +391,8 @@ begin
      order by a.version desc
      limit 1
        for share;
-    if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null then
+    -- The label may be raised by a new version; by the same content again it is never lowered.
+    if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null and v_last.is_external >= v_external then
       return query select v_last.version, false;
       return;
     end if;
@@ -382,6 +403,27 @@ begin
   end loop;
   --! artifact.path
   return query select coalesce(v_last.version, 0) + 1, true;
+end $$;
+CREATE FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_written bigint;
+begin
+  begin
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+  exception when unique_violation then
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r
+        on conflict do nothing;
+  end;
+  get diagnostics v_written = row_count;
+  return v_written;
 end $$;
 CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, is_external boolean, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
@@ -416,6 +458,17 @@ begin
   raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
     using errcode = 'WB010';
 end $$;
+CREATE FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, content json, tool_calls json, metadata json)
+    LANGUAGE sql STABLE
+    AS $$
+  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
+         c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
+         c.content::json, c.tool_calls::json, c.metadata::json
+    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls,
+                c_metadata)
+         as c (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id, step_id, parent_step_id, ttl_seconds, content, tool_calls,
+               metadata)
+$$;
 CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, source_box_id uuid, from_seq bigint, to_seq bigint)
     LANGUAGE sql STABLE
     AS $$
@@ -681,7 +734,7 @@ begin
       continue;
     end if;
     --! claim.found
-    select h.claim_token + 1 into claim.claim_token
+    select state.next_token(h.claim_token) into claim.claim_token
       from state.agent_state_head h
      where h.project_id = v_project and h.agent_id = v_row.agent_id
        and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
@@ -781,7 +834,7 @@ begin
      limit p_most
   ), taken as (
     update state.waiting_calls c
-       set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+       set status = 'processing', worker_id = p_worker, claim_token = state.next_token(c.claim_token)
       from candidate d
      where c.project_id = any (array[d.project_id]) and c.tool_call_id = d.tool_call_id
  returning c.*
@@ -874,7 +927,7 @@ begin
               for no key update skip locked) h
   ), head as (
     update state.agent_state_head h
-       set status = 'running', claim_token = h.claim_token + 1
+       set status = 'running', claim_token = state.next_token(h.claim_token)
       from free f
      -- Not joined on the project, so that the keys are the only way to the rows: docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
      where h.project_id = any (array[f.project_id]) and h.agent_id = f.agent_id
@@ -950,11 +1003,11 @@ CREATE FUNCTION scheduler.ended_uploads(p_most integer) RETURNS TABLE(project_id
     AS $$
   select u.project_id, u.upload_id from cardbox.uploads u where u.expires_at <= now() order by u.expires_at limit p_most
 $$;
-CREATE FUNCTION scheduler.find_key(p_key uuid) RETURNS TABLE(project_id uuid, slug text, name text, scope text, hash bytea)
+CREATE FUNCTION scheduler.find_key(p_key uuid) RETURNS TABLE(project_id uuid, slug text, name text, scope text, bounds jsonb, hash bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select k.project_id, p.slug, k.name, k.scope::text, k.hash
+  select k.project_id, p.slug, k.name, k.scope::text, k.bounds, k.hash
     from resource.api_keys k
     join resource.projects p on p.project_id = k.project_id
    where k.key_id = p_key and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
@@ -1866,11 +1919,11 @@ begin
   if p_step is not null then
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
-            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
     select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
       from jsonb_to_record(coalesce(p_usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-            n_asked smallint, asked_again boolean);
+            n_asked smallint, asked_again boolean, cache_miss jsonb);
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
@@ -1943,6 +1996,8 @@ declare
   v_written integer;
   v_status text;
   v_later  boolean;
+  v_started_by   text;
+  v_on_behalf_of text;
 begin
   v_entered := state.enter(p_project);
   enqueue.agent_turn_id := p_turn;
@@ -1958,14 +2013,21 @@ begin
       from state.rebuild_head(p_project, p_agent) r;
   end if;
   --! enqueue.locked
+  if p_parent_turn is null then
+    v_started_by := nullif(current_setting('waybill.actor', true), '');
+    v_on_behalf_of := nullif(current_setting('waybill.on_behalf_of', true), '');
+  else
+    select t.started_by, t.on_behalf_of into v_started_by, v_on_behalf_of
+      from state.turns t where t.project_id = p_project and t.agent_turn_id = p_parent_turn;
+  end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
           source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-          traceparent, tracestate, emit_state_event)
+          traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
   values (p_project, p_turn, p_agent, coalesce(p_channel, 'public'), p_profile_box,
           p_context_box, p_output_box, p_query_cards, p_session, p_source_agent,
           p_parent_turn, p_parent_step, p_parent_call, p_batch, p_task_index,
-          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event)
+          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event, v_started_by, v_on_behalf_of)
       on conflict do nothing;
   if not found then
     -- The turn's id is its key: the same id for another agent is not a replay.
@@ -2083,16 +2145,23 @@ begin
     insert into state.turns
            (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
             source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-            traceparent, tracestate, emit_state_event)
+            traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
     select p_project, t.agent_turn_id, t.agent_id, coalesce(t.channel, 'public'), t.profile_box_id, t.context_box_id,
            t.output_box_id, coalesce(t.query_card_ids, '{}'), t.session_id, t.source_agent_id, t.parent_agent_turn_id, t.parent_step_id,
            t.parent_tool_call_id, t.batch_id, t.task_index, coalesce(t.recursion_depth, 0), t.trace_id, t.traceparent, t.tracestate,
-           coalesce(t.emit_state_event, false)
+           coalesce(t.emit_state_event, false),
+           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else p.started_by end,
+           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else p.on_behalf_of end
       from jsonb_to_recordset(p_turns) as t
            (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
             query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid, parent_step_id uuid,
             parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, traceparent text,
             tracestate text, emit_state_event boolean)
+      left join lateral (
+           select k.started_by, k.on_behalf_of
+             from state.turns k
+            where k.project_id = p_project and k.agent_turn_id = t.parent_agent_turn_id
+           offset 0) p on true
         on conflict do nothing
  returning agent_turn_id
   )
@@ -2470,13 +2539,13 @@ begin
   ), step as (
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
-            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
            t.length - cardinality(t.card_ids) + 1, t.length, u.*
       from turn t
      cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-            n_asked smallint, asked_again boolean)
+            n_asked smallint, asked_again boolean, cache_miss jsonb)
      where t.step_id is not null
   ), edge as (
     insert into state.execution_edges
@@ -2911,6 +2980,11 @@ begin
     v_seq := 9223372036854775807;
   end loop;
 end $$;
+CREATE FUNCTION state.next_token(p_token bigint) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+  select p_token + 1 + ('x' || substr(gen_random_uuid()::text, 28))::bit(36)::bigint
+$$;
 CREATE FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) RETURNS TABLE(batch_id uuid, duplicate boolean)
     LANGUAGE plpgsql
     AS $$
@@ -3209,9 +3283,7 @@ begin
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
     left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i
                         where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true;
-  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
   v_epoch := coalesce(v_epoch, 0) + 1;
-  v_token := coalesce(v_token, 0) + 1;
   for v_inbox in
     select i.*
       from unnest(v_open) as o (agent_turn_id)
@@ -3229,8 +3301,9 @@ begin
       v_active := v_inbox;
     end if;
   end loop;
+  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted; a claim by up to 2^36.
   v_epoch := v_epoch + v_lost;
-  v_token := v_token + v_lost * 2;
+  v_token := coalesce(v_token, 0) + (v_lost + 2) * 68719476736;
   v_queued := v_queued - coalesce((v_active.status = 'queued')::integer, 0);
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'
@@ -3709,6 +3782,10 @@ begin
     from state.agent_state_head h
    where h.project_id = p_project and h.agent_id = steer.agent_id
      for no key update;
+  if not found then
+    steer.outcome := 'over';
+    return;
+  end if;
   --! steer.locked
   -- A later statement than the lock: an end that we waited for is seen.
   select t.status, t.output_box_id, t.steer_card_ids, t.trace_id, t.recursion_depth into v_turn
@@ -3798,11 +3875,11 @@ begin
   end if;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again)
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
   select p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome, v_length + 1, v_length + cardinality(v_card_ids), v_calls, u.*
     from jsonb_to_record(coalesce(p_step -> 'usage', '{}')) as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-          n_asked smallint, asked_again boolean)
+          n_asked smallint, asked_again boolean, cache_miss jsonb)
       on conflict do nothing;
   if not found then
     -- The head is still running under this claim, so the first time it went on.
@@ -3917,13 +3994,13 @@ begin
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
            c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
 end $$;
-CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
+CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text, on_behalf_of text, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
     LANGUAGE sql STABLE
     AS $$
   select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
          t.session_id, t.channel::text, t.parent_agent_turn_id, t.batch_id, t.task_index, t.recursion_depth,
-         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id,
-         t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id, t.started_by,
+         t.on_behalf_of, t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
@@ -3998,6 +4075,30 @@ CREATE FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) RE
   )
   select coalesce(array_agg(b.agent_turn_id order by b.depth, b.agent_turn_id), '{}')
     from (select b.agent_turn_id, b.depth from below b limit p_most) b
+$$;
+CREATE FUNCTION state.turns_of_session(p_project uuid, p_session uuid) RETURNS TABLE(agent_turn_id uuid, status text, context_box_id uuid, output_box_id uuid)
+    LANGUAGE sql STABLE
+    AS $$
+  with recursive turns as (
+    select t.agent_turn_id, t.status, t.context_box_id, t.output_box_id
+      from state.turns t
+     where t.session_id = p_session and t.project_id = p_project
+     union
+    select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+      from turns t
+     cross join lateral (
+           select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+             from state.turns c
+            where c.project_id = p_project and c.parent_agent_turn_id = t.agent_turn_id
+            union all
+           select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+             from state.forks f
+            cross join lateral (
+                  select c.* from state.turns c where c.project_id = p_project and c.agent_turn_id = f.agent_turn_id offset 0) c
+            where f.source_turn_id = t.agent_turn_id and f.project_id = p_project
+           offset 0) c
+  )
+  select t.agent_turn_id, t.status::text, t.context_box_id, t.output_box_id from turns t
 $$;
 CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) RETURNS uuid[]
     LANGUAGE sql STABLE
@@ -4174,7 +4275,9 @@ CREATE TABLE state.agent_steps (
     took_ms integer,
     n_asked smallint,
     asked_again boolean,
-    created_at timestamp with time zone DEFAULT now() NOT NULL
+    cache_miss jsonb,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT agent_steps_cache_miss_check CHECK ((pg_column_size(cache_miss) <= 2000))
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.agent_steps FORCE ROW LEVEL SECURITY;
@@ -4253,6 +4356,7 @@ CREATE TABLE resource.api_keys (
     key_id uuid NOT NULL,
     name text NOT NULL,
     scope resource.scope NOT NULL,
+    bounds jsonb DEFAULT '{}'::jsonb NOT NULL,
     hash bytea NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     expires_at timestamp with time zone,
@@ -4423,6 +4527,8 @@ CREATE TABLE state.audit (
     action text NOT NULL,
     subject text NOT NULL,
     detail jsonb DEFAULT '{}'::jsonb NOT NULL,
+    db_role text DEFAULT SESSION_USER NOT NULL,
+    address text DEFAULT COALESCE(NULLIF(current_setting('waybill.address'::text, true), ''::text), host(inet_client_addr())),
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT audit_action_check CHECK ((action <> ''::text)),
     CONSTRAINT audit_actor_check CHECK ((actor <> ''::text))
@@ -4441,7 +4547,7 @@ CREATE TABLE state.blackboards (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     ended_at timestamp with time zone,
     CONSTRAINT blackboards_labels_check CHECK ((cardinality(labels) <= 32)),
-    CONSTRAINT blackboards_owner_check CHECK ((length(owner) <= 300)),
+    CONSTRAINT blackboards_owner_check CHECK ((length(owner) <= 1000)),
     CONSTRAINT blackboards_title_check CHECK ((length(title) <= 300))
 )
 WITH (fillfactor='70');
@@ -4460,6 +4566,12 @@ CREATE TABLE state.budgets (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.budgets FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.forgotten_sessions (
+    project_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    forgotten_at timestamp with time zone DEFAULT now() NOT NULL
+);
+ALTER TABLE ONLY state.forgotten_sessions FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.forks (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -4467,6 +4579,7 @@ CREATE TABLE state.forks (
     source_step_id uuid,
     live_tools boolean NOT NULL,
     change jsonb NOT NULL,
+    forked_by text DEFAULT NULLIF(current_setting('waybill.actor'::text, true), ''::text),
     created_at timestamp with time zone DEFAULT now() NOT NULL
 );
 ALTER TABLE ONLY state.forks FORCE ROW LEVEL SECURITY;
@@ -4638,6 +4751,8 @@ CREATE TABLE state.turns (
     traceparent text,
     tracestate text,
     emit_state_event boolean DEFAULT false NOT NULL,
+    started_by text,
+    on_behalf_of text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     finished_at timestamp with time zone,
     deliverable_card_id uuid,
@@ -4742,6 +4857,8 @@ ALTER TABLE ONLY state.budgets
     ADD CONSTRAINT budgets_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.execution_edges
     ADD CONSTRAINT execution_edges_pkey PRIMARY KEY (project_id, correlation_id, primitive, edge_phase);
+ALTER TABLE ONLY state.forgotten_sessions
+    ADD CONSTRAINT forgotten_sessions_pkey PRIMARY KEY (project_id, session_id);
 ALTER TABLE ONLY state.forks
     ADD CONSTRAINT forks_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.grants
@@ -4902,6 +5019,7 @@ ALTER TABLE state.audit ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.blackboards ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.budgets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.execution_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.forgotten_sessions ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.forks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.grants ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.handovers ENABLE ROW LEVEL SECURITY;
@@ -4919,6 +5037,7 @@ CREATE POLICY project ON state.audit USING ((project_id = (current_setting('wayb
 CREATE POLICY project ON state.blackboards USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.budgets USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.execution_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.forgotten_sessions USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.forks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.grants USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.handovers USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -4977,6 +5096,8 @@ REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.label() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
@@ -4984,9 +5105,13 @@ REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens intege
 GRANT ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) FROM PUBLIC;
@@ -5145,6 +5270,9 @@ GRANT ALL ON FUNCTION state.minted_at(p_id uuid) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_service;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.next_token(p_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.next_token(p_token bigint) TO waybill_service;
+GRANT ALL ON FUNCTION state.next_token(p_token bigint) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_service;
 REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
@@ -5206,6 +5334,8 @@ GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_service;
+REVOKE ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.weeks_ahead() FROM PUBLIC;
@@ -5273,6 +5403,7 @@ GRANT SELECT(project_id) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT(key_id) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT(name) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT(scope) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT SELECT(bounds) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT(hash) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT UPDATE(expires_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(expires_at) ON TABLE resource.api_keys TO waybill_scheduler;
@@ -5375,6 +5506,7 @@ GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_service;
 GRANT UPDATE(ended_at) ON TABLE state.blackboards TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_service;
+GRANT SELECT,INSERT ON TABLE state.forgotten_sessions TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.forks TO waybill_service;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_service;
 GRANT UPDATE(revoked_at) ON TABLE state.grants TO waybill_service;

@@ -1,21 +1,41 @@
 //! Who asks, in which project, and what they may do (SE-1, SE-2).
 
-use std::sync::Arc;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::{
     extract::{ConnectInfo, FromRequestParts, RawPathParams},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use waybill_core::{
-    id::{KeyId, ProjectId},
-    key::{ApiKey, MalformedKey, Scope},
+    artifact::ArtifactPath,
+    bus::PMO,
+    id::{KeyId, Name, ProjectId, Target, WorkerId},
+    key::{ApiKey, Bounds, MalformedKey, Scope},
+    resource::{Manifest, Tool},
+    tool::TOOLS,
+    turn::Fence,
 };
-use waybill_kernel::{key, project, work::UnitOfWork};
+use waybill_kernel::{
+    key, project, resource, turn,
+    work::{Actor, UnitOfWork},
+};
 
-use crate::{Access, Api, Peer, problem::Problem, token::Tokens};
+use crate::{
+    Access, Api, Peer,
+    limit::{Answered, Lane},
+    problem::Problem,
+    token::Tokens,
+};
 
 /// What our own keys begin with.
 const PREFIX: &str = "wb_";
+
+/// How often it is checked whether a caller that waits or watches still may: a revoked or expired key ends both.
+pub(crate) const STANDING: Duration = Duration::from_secs(3);
 
 /// Whoever asks, in the project they ask for.
 #[derive(Clone, Debug)]
@@ -26,8 +46,23 @@ pub(crate) struct Caller {
     pub(crate) asked: ProjectId,
     pub(crate) slug: String,
     pub(crate) scope: Scope,
+    pub(crate) bounds: Bounds,
     /// For the audit: `key:NAME`.
     pub(crate) actor: String,
+    address: Option<IpAddr>,
+    pub(crate) lane: Lane,
+    standing: Standing,
+    /// Its place among the requests that are answered, from its first look into the database on.
+    place: Arc<Mutex<Option<Answered>>>,
+}
+
+/// What lets somebody in, and whether it still does.
+#[derive(Clone, Debug)]
+enum Standing {
+    Key(Box<ApiKey>),
+    /// When the token ends, in seconds since 1970.
+    Token(i64),
+    Loopback,
 }
 
 impl Caller {
@@ -39,12 +74,129 @@ impl Caller {
         let allowed: Vec<&str> = scopes.iter().chain([&Scope::Admin]).map(|scope| scope.as_str()).collect();
         let said =
             format!("a key of scope `{}` may not do this: it takes one of {}", self.scope.as_str(), allowed.join(", "));
-        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", said))
+        Err(forbidden(said))
     }
 
-    /// Reading is for everybody but those that only answer calls.
+    /// Reading what was said is for everybody but those that only answer calls, decide requests, or audit.
     pub(crate) fn may_read(&self) -> Result<(), Problem> {
-        self.may(&[Scope::Operator, Scope::Worker, Scope::Reader])
+        self.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer])
+    }
+
+    /// Reading what happened, without what was said.
+    pub(crate) fn may_audit(&self) -> Result<(), Problem> {
+        self.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Auditor])
+    }
+
+    /// Whether it may claim turns or calls of this target. Nobody may over HTTP what is the orchestrator's.
+    pub(crate) fn may_claim(&self, target: &Target) -> Result<(), Problem> {
+        let is_free = self.scope == Scope::Admin && self.bounds.targets.is_empty() && target.as_str() != TOOLS;
+        if target.as_str() != PMO && (is_free || self.bounds.targets.contains(target)) {
+            return Ok(());
+        }
+        let said = match target.as_str() {
+            PMO => format!("`{PMO}` is Waybill's own orchestrator: nobody claims from it over HTTP"),
+            _ => format!("this key may not claim from `{target}`: its `targets` name what it may"),
+        };
+        Err(forbidden(said))
+    }
+
+    /// Whether it may read or write the artifact at a path.
+    pub(crate) fn may_touch(&self, path: &ArtifactPath) -> Result<(), Problem> {
+        let is_free = self.bounds.paths.is_empty() && self.scope != Scope::Tool;
+        if is_free || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
+            return Ok(());
+        }
+        Err(forbidden(format!("this key may not touch the artifact `{path}`: its `paths` name what it may")))
+    }
+
+    /// Whether it may have turns of this profile started.
+    pub(crate) fn may_start(&self, profile: &Name) -> Result<(), Problem> {
+        if self.bounds.profiles.is_empty() || self.bounds.profiles.contains(profile) {
+            return Ok(());
+        }
+        Err(forbidden(format!("this key may not start `{profile}`: its `profiles` name what it may")))
+    }
+
+    /// Whether it may apply these. A developer: profiles, and tools of its own targets; a tool of somebody else's target stays theirs.
+    pub(crate) async fn may_apply(&self, work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<(), Problem> {
+        if self.scope == Scope::Admin {
+            return Ok(());
+        }
+        for manifest in manifests {
+            match manifest {
+                Manifest::Profile(profile) => {
+                    self.may_start(&profile.name)?;
+                    if !self.bounds.targets.contains(&profile.worker_target) {
+                        let said = "this key's `targets` do not name";
+                        return Err(forbidden(format!(
+                            "profile `{}` is run by `{}`, which {said}",
+                            profile.name, profile.worker_target
+                        )));
+                    }
+                }
+                Manifest::Tool(tool) => {
+                    let now = match resource::tool(work, &tool.name).await {
+                        Ok(now) => Some(now),
+                        Err(resource::Error::NotFound { .. }) => None,
+                        Err(error) => return Err(error.into()),
+                    };
+                    let is_own = |target: &Target| self.bounds.targets.contains(target);
+                    let targets = now.iter().map(|now| &now.target).chain([&tool.target]);
+                    if let Some(target) = targets.into_iter().find(|target| !is_own(target)) {
+                        let said = "which this key's `targets` do not name";
+                        return Err(forbidden(format!("tool `{}` is of `{target}`, {said}", tool.name)));
+                    }
+                    let strict = |tool: &Tool| (tool.approval as u8, tool.four_eyes);
+                    let loosens = now.as_ref().is_some_and(|now| {
+                        let ((was, eyes), (is, four)) = (strict(now), strict(tool));
+                        is < was || eyes && !four
+                    });
+                    if loosens || tool.trusted {
+                        let said = "declares a tool `trusted`, or takes away its `approval` or `four_eyes`";
+                        return Err(forbidden(format!("tool `{}`: only a key of scope `admin` {said}", tool.name)));
+                    }
+                }
+                Manifest::Plan(_) | Manifest::HandoffType(_) | Manifest::Settings(_) => {
+                    return Err(forbidden(
+                        "a key of scope `developer` applies profiles and tools: the rest takes `admin`".to_owned(),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker's name belongs to whoever says it: another key has no lease in common with it, whatever its workers are called.
+    pub(crate) fn worker_id(&self, name: &str) -> Result<WorkerId, Problem> {
+        if !(1..=200).contains(&name.chars().count()) {
+            return Err(Problem::invalid("`worker` has 1 to 200 characters"));
+        }
+        let mut bytes = [0; 16];
+        bytes[..6].copy_from_slice(&self.mark());
+        bytes[6..].copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..10]);
+        Ok(WorkerId::from_bytes(bytes))
+    }
+
+    /// What its own idempotency keys begin with: those of another key are another's.
+    pub(crate) fn once(&self, key: &str) -> String {
+        let mark: String = self.mark().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("http:{mark}:{key}")
+    }
+
+    /// What the ids of all its workers begin with. The key that takes the place of one has the same.
+    fn mark(&self) -> [u8; 6] {
+        let mut mark = [0; 6];
+        mark.copy_from_slice(&blake3::hash(format!("{}/{}", self.project_id, self.actor).as_bytes()).as_bytes()[..6]);
+        mark
+    }
+
+    /// Whether a worker of this caller holds the turn. An error where somebody else's does; false: nobody has it under this claim.
+    pub(crate) async fn holds(&self, work: &mut UnitOfWork, fence: &Fence) -> Result<bool, Problem> {
+        match turn::holder(work, fence).await? {
+            None => Ok(false),
+            Some(worker_id) if worker_id.as_bytes().starts_with(&self.mark()) => Ok(true),
+            Some(_) => Err(turn::Error::Stale(fence.to_string()).into()),
+        }
     }
 
     /// Whose sessions it may see; none: everybody's.
@@ -52,12 +204,50 @@ impl Caller {
         (self.scope != Scope::Admin).then(|| self.actor.clone())
     }
 
+    /// Waits for something else than the database: its place is given to others meanwhile.
+    pub(crate) fn rest(&self) {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Takes its place among the requests that are answered, once it is its turn.
+    pub(crate) async fn enter(&self, api: &Api) -> Result<(), Problem> {
+        let has_one = self.place.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if !has_one {
+            let place = api.gate.enter(self.lane).await?;
+            *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        }
+        Ok(())
+    }
+
+    /// What it showed, where that can be looked up once for all who showed it.
+    pub(crate) fn key_id(&self) -> Option<KeyId> {
+        match &self.standing {
+            Standing::Key(key) => Some(key.key_id()),
+            Standing::Token(_) | Standing::Loopback => None,
+        }
+    }
+
+    /// Whether what it showed has been revoked since, or has expired. Not where it cannot be found out.
+    pub(crate) async fn is_shut_out(&self, api: &Api) -> bool {
+        match &self.standing {
+            Standing::Key(key) => matches!(key::find(&api.kernel, key).await, Ok(None)),
+            Standing::Token(ends) => chrono::Utc::now().timestamp() >= *ends,
+            Standing::Loopback => false,
+        }
+    }
+
     pub(crate) async fn begin(&self, api: &Api) -> Result<UnitOfWork, Problem> {
+        self.enter(api).await?;
         if self.asked != self.project_id {
             return Ok(api.kernel.begin_mistaken(self.project_id, self.asked).await?);
         }
-        Ok(api.kernel.begin(self.project_id).await?)
+        let actor = Actor { name: self.actor.clone(), address: self.address };
+        Ok(api.kernel.begin_as(self.project_id, &actor).await?)
     }
+}
+
+pub(crate) fn forbidden(said: String) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "forbidden", said)
 }
 
 impl FromRequestParts<Arc<Api>> for Caller {
@@ -68,14 +258,20 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let params = params.map_err(|error| Problem::invalid(error.to_string()))?;
         let asked = params.iter().find(|(name, _)| *name == "project").map(|(_, value)| value.to_owned());
         let asked = asked.unwrap_or_default();
-        match (bearer(&parts.headers)?, &api.tokens) {
-            (None, _) => without_key(api, parts, &asked).await,
-            (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => with_token(api, tokens, token, &asked).await,
+        let address = peer(parts).map(|peer| peer.ip());
+        let caller = match (bearer(&parts.headers)?, &api.tokens) {
+            (None, _) => without_key(api, parts, address, &asked).await,
+            (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => {
+                with_token(api, tokens, token, address, &asked).await
+            }
             (Some(key), _) => {
                 let key = key.parse().map_err(|error: MalformedKey| unauthorized(&error.to_string()))?;
-                with_key(api, &key, &asked).await
+                with_key(api, key, address, &asked).await
             }
-        }
+        }?;
+        // For the body, which is read after this.
+        parts.extensions.insert(caller.lane);
+        Ok(caller)
     }
 }
 
@@ -85,10 +281,24 @@ fn no_project(asked: &str) -> Problem {
     Problem::not_found(format!("there is no project {asked:?} for this key"))
 }
 
-async fn with_key(api: &Api, key: &ApiKey, asked: &str) -> Result<Caller, Problem> {
-    let holder = key::find(&api.kernel, key).await?;
-    let holder = holder.ok_or_else(|| unauthorized("there is no such key, or it has expired or was revoked"))?;
-    api.gate.pass(key.key_id())?;
+async fn with_key(api: &Api, key: ApiKey, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
+    // Whoever is known waits in its own lane, before anybody is asked whether the key is still good.
+    let hash = key.hash();
+    let known = api.gate.known(&hash);
+    match known {
+        Some(lane) => api.gate.pass(lane.key_id)?,
+        None => api.gate.pass_stranger(address)?,
+    }
+    let _place = api.gate.enter(known.unwrap_or(Lane::STRANGERS)).await?;
+    let Some(holder) = key::find(&api.kernel, &key).await? else {
+        api.gate.forget(&hash);
+        return Err(unauthorized("there is no such key, or it has expired or was revoked"));
+    };
+    let lane = Lane { project_id: holder.project_id, key_id: key.key_id() };
+    if known.is_none() {
+        api.gate.remember(hash, lane);
+        api.gate.pass(lane.key_id)?;
+    }
     let named = asked.parse::<ProjectId>().ok();
     let own = named == Some(holder.project_id) || asked == holder.slug;
     if !own && !api.config.trusting {
@@ -100,20 +310,61 @@ async fn with_key(api: &Api, key: &ApiKey, asked: &str) -> Result<Caller, Proble
         asked,
         slug: holder.slug,
         scope: holder.scope,
+        bounds: holder.bounds,
         actor: format!("key:{}", holder.name),
+        address,
+        lane,
+        standing: Standing::Key(Box::new(key)),
+        place: Arc::default(),
     })
 }
 
 /// A token says itself what its holder may do in which project.
-async fn with_token(api: &Api, tokens: &Tokens, token: &str, asked: &str) -> Result<Caller, Problem> {
-    let holder = tokens.read(token).await?;
-    let mut name = [0; 16];
-    name.copy_from_slice(&blake3::hash(holder.subject.as_bytes()).as_bytes()[..16]);
-    api.gate.pass(KeyId::from_bytes(name))?;
+async fn with_token(
+    api: &Api,
+    tokens: &Tokens,
+    token: &str,
+    address: Option<IpAddr>,
+    asked: &str,
+) -> Result<Caller, Problem> {
+    let holder = match tokens.read(token).await {
+        Ok(holder) => holder,
+        Err(problem) => {
+            api.gate.pass_stranger(address)?;
+            return Err(problem);
+        }
+    };
+    let hashed = |text: &str| {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&blake3::hash(text.as_bytes()).as_bytes()[..16]);
+        bytes
+    };
+    let key_id = KeyId::from_bytes(hashed(&holder.subject));
+    api.gate.pass(key_id)?;
+    // Nobody waits in the lane of a project that is not theirs.
+    let project_id = match holder.scopes.contains_key(asked) {
+        true => ProjectId::from_bytes(hashed(asked)),
+        false => ProjectId::nil(),
+    };
+    let _place = api.gate.enter(Lane { project_id, key_id }).await?;
     let found = find_project(api, asked).await?;
-    let scope = found.as_ref().and_then(|(_, slug)| holder.scopes.get(slug)).copied();
+    let scope = found.as_ref().and_then(|(project_id, slug)| {
+        holder.scopes.get(&project_id.to_string()).or_else(|| holder.scopes.get(slug)).copied()
+    });
     let ((project_id, slug), scope) = found.zip(scope).ok_or_else(|| no_project(asked))?;
-    Ok(Caller { project_id, asked: project_id, slug, scope, actor: format!("user:{}", holder.subject) })
+    let lane = Lane { project_id, key_id };
+    Ok(Caller {
+        project_id,
+        asked: project_id,
+        slug,
+        scope,
+        bounds: Bounds::default(),
+        actor: format!("user:{}", holder.subject),
+        address,
+        lane,
+        standing: Standing::Token(holder.ends),
+        place: Arc::default(),
+    })
 }
 
 /// By its slug or its id.
@@ -129,15 +380,30 @@ async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, Strin
 }
 
 /// On the machine itself, where that was said to be enough; and not on behalf of a page that a browser shows.
-async fn without_key(api: &Api, parts: &Parts, asked: &str) -> Result<Caller, Problem> {
-    let peer = parts.extensions.get::<ConnectInfo<Peer>>();
-    let here = peer.is_some_and(|ConnectInfo(Peer(peer))| peer.ip().is_loopback());
+async fn without_key(api: &Api, parts: &Parts, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
+    let here = address.is_some_and(|address| address.is_loopback());
     if api.config.access != Access::Loopback || !here || !names_loopback(&parts.headers) {
         return Err(unauthorized("send a key: `Authorization: Bearer wb_…`"));
     }
+    let _place = api.gate.enter(Lane::STRANGERS).await?;
     let found = find_project(api, asked).await?;
     let (project_id, slug) = found.ok_or_else(|| no_project(asked))?;
-    Ok(Caller { project_id, asked: project_id, slug, scope: Scope::Admin, actor: "loopback".to_owned() })
+    Ok(Caller {
+        project_id,
+        asked: project_id,
+        slug,
+        scope: Scope::Admin,
+        bounds: Bounds::default(),
+        actor: "loopback".to_owned(),
+        address,
+        lane: Lane { project_id, key_id: KeyId::nil() },
+        standing: Standing::Loopback,
+        place: Arc::default(),
+    })
+}
+
+fn peer(parts: &Parts) -> Option<SocketAddr> {
+    parts.extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(Peer(peer))| *peer)
 }
 
 pub(crate) fn unauthorized(detail: &str) -> Problem {

@@ -8,17 +8,30 @@
 //!
 //! Not here: SQL, and any rule of how turns are run. A worker over HTTP writes under the same fence as one with a database connection.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, State, connect_info::Connected},
+    body::Body,
+    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::StatusCode,
     response::{IntoResponse, Json},
     routing::get,
-    serve::{IncomingStream, Listener},
+    serve::Listener,
 };
-use tokio::{net::TcpListener, sync::watch};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{
     Modify, OpenApi, PartialSchema,
@@ -32,6 +45,7 @@ use utoipa_axum::router::OpenApiRouter;
 use waybill_artifact::Artifacts;
 use waybill_kernel::work::Kernel;
 
+use routes::Watchers;
 use tls::Greeted;
 
 mod caller;
@@ -95,6 +109,7 @@ pub(crate) struct Api {
     gate: limit::Gate,
     backlog: limit::Backlog,
     tokens: Option<token::Tokens>,
+    watchers: Watchers,
     /// True once it is to end: whoever waits or watches is let go.
     ending: watch::Receiver<bool>,
 }
@@ -191,7 +206,7 @@ pub async fn serve(
 }
 
 async fn serve_on<L>(
-    listener: L,
+    mut listener: L,
     kernel: Kernel,
     config: Config,
     stop: impl Future<Output = ()> + Send,
@@ -199,57 +214,99 @@ async fn serve_on<L>(
 ) -> std::io::Result<()>
 where
     L: Listener<Addr = SocketAddr>,
-    Peer: for<'a> Connected<IncomingStream<'a, L>>,
 {
     let (end, ending) = watch::channel(false);
-    let app = app(kernel, config, ending).map_err(std::io::Error::other)?;
-    let ended = {
-        let mut ending = end.subscribe();
-        async move {
-            let _ = ending.wait_for(|ending| *ending).await;
-        }
-    };
-    let service = app.into_make_service_with_connect_info::<Peer>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(ended).into_future();
-    tokio::pin!(serving);
-    tokio::select! {
-        served = &mut serving => return served,
-        () = stop => {}
+    let limits = config.limits;
+    let app = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(limits.head_timeout).keep_alive_timeout(limits.head_timeout);
+    http2.max_concurrent_streams(100);
+    let connections = limit::Connections::new(limits.most_connections);
+    let mut open = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let (io, peer) = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = open.join_next() => continue,
+            () = &mut stop => break,
+        };
+        // One too many is closed without a word: there is nothing that could be said before it has asked.
+        let Some(place) = connections.take(peer.ip()) else { continue };
+        open.spawn(connection(builder.clone(), io, peer, app.clone(), ending.clone(), place, limits.head_timeout));
     }
+    drop(listener);
     let _ = end.send(true);
     // A connection that somebody keeps open without a word is not waited for.
-    tokio::time::timeout(grace, serving).await.unwrap_or(Ok(()))
+    let _ = tokio::time::timeout(grace, async { while open.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// Answers what is asked on a connection, until it is closed, or the server is to end and what is under way is answered.
+async fn connection<I>(
+    builder: Builder<TokioExecutor>,
+    io: I,
+    peer: SocketAddr,
+    app: Router,
+    mut ending: watch::Receiver<bool>,
+    _place: limit::Connection,
+    most_silent: Duration,
+) where
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let asked = Arc::new(AtomicBool::new(false));
+    let has_asked = asked.clone();
+    let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
+        has_asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(ConnectInfo(Peer(peer)));
+        app.clone().oneshot(request.map(Body::new))
+    });
+    let served = builder.serve_connection(TokioIo::new(io), service);
+    tokio::pin!(served);
+    let ended = async { drop(ending.wait_for(|ending| *ending).await) };
+    // Whoever says nothing at all is not known to speak HTTP/1 yet, and has none of its time-outs.
+    let silent = async {
+        tokio::time::sleep(most_silent).await;
+        if asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        served = served.as_mut() => return noted(served),
+        () = silent => return,
+        () = ended => served.as_mut().graceful_shutdown(),
+    }
+    noted(served.await);
+}
+
+/// What went wrong on a connection is the other end's to know.
+fn noted(served: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = served {
+        tracing::debug!(error, "a connection ended");
+    }
 }
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Peer {
-        Peer(*stream.remote_addr())
-    }
-}
-
-impl Connected<IncomingStream<'_, Greeted>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Greeted>) -> Peer {
-        Peer(*stream.remote_addr())
-    }
-}
-
 fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<Router, IdentityError> {
     let (router, document) = routes();
-    let (gate, backlog) = (limit::Gate::new(&config.limits), limit::Backlog::new(&config.limits));
+    // Whoever is answered works with the database: more at a time would only wait for a connection.
+    let answered = kernel.pool().options().get_max_connections() as usize * 2;
+    let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
     let tokens = config.identity.clone().map(Identity::tokens).transpose()?;
-    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending });
+    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, watchers: Watchers::default() });
+    tokio::spawn(routes::look_around(api.clone()));
     let document = Arc::new(document.to_json().unwrap_or_default());
     let served = move || {
         let document = document.clone();
         async move { ([("content-type", "application/json")], document.as_str().to_owned()).into_response() }
     };
     let router = router
-        .route_layer(axum::middleware::from_fn_with_state(api.clone(), limit::admit))
+        .route_layer(axum::middleware::from_fn(limit::count))
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
         .route("/ready", get(ready))

@@ -14,6 +14,8 @@ use waybill_kernel::{
 use waybill_orchestrator::{command, knowledge as librarian};
 use waybill_worker::{fork, replay};
 
+use crate::caller::forbidden;
+
 /// What was wrong, and what to do.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Problem {
@@ -200,6 +202,7 @@ impl From<key::Error> for Problem {
             key::Error::Db(error) => database(&error),
             key::Error::Enough(_) => Problem::conflict("enough_keys", said),
             key::Error::NotFound(_) => Problem::not_found(said),
+            key::Error::Unfit(_) => Problem::invalid(said),
         }
     }
 }
@@ -309,6 +312,7 @@ impl From<request::Refused> for Problem {
         match error {
             request::Refused::Gone(_) => Problem::not_found(said),
             request::Refused::Unfit(_) | request::Refused::NoAnswer => Problem::invalid(said),
+            request::Refused::FourEyes => forbidden(said),
             request::Refused::Turn(error) => error.into(),
         }
     }
@@ -330,6 +334,7 @@ impl From<replay::Error> for Problem {
 impl From<fork::Error> for Problem {
     fn from(error: fork::Error) -> Problem {
         match error {
+            fork::Error::Widens(_) | fork::Error::Live => forbidden(error.to_string()),
             fork::Error::NotFound(_) | fork::Error::NoStep { .. } => Problem::not_found(error.to_string()),
             fork::Error::Resource(error) => error.into(),
             fork::Error::Card(error) => error.into(),

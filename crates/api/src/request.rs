@@ -1,40 +1,73 @@
 //! Requests as handlers want them; what cannot be read is answered as a problem.
 
+use std::sync::Arc;
+
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Request, rejection::BytesRejection},
-    http::{StatusCode, request::Parts},
+    http::{StatusCode, header::CONTENT_LENGTH, request::Parts},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 use waybill_core::span::read_traceparent;
 
-use crate::problem::Problem;
+use crate::{
+    Api,
+    limit::{Lane, Place},
+    problem::Problem,
+};
 
 /// A JSON body, and its bytes.
 pub(crate) struct Body<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
+    _place: Option<Place>,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+/// A body as it was sent.
+pub(crate) struct Plain {
+    pub(crate) bytes: Bytes,
+    place: Option<Place>,
+}
+
+impl FromRequest<Arc<Api>> for Plain {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Problem> {
+    /// All of it, within a time; and only while those of its project are not too much at once.
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Plain, Problem> {
+        let limits = &api.config.limits;
+        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let length: usize = length.unwrap_or(limits.most_bytes).min(limits.most_bytes);
+        let lane = request.extensions().get::<Lane>().copied();
+        let place = lane.map(|lane| api.gate.bodies.take(lane, (length >> 10) + 1)).transpose()?;
+        let read = Bytes::from_request(request, api);
+        let Ok(read) = tokio::time::timeout(limits.body_timeout, read).await else {
+            let said = format!("the body did not come within {} s", limits.body_timeout.as_secs());
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", said));
+        };
+        let bytes = read.map_err(|error: BytesRejection| {
+            let status = error.status();
+            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "invalid" };
+            Problem::new(status, code, error.body_text())
+        })?;
+        Ok(Plain { bytes, place })
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Body<T>, Problem> {
         let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
             let said = "the body of a request is `Content-Type: application/json`";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", said));
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|error: BytesRejection| {
-            let status = error.status();
-            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "invalid" };
-            Problem::new(status, code, error.body_text())
-        })?;
+        let Plain { bytes, place } = Plain::from_request(request, api).await?;
         let mut reader = serde_json::Deserializer::from_slice(&bytes);
         let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
-        Ok(Body { value, bytes })
+        Ok(Body { value, bytes, _place: place })
     }
 }
 

@@ -40,7 +40,10 @@ pub struct Identity {
 pub(crate) struct Holder {
     /// As the provider knows them.
     pub(crate) subject: String,
+    /// By a project's slug or, which nobody can take over, its id.
     pub(crate) scopes: HashMap<String, Scope>,
+    /// In seconds since 1970.
+    pub(crate) ends: i64,
 }
 
 #[derive(Deserialize)]
@@ -156,9 +159,14 @@ impl Tokens {
         validation.validate_nbf = true;
         let token: TokenData<Claims> = decode(token, &key, &validation).map_err(|error| refused(error.to_string()))?;
         let Claims { sub, mut others } = token.claims;
+        // Those are for whoever signs people in, and say nothing of what they may do here.
+        if ["nonce", "at_hash", "c_hash"].into_iter().any(|claim| others.contains_key(claim)) {
+            return Err(refused("it is an ID token: send the access token".to_owned()));
+        }
         let scopes = others.remove(&self.identity.claim).unwrap_or_default();
         let scopes = serde_json::from_value(scopes).map_err(|error| refused(error.to_string()))?;
-        Ok(Holder { subject: sub, scopes })
+        let ends = others.get("exp").and_then(serde_json::Value::as_f64).unwrap_or_default() as i64;
+        Ok(Holder { subject: sub, scopes, ends })
     }
 
     /// The provider's key of this name; of a provider with one key, that one. Keys are fetched anew now and then, for one that the provider has withdrawn,

@@ -76,7 +76,7 @@ impl Once {
         F: for<'w> FnOnce(&'w mut UnitOfWork) -> BoxFuture<'w, Result<T, Problem>>,
     {
         let mut work = caller.begin(api).await?;
-        let key = self.key.as_ref().map(|key| format!("http:{key}"));
+        let key = self.key.as_ref().map(|key| caller.once(key));
         if let Some(key) = &key {
             match idempotency::take(&mut work, key, self.hash(body), KEPT).await? {
                 Key::New => {}

@@ -26,6 +26,7 @@ pub mod receipt;
 
 pub mod handoff;
 pub mod knowledge;
+pub mod schema;
 
 pub mod diff;
 

@@ -358,7 +358,8 @@ fn doubled(messages: &[Message]) -> Vec<(Rule, usize, String)> {
     found
 }
 
-/// Where the next request stops repeating the one before it. None: it goes on from its end, or is another conversation.
+/// Where the next request stops repeating the one before it, although it goes on with what stood behind. None: nothing that it holds again was
+/// cached in vain, or it is another conversation.
 fn cache_break(before: &Request, after: &Request) -> Option<(usize, String)> {
     let shared = before.messages.iter().zip(&after.messages).take_while(|(a, b)| a.raw == b.raw).count();
     if before.head != after.head {
@@ -366,20 +367,43 @@ fn cache_break(before: &Request, after: &Request) -> Option<(usize, String)> {
         return same_talk
             .then(|| (0, "the tools or the system text changed: nothing of the prompt cache can be used".to_owned()));
     }
-    if shared == before.messages.len() {
-        return None;
-    }
+    let (was, is) = (before.messages.get(shared)?, after.messages.get(shared)?);
+    let is_clock = was.text != is.text && without_numbers(&was.text) == without_numbers(&is.text);
     let headed = before.head.as_array().is_some_and(|parts| parts.iter().any(|part| !part.is_null()));
     // Nothing in common: two conversations that happen to stand in one file.
-    if shared == 0 && !headed {
+    if shared == 0 && !headed && !is_clock {
         return None;
     }
-    let lost = before.messages.len() - shared;
-    let what = format!(
-        "message {} is not as in the request before: {lost} messages that were cached are paid again",
-        shared + 1
-    );
-    Some((shared + 1, what))
+    // What it holds again, and would have had for a tenth.
+    let again = &after.messages[shared + 1..];
+    let lost = before.messages[shared + 1..].iter().filter(|old| again.iter().any(|new| new.raw == old.raw)).count();
+    if lost == 0 {
+        return None;
+    }
+    let place = shared + 1;
+    let what = if is_clock {
+        format!(
+            "message {place} has a time or a counter in it that changed: {lost} messages behind it that were cached are paid again; put it behind them"
+        )
+    } else {
+        format!(
+            "message {place} is not as in the request before: {lost} messages behind it that were cached are paid again"
+        )
+    };
+    Some((place, what))
+}
+
+/// Each run of digits as one sign: what is left of a clock, a date or a counter does not change.
+fn without_numbers(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '0'..='9' if plain.ends_with('#') => {}
+            '0'..='9' => plain.push('#'),
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -495,7 +519,17 @@ mod tests {
         let broken = r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"X"},{"role":"assistant","content":"y"}]}"#;
         let other = r#"{"messages":[{"role":"user","content":"something else"}]}"#;
         check(&format!("{one}\n{next}"), &[]);
-        check(&format!("{one}\n{broken}"), &["cache_break@2.2"]);
+        check(&format!("{one}\n{broken}"), &[]); // nothing that it holds again
+        let edited = next.replacen("\"x\"", "\"X\"", 1).replace("]}", r#",{"role":"user","content":"more"}]}"#);
+        check(&format!("{next}\n{edited}"), &["cache_break@2.2"]);
+        let clock = |time: &str, more: &str| {
+            format!(
+                r#"{{"messages":[{{"role":"system","content":"It is {time}."}},{{"role":"user","content":"x"}}{more}]}}"#
+            )
+        };
+        let answered = r#",{"role":"assistant","content":"y"},{"role":"user","content":"z"}"#;
+        check(&format!("{}\n{}", clock("19:25:00", ""), clock("19:25:09", answered)), &["cache_break@2.1"]);
+        check(&format!("{}\n{}", clock("noon", ""), clock("midnight", answered)), &[]); // another conversation, perhaps
         check(&format!("{one}\n{other}"), &[]);
         let tools = r#"{"tools":[1],"messages":[{"role":"system","content":"s"},{"role":"user","content":"x"}]}"#;
         check(&format!("{one}\n{tools}"), &["cache_break@2.0"]);

@@ -15,6 +15,9 @@ pub struct HandoffType {
     /// A larger package is refused.
     #[serde(default = "some_thousands")]
     pub max_tokens: Tokens,
+    /// The sender of a larger package is warned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advised_tokens: Option<Tokens>,
     /// JSON Schema of what it says beyond what every package does.
     #[serde(default)]
     pub schema: Map<String, Value>,
@@ -111,6 +114,9 @@ pub struct ApprovalRule {
     /// What holds where nobody decides in time.
     #[serde(default)]
     pub default: bool,
+    /// Whoever had the turn started may not decide.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub four_eyes: bool,
 }
 
 fn a_week() -> u64 {

@@ -61,6 +61,10 @@ macro_rules! uuid_ids {
                 Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
             }
 
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+
             /// The id as 32 hex digits.
             pub fn simple(&self) -> String {
                 self.0.simple().to_string()

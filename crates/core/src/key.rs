@@ -4,7 +4,11 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::KeyId;
+use crate::{
+    artifact::ArtifactPath,
+    bus::PMO,
+    id::{KeyId, Name, Target},
+};
 
 /// What a key may do in its project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -21,10 +25,25 @@ pub enum Scope {
     Tool,
     /// Read.
     Reader,
+    /// See what people are asked, and decide it.
+    Approver,
+    /// Read the record: who did what, and when. Not what was said.
+    Auditor,
+    /// Apply profiles, register tools of its own targets, and read.
+    Developer,
 }
 
 impl Scope {
-    pub const ALL: [Scope; 5] = [Scope::Admin, Scope::Operator, Scope::Worker, Scope::Tool, Scope::Reader];
+    pub const ALL: [Scope; 8] = [
+        Scope::Admin,
+        Scope::Operator,
+        Scope::Worker,
+        Scope::Tool,
+        Scope::Reader,
+        Scope::Approver,
+        Scope::Auditor,
+        Scope::Developer,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,12 +52,15 @@ impl Scope {
             Scope::Worker => "worker",
             Scope::Tool => "tool",
             Scope::Reader => "reader",
+            Scope::Approver => "approver",
+            Scope::Auditor => "auditor",
+            Scope::Developer => "developer",
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a scope: admin, operator, worker, tool or reader")]
+#[error("{0:?} is not a scope: admin, operator, worker, tool, reader, approver, auditor or developer")]
 pub struct MalformedScope(String);
 
 impl FromStr for Scope {
@@ -47,6 +69,55 @@ impl FromStr for Scope {
     fn from_str(text: &str) -> Result<Scope, MalformedScope> {
         let found = Scope::ALL.into_iter().find(|scope| scope.as_str() == text);
         found.ok_or_else(|| MalformedScope(text.to_owned()))
+    }
+}
+
+/// What a key is for, beside its scope. An empty list: everything that the scope may; but a worker, a tool and a developer have the targets that are
+/// named here and no others, and a tool has the artifacts that are named here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bounds {
+    /// Whose turns and calls it claims: the `worker_target` of profiles, the `target` of tools. Of a developer: whose tools it registers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub targets: Vec<Target>,
+    /// Artifacts that it reads and writes: these, and whatever lies below them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub paths: Vec<ArtifactPath>,
+    /// Profiles that it starts turns of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub profiles: Vec<Name>,
+    /// Whatever it starts or stores counts as content from outside.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+}
+
+/// A key that could do nothing, or what no key may.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    #[error("a key of scope `{}` names its `targets`: it claims from no others", .0.as_str())]
+    NoTargets(Scope),
+    #[error("`{PMO}` is Waybill's own orchestrator: no key has it as a target")]
+    Pmo,
+    #[error("a key names at most 100 targets, paths and profiles each")]
+    TooMany,
+}
+
+impl Bounds {
+    /// Whether a key of this scope can have them.
+    pub fn check(&self, scope: Scope) -> Result<(), Unfit> {
+        if matches!(scope, Scope::Worker | Scope::Tool | Scope::Developer) && self.targets.is_empty() {
+            return Err(Unfit::NoTargets(scope));
+        }
+        if self.targets.iter().any(|target| target.as_str() == PMO) {
+            return Err(Unfit::Pmo);
+        }
+        if self.targets.len().max(self.paths.len()).max(self.profiles.len()) > 100 {
+            return Err(Unfit::TooMany);
+        }
+        Ok(())
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub about: Value,
     pub deadline_seconds: u64,
+    /// Whoever had the turn started may not decide.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub four_eyes: bool,
     /// What holds where nobody decides in time: of an approval `true` or `false`, of a question the answer. None: nobody answered.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub default: Value,

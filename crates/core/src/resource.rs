@@ -128,6 +128,7 @@ pub enum InternalTool {
     SearchArtifacts,
     WriteArtifact,
     SearchKnowledge,
+    ReadPlan,
 }
 
 impl InternalTool {
@@ -149,6 +150,7 @@ impl InternalTool {
             InternalTool::SearchArtifacts => "search_artifacts",
             InternalTool::WriteArtifact => "write_artifact",
             InternalTool::SearchKnowledge => "search_knowledge",
+            InternalTool::ReadPlan => "read_plan",
         }
     }
 }
@@ -306,6 +308,9 @@ pub struct Tool {
     /// When somebody must say yes before it is called.
     #[serde(default, skip_serializing_if = "Approval::is_never")]
     pub approval: Approval,
+    /// Whoever had the turn started may not say yes to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub four_eyes: bool,
     /// What it answers is the project's own word. Else it came from outside, and is labelled so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trusted: bool,

@@ -74,11 +74,27 @@ pub enum MessageType {
 #[serde(transparent)]
 pub struct TurnEpoch(i64);
 
-/// Counts the claims of an agent's turns, or of a call. Two claims are never under one token.
+/// Names a claim of an agent's turn, or of a call. Two claims are never under one token, each is higher than the one before, and none can be guessed
+/// from another. A string on the wire: it has more digits than a number of JavaScript.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-#[serde(transparent)]
+#[serde(into = "String", try_from = "String")]
+#[schema(value_type = String, pattern = "^[0-9]{1,19}$")]
 pub struct ClaimToken(i64);
+
+impl From<ClaimToken> for String {
+    fn from(token: ClaimToken) -> String {
+        token.0.to_string()
+    }
+}
+
+impl TryFrom<String> for ClaimToken {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<ClaimToken, Self::Error> {
+        text.parse().map(ClaimToken)
+    }
+}
 
 /// The right to act on one turn: whose, which, at which epoch, under which claim.
 /// Comes from a row just read or written, or from whoever was given one.
@@ -156,6 +172,22 @@ impl Limits {
     pub fn is_none(&self) -> bool {
         *self == Limits::default()
     }
+
+    /// Of each the smaller.
+    pub fn least(self, other: Limits) -> Limits {
+        let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
+        Limits {
+            steps: least(self.steps, other.steps),
+            tokens: least(self.tokens, other.tokens),
+            microdollars: least(self.microdollars, other.microdollars),
+            seconds: least(self.seconds, other.seconds),
+        }
+    }
+
+    /// Whether none of them allows more than the other does.
+    pub fn is_within(self, other: Limits) -> bool {
+        self.least(other) == self
+    }
 }
 
 /// What a turn may still spend. Below zero: its last step went over.
@@ -196,4 +228,7 @@ pub struct Usage {
     pub n_asked: u16,
     /// The turn was taken over: somebody who was lost may have asked the same before.
     pub asked_again: bool,
+    /// Why the provider found less in its prompt cache than it could, in its own words; none: it did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_miss: Option<serde_json::Value>,
 }

@@ -102,6 +102,9 @@ create table state.turns (
   traceparent          text,
   tracestate           text,
   emit_state_event     boolean     not null default false,
+  -- Who had it started, and for which of their users. Children have both from their parent.
+  started_by           text,
+  on_behalf_of         text,
   created_at           timestamptz not null default now(),
   -- Of the end, and the fence under which it came.
   finished_at          timestamptz,
@@ -274,7 +277,7 @@ create table state.blackboards (
   project_id               uuid        not null,
   session_id               uuid        not null,
   -- Who opened it: for other keys and users it is not there. Null: nobody in particular, whoever has the database.
-  owner                    text        check (length(owner) <= 300),
+  owner                    text        check (length(owner) <= 1000),
   title                    text        check (length(title) <= 300),
   labels                   text[]      not null default '{}' check (cardinality(labels) <= 32),
   messages_box_id          uuid        not null,
@@ -287,6 +290,14 @@ create table state.blackboards (
   primary key (project_id, session_id)
 ) with (fillfactor = 70);
 create index blackboards_by_owner on state.blackboards (owner, project_id, session_id) where owner is not null;
+
+-- Sessions that were forgotten. None of them is opened again, so that no other caller gets what their turns still say.
+create table state.forgotten_sessions (
+  project_id   uuid        not null,
+  session_id   uuid        not null,
+  forgotten_at timestamptz not null default now(),
+  primary key (project_id, session_id)
+);
 
 -- ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 -- Belongs to no project, so nobody but the scheduler's functions can reach it.
@@ -370,6 +381,8 @@ create table state.agent_steps (
   -- How often it was asked until it answered; and whether somebody who was lost may have asked before.
   n_asked       smallint,
   asked_again   boolean,
+  -- Why the provider found less in its prompt cache than it could, in its own words.
+  cache_miss    jsonb check (pg_column_size(cache_miss) <= 2000),
   created_at    timestamptz not null default now(),
   primary key (project_id, agent_turn_id, step_id)
 ) partition by range (agent_turn_id);
@@ -491,7 +504,7 @@ begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
                            'state.agent_inbox', 'state.waiting_calls', 'state.budgets', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
-                           'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards',
+                           'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards', 'state.forgotten_sessions',
                            'state.outbox'] loop
     execute format('alter table %s enable row level security', t);
     execute format('alter table %s force row level security', t);
@@ -512,6 +525,7 @@ grant select, insert on state.turns, state.agent_steps, state.execution_edges, s
   to waybill_service;
 grant select, insert on state.patches to waybill_service;
 grant select, insert, delete on state.blackboards to waybill_service;
+grant select, insert on state.forgotten_sessions to waybill_service;
 grant update (title, labels, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, ended_at) on state.blackboards
   to waybill_service;
 grant update (status, steer_card_ids, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;

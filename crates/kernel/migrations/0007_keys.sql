@@ -1,6 +1,6 @@
 -- Who may ask over HTTP, what was managed by whom, and turns that were run again with something changed. docs/spec.md, SE-1, SE-2, NX-6.
 
-create domain resource.scope as text check (value in ('admin', 'operator', 'worker', 'tool', 'reader'));
+create domain resource.scope as text check (value in ('admin', 'operator', 'worker', 'tool', 'reader', 'approver', 'auditor', 'developer'));
 
 -- A key is shown once, when it is made; what is kept cannot be turned back into it.
 create table resource.api_keys (
@@ -8,6 +8,8 @@ create table resource.api_keys (
   key_id     uuid           not null,
   name       text           not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
   scope      resource.scope not null,
+  -- What it is for, beside its scope: targets, paths, profiles, external.
+  bounds     jsonb          not null default '{}',
   hash       bytea          not null check (octet_length(hash) = 32),
   created_at timestamptz    not null default now(),
   expires_at timestamptz,
@@ -27,6 +29,9 @@ create table state.audit (
   action     text        not null check (action <> ''),
   subject    text        not null,
   detail     jsonb       not null default '{}',
+  -- As the database knows it: which login wrote this, and from where. Over HTTP, where the request came from.
+  db_role    text        not null default session_user,
+  address    text                 default coalesce(nullif(current_setting('waybill.address', true), ''), host(inet_client_addr())),
   created_at timestamptz not null default now(),
   primary key (project_id, audit_id)
 );
@@ -39,8 +44,9 @@ create table state.forks (
   -- The first step that is done again; none: the whole turn.
   source_step_id uuid,
   live_tools     boolean     not null,
-  -- What was changed.
+  -- What was changed, and by whom.
   change         jsonb       not null,
+  forked_by      text                 default nullif(current_setting('waybill.actor', true), ''),
   created_at     timestamptz not null default now(),
   primary key (project_id, agent_turn_id)
 );
@@ -70,7 +76,7 @@ create trigger once before update on resource.api_keys for each row when (old.re
 
 -- For looking up a key: which project it belongs to, and whether it is the one.
 create policy scheduler on resource.api_keys for select to waybill_scheduler using (true);
-grant select (project_id, key_id, name, scope, hash, expires_at, revoked_at) on resource.api_keys to waybill_scheduler;
+grant select (project_id, key_id, name, scope, bounds, hash, expires_at, revoked_at) on resource.api_keys to waybill_scheduler;
 
 -- Whoever deletes a project says so first, and may then delete its rows. The service may not delete any of these in the first place.
 create or replace function cardbox.refuse() returns trigger

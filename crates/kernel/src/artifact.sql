@@ -9,6 +9,7 @@ declare
   v_last  cardbox.artifacts;
   v_bytes bigint;
   v_new   boolean;
+  v_external boolean := coalesce(current_setting('waybill.external', true), '') = 'on';
 begin
   perform from cardbox.uploads u
     where u.project_id = p_project and u.upload_id = p_upload and not u.condemned
@@ -57,7 +58,8 @@ begin
      order by a.version desc
      limit 1
        for share;
-    if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null then
+    -- The label may be raised by a new version; by the same content again it is never lowered.
+    if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null and v_last.is_external >= v_external then
       return query select v_last.version, false;
       return;
     end if;

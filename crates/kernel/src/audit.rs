@@ -19,6 +19,10 @@ pub struct Entry {
     pub action: String,
     pub subject: String,
     pub detail: Value,
+    /// The login that the database saw.
+    pub db_role: String,
+    /// Where it came from; none: from the database's own machine.
+    pub address: Option<String>,
     pub created_at: DateTime<Utc>,
 }
 
@@ -60,7 +64,7 @@ pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) ->
 pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> sqlx::Result<Vec<Entry>> {
     let project_id = work.project_id();
     sqlx::query_as(
-        "select audit_id, actor, action, subject, detail, created_at
+        "select audit_id, actor, action, subject, detail, db_role, address, created_at
            from state.audit
           where project_id = $1 and audit_id < $2
           order by audit_id desc

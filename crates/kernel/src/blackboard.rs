@@ -181,6 +181,7 @@ pub async fn open(work: &mut UnitOfWork, owner: Option<&str>, session_ids: &[Ses
            insert into state.blackboards (project_id, session_id, owner, messages_box_id, mapreduce_results_box_id)
            select $1, asked.session_id, $5, asked.messages_box_id, asked.results_box_id
              from unnest($2::uuid[], $3::uuid[], $4::uuid[]) as asked (session_id, messages_box_id, results_box_id)
+            where not exists (select from state.forgotten_sessions f where f.project_id = $1 and f.session_id = asked.session_id offset 0)
             order by asked.session_id
                on conflict do nothing
         returning messages_box_id, mapreduce_results_box_id

@@ -115,6 +115,8 @@ pub struct Asked {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+    /// For which user of the caller's the turn is.
+    pub on_behalf_of: Option<String>,
     /// Whose it is to answer. None: it is over.
     pub target: Option<Target>,
     /// Until its deadline, by the database's clock.
@@ -129,7 +131,7 @@ pub struct Asked {
 pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<Asked>, Error> {
     let project_id = work.project_id();
     let row = sqlx::query(
-        "select t.channel::text, t.output_box_id, t.session_id, t.recursion_depth, t.trace_id, t.traceparent, t.tracestate, t.profile_box_id,
+        "select t.channel::text, t.output_box_id, t.session_id, t.recursion_depth, t.trace_id, t.traceparent, t.tracestate, t.on_behalf_of, t.profile_box_id,
                 asked.content as call, profile.content as profile, decision.content as decided,
                 state.saw_external($1, $2) as saw_external,
                 (select c.target::text from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = $4) as target,
@@ -176,6 +178,7 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
         trace_id: row.try_get("trace_id")?,
         traceparent: row.try_get("traceparent")?,
         tracestate: row.try_get("tracestate")?,
+        on_behalf_of: row.try_get("on_behalf_of")?,
         target: row.try_get("target")?,
         left: Duration::from_secs_f64(row.try_get::<Option<f64>, _>("seconds_left")?.unwrap_or_default().max(0.0)),
         saw_external: row.try_get("saw_external")?,

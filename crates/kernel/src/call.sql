@@ -66,7 +66,7 @@ begin
      limit p_most
   ), taken as (
     update state.waiting_calls c
-       set status = 'processing', worker_id = p_worker, claim_token = c.claim_token + 1
+       set status = 'processing', worker_id = p_worker, claim_token = state.next_token(c.claim_token)
       from candidate d
      where c.project_id = any (array[d.project_id]) and c.tool_call_id = d.tool_call_id
  returning c.*

@@ -67,8 +67,12 @@ pub async fn insert(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Erro
     if let Some(card) = cards.iter().find(|card| card.metadata().card_type.is_system()) {
         return Err(Error::Shared(card.card_id(), card.metadata().card_type.clone()));
     }
-    let written = write(work, cards, false).await?;
-    if written == cards.len() as u64 { Ok(()) } else { check_replay(work, cards).await }
+    let query = sqlx::query_scalar::<_, i64>(
+        "select cardbox.put_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    )
+    .bind(work.project_id());
+    let written = bind_cards!(query, cards).fetch_one(&mut **work).await?;
+    if usize::try_from(written) == Ok(cards.len()) { Ok(()) } else { check_replay(work, cards).await }
 }
 
 /// Writes cards that exist once per project and content; gives the ids under which they exist.
@@ -78,7 +82,7 @@ pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<Card
     if !unknown.is_empty() {
         // One order for everybody, so that two writers of the same set cannot wait for each other.
         unknown.sort_by_key(|card| *card.hash().as_bytes());
-        write(work, &unknown, true).await?;
+        write_shared(work, &unknown).await?;
         known = find_by_content(work, cards).await?;
     }
     if let Some(card) = cards.iter().find(|card| !known.contains_key(&card.hash())) {
@@ -112,25 +116,25 @@ macro_rules! bind_cards {
 }
 pub(crate) use bind_cards;
 
-async fn write(work: &mut UnitOfWork, cards: &[NewCard], content_addressed: bool) -> Result<u64, Error> {
+/// Writes cards that exist once for each content.
+async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
     let project_id = work.project_id();
     let insert = sqlx::query(
         "insert into cardbox.cards
                 (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
                  step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-         select $1, card_id, n_tokens, $2, type, role, author_id, hash, tool_call_id, trace_id,
+         select $1, card_id, n_tokens, true, type, role, author_id, hash, tool_call_id, trace_id,
                 step_id, parent_step_id, ttl_seconds, now() + make_interval(secs => ttl_seconds),
                 content::json, tool_calls::json, metadata::json
-           from unnest($3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::uuid[], $10::uuid[],
-                       $11::uuid[], $12::uuid[], $13::int[], $14::text[], $15::text[], $16::text[])
+           from unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::uuid[], $9::uuid[],
+                       $10::uuid[], $11::uuid[], $12::int[], $13::text[], $14::text[], $15::text[])
                 as card (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
                          step_id, parent_step_id, ttl_seconds, content, tool_calls, metadata)
              on conflict do nothing",
     )
-    .bind(project_id)
-    .bind(content_addressed);
-    let written = bind_cards!(insert, cards).execute(&mut **work).await?;
-    Ok(written.rows_affected())
+    .bind(project_id);
+    bind_cards!(insert, cards).execute(&mut **work).await?;
+    Ok(())
 }
 
 pub(crate) fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
@@ -219,6 +223,18 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
     }
     let unknown = fetch(work, &refused, None).await?.missing;
     Err(work.refuse(if unknown.is_empty() { Error::EndIsSet(refused) } else { Error::NotFound(unknown) }))
+}
+
+/// How many of these cards, from the first on, have no more than so many bytes in all: one at least.
+pub async fn n_within(work: &mut UnitOfWork, card_ids: &[CardId], n_bytes: i64) -> sqlx::Result<usize> {
+    let project_id = work.project_id();
+    let n: i32 = sqlx::query_scalar("select cardbox.n_within($1, $2, $3)")
+        .bind(project_id)
+        .bind(card_ids)
+        .bind(n_bytes)
+        .fetch_one(&mut **work)
+        .await?;
+    Ok(usize::try_from(n).unwrap_or_default())
 }
 
 /// Takes cards out of every later hydration. Deleting twice changes nothing: the first reason stays.

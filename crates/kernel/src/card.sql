@@ -34,6 +34,47 @@ begin
   return v_written;
 end $$;
 
+-- The cards of such arrays as rows. Plain SQL, so that the planner writes it into the caller.
+create or replace function cardbox.rows(p_project uuid,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns table (project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid,
+  step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, content json, tool_calls json, metadata json)
+language sql stable as $$
+  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
+         c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
+         c.content::json, c.tool_calls::json, c.metadata::json
+    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls,
+                c_metadata)
+         as c (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id, step_id, parent_step_id, ttl_seconds, content, tool_calls,
+               metadata)
+$$;
+
+-- Writes many cards; says how many were new. That all of them are is tried first: an insert that may meet what is there already costs each row a second
+-- look at the index and a second record in the log.
+create or replace function cardbox.put_many(p_project uuid,
+  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
+  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+returns bigint language plpgsql as $$
+declare
+  v_written bigint;
+begin
+  begin
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+  exception when unique_violation then
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r
+        on conflict do nothing;
+  end;
+  get diagnostics v_written = row_count;
+  return v_written;
+end $$;
+
 -- Lets cards end by themselves, once; says which of them have their end from here.
 create or replace function cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) returns uuid[]
 language plpgsql as $$
@@ -68,4 +109,24 @@ begin
     end if;
   end loop;
   return v_unknown;
+end $$;
+
+-- How many of these cards, from the first on, have no more than so many bytes in all: one at least.
+create or replace function cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) returns integer
+language plpgsql stable as $$
+declare
+  v_bytes bigint := 0;
+  v_more  bigint;
+begin
+  for n in 1 .. cardinality(p_cards) loop
+    select coalesce(octet_length(c.content::text), 0) + coalesce(octet_length(c.tool_calls::text), 0) + coalesce(octet_length(c.metadata::text), 0)
+      into v_more
+      from cardbox.cards c
+     where c.project_id = p_project and c.card_id = p_cards[n];
+    v_bytes := v_bytes + coalesce(v_more, 0);
+    if v_bytes > p_bytes and n > 1 then
+      return n - 1;
+    end if;
+  end loop;
+  return cardinality(p_cards);
 end $$;

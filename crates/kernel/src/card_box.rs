@@ -20,7 +20,7 @@ use waybill_core::{
 };
 
 use crate::{
-    card::{Batch, ReadingRow},
+    card::{self, Batch, ReadingRow},
     work::UnitOfWork,
 };
 
@@ -347,6 +347,28 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
         return Err(Error::NotFound(span.box_id));
     }
     Ok(without_repeats(rows.into_iter().filter_map(|row| row.0)))
+}
+
+/// Up to which place a part of a box has no more than so many bytes: one card at least.
+pub async fn within(work: &mut UnitOfWork, span: Span, n_bytes: i64) -> Result<i64, Error> {
+    let span = check(span)?;
+    let project_id = work.project_id();
+    let places: Vec<(i64, CardId)> = sqlx::query_as(
+        "select p.place, p.card_id
+           from cardbox.boxes b
+          cross join lateral cardbox.places($1, $2, $3, least($4, b.length)) p
+          where b.project_id = $1 and b.box_id = $2
+          order by p.place",
+    )
+    .bind(project_id)
+    .bind(span.box_id)
+    .bind(span.from)
+    .bind(span.upto)
+    .fetch_all(&mut **work)
+    .await?;
+    let card_ids: Vec<CardId> = places.iter().map(|(_, card_id)| *card_id).collect();
+    let n = card::n_within(work, &card_ids, n_bytes).await?;
+    Ok(if n < places.len() { places[n].0 - 1 } else { span.upto })
 }
 
 /// Reads what a turn may see of a prefix of a box: the pinned head and the newest tail that the budget can hold.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use sqlx::types::Json;
 use waybill_core::{
     id::{KeyId, Name, ProjectId},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope, Unfit},
 };
 
 use crate::{
@@ -20,6 +21,8 @@ pub enum Error {
     Enough(Name),
     #[error("there is no key {0} in this project that could be revoked")]
     NotFound(KeyId),
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     #[error("database")]
     Db(#[from] sqlx::Error),
 }
@@ -31,6 +34,9 @@ pub struct Listed {
     pub key_id: KeyId,
     pub name: Name,
     pub scope: Scope,
+    #[sqlx(json)]
+    #[schema(inline)]
+    pub bounds: Bounds,
     pub created_at: DateTime<Utc>,
     pub expires_at: Option<DateTime<Utc>>,
     pub revoked_at: Option<DateTime<Utc>>,
@@ -45,8 +51,10 @@ pub async fn create(
     key: &ApiKey,
     name: &Name,
     scope: Scope,
+    bounds: &Bounds,
     lasts: Option<Duration>,
 ) -> Result<Listed, Error> {
+    bounds.check(scope).map_err(|unfit| work.refuse(unfit))?;
     let project_id = work.project_id();
     // One after the other: two at once would each see room.
     sqlx::query("select from resource.projects where project_id = $1 for no key update")
@@ -54,11 +62,11 @@ pub async fn create(
         .execute(&mut **work)
         .await?;
     let made = sqlx::query_as(
-        "insert into resource.api_keys (project_id, key_id, name, scope, hash, expires_at)
-         select $1, $2, $3, $4, $5, now() + $6
+        "insert into resource.api_keys (project_id, key_id, name, scope, hash, expires_at, bounds)
+         select $1, $2, $3, $4, $5, now() + $6, $8
           where (select count(*) from resource.api_keys k
                   where k.project_id = $1 and k.name = $3 and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())) < $7
-         returning key_id, name, scope::text, created_at, expires_at, revoked_at",
+         returning key_id, name, scope::text, bounds, created_at, expires_at, revoked_at",
     )
     .bind(project_id)
     .bind(key.key_id())
@@ -67,6 +75,7 @@ pub async fn create(
     .bind(key.hash().as_slice())
     .bind(lasts.map(interval))
     .bind(MOST_OF_A_NAME)
+    .bind(Json(bounds))
     .fetch_optional(&mut **work)
     .await?;
     made.ok_or_else(|| work.refuse(Error::Enough(name.clone())))
@@ -76,7 +85,7 @@ pub async fn create(
 pub async fn list(work: &mut UnitOfWork, after: Option<KeyId>, most: i64) -> Result<Vec<Listed>, Error> {
     let project_id = work.project_id();
     let listed = sqlx::query_as(
-        "select key_id, name, scope::text, created_at, expires_at, revoked_at
+        "select key_id, name, scope::text, bounds, created_at, expires_at, revoked_at
            from resource.api_keys
           where project_id = $1 and key_id > $2
           order by key_id
@@ -98,7 +107,7 @@ pub async fn revoke(work: &mut UnitOfWork, key_id: KeyId, after: Duration) -> Re
             set revoked_at = case when $3 = interval '0' then now() end,
                 expires_at = case when $3 = interval '0' then expires_at else least(expires_at, now() + $3) end
           where project_id = $1 and key_id = $2 and revoked_at is null
-        returning key_id, name, scope::text, created_at, expires_at, revoked_at",
+        returning key_id, name, scope::text, bounds, created_at, expires_at, revoked_at",
     )
     .bind(project_id)
     .bind(key_id)
@@ -109,21 +118,30 @@ pub async fn revoke(work: &mut UnitOfWork, key_id: KeyId, after: Duration) -> Re
 }
 
 /// Who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Holder {
     pub project_id: ProjectId,
     pub slug: String,
     pub name: Name,
     pub scope: Scope,
+    #[sqlx(json)]
+    pub bounds: Bounds,
+}
+
+#[derive(sqlx::FromRow)]
+struct Found {
+    #[sqlx(flatten)]
+    holder: Holder,
+    hash: Vec<u8>,
 }
 
 /// Whose key this is. None: nobody's, or nobody's any more. Crosses projects, through the scheduler's function.
 pub async fn find(kernel: &Kernel, key: &ApiKey) -> Result<Option<Holder>, Error> {
-    let found: Option<(ProjectId, String, Name, Scope, Vec<u8>)> =
-        sqlx::query_as("select project_id, slug, name, scope, hash from scheduler.find_key($1)")
+    let found: Option<Found> =
+        sqlx::query_as("select project_id, slug, name, scope, bounds, hash from scheduler.find_key($1)")
             .bind(key.key_id())
             .fetch_optional(kernel.pool())
             .await?;
-    let holder = found.filter(|(.., hash)| hash.as_slice().try_into().is_ok_and(|hash| key.matches(hash)));
-    Ok(holder.map(|(project_id, slug, name, scope, _)| Holder { project_id, slug, name, scope }))
+    let found = found.filter(|found| found.hash.as_slice().try_into().is_ok_and(|hash| key.matches(hash)));
+    Ok(found.map(|found| found.holder))
 }

@@ -75,6 +75,9 @@ pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &De
 /// A person decides: what there is to decide is looked up first, and that it was decided goes on record.
 pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Refused> {
     let request = find(work, tool_call_id).await?.ok_or(Refused::Gone(tool_call_id))?;
+    if request.four_eyes && started_by(work, tool_call_id).await?.as_ref() == Some(&decided.by) {
+        return Err(work.refuse(Refused::FourEyes));
+    }
     if !decided.decision.fits(request.kind) {
         return Err(work.refuse(Refused::Unfit(request.kind)));
     }
@@ -98,6 +101,8 @@ pub enum Refused {
     Gone(ToolCallId),
     #[error("{}", match .0 { Kind::Approval => "this is an approval: approve or reject it", Kind::Question => "this is a question: answer it" })]
     Unfit(Kind),
+    #[error("who had the turn started may not decide this: somebody else must")]
+    FourEyes,
     #[error("an answer says something")]
     NoAnswer,
     #[error(transparent)]
@@ -165,6 +170,22 @@ pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Opt
     .fetch_optional(&mut **work)
     .await?;
     Ok(request.map(|Json(request)| request))
+}
+
+/// Who had the turn started that a call belongs to.
+async fn started_by(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<String>, Error> {
+    let project_id = work.project_id();
+    let started_by: Option<Option<String>> = sqlx::query_scalar(
+        "select t.started_by
+           from (select c.agent_turn_id from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = $2 offset 0) c
+          cross join lateral (
+                select t.started_by from state.turns t where t.project_id = $1 and t.agent_turn_id = c.agent_turn_id offset 0) t",
+    )
+    .bind(project_id)
+    .bind(tool_call_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(started_by.flatten())
 }
 
 /// Nobody decided in time: what was said beforehand holds. False: nobody was asked, or somebody decided.

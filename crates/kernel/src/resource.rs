@@ -407,6 +407,30 @@ pub async fn plan(work: &mut UnitOfWork, name: &Name, version: Option<i32>) -> R
     Ok((version, read(work, Kind::Plan, name, card_id).await?))
 }
 
+/// The plans of a project by name, each with its newest version: the first hundred.
+pub async fn plans(work: &mut UnitOfWork) -> Result<Vec<(Name, i32)>, Error> {
+    let project_id = work.project_id();
+    let plans = sqlx::query_as(
+        "with recursive names as (
+           (select p.name from resource.plans p where p.project_id = $1 order by p.name limit 1)
+           union all
+           select n.name
+             from names m
+            cross join lateral (
+                  select p.name from resource.plans p where p.project_id = $1 and p.name > m.name order by p.name limit 1) n
+         )
+         select n.name, v.version
+           from (select name from names limit 100) n
+          cross join lateral (
+                select p.version from resource.plans p where p.project_id = $1 and p.name = n.name order by p.version desc limit 1) v
+          order by n.name",
+    )
+    .bind(project_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(plans)
+}
+
 /// Looks a type of packages up. None: the project has none of this name; it may be one that is built in.
 pub async fn handoff_type(work: &mut UnitOfWork, name: &Name) -> Result<Option<HandoffType>, Error> {
     let project_id = work.project_id();

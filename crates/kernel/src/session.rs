@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::FromRow;
-use waybill_core::id::{BoxId, CardId, SessionId, StepId, TurnId};
+use waybill_core::id::{AgentId, BoxId, CardId, SessionId, StepId, TurnId};
 
 use crate::{blackboard, work::UnitOfWork};
 
@@ -76,8 +76,13 @@ pub async fn enter(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&
     if !minted {
         return Err(Error::Invalid("the id of a session is a UUIDv7 of the present time".to_owned()));
     }
-    blackboard::open(work, owner, &[session_id]).await?;
-    let session = find(work, session_id, owner).await?;
+    let session = match find(work, session_id, owner).await {
+        Err(Error::NotFound(_)) => {
+            blackboard::open(work, owner, &[session_id]).await?;
+            find(work, session_id, owner).await?
+        }
+        found => found?,
+    };
     match session.ended_at {
         Some(_) => Err(Error::Ended(session_id)),
         None => Ok(session),
@@ -167,9 +172,34 @@ pub async fn end(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Err
 /// nowhere.
 pub async fn forget(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
     let project_id = work.project_id();
-    sqlx::query("delete from state.blackboards where project_id = $1 and session_id = $2")
-        .bind(project_id)
+    sqlx::query(
+        "with gone as (
+           delete from state.blackboards where project_id = $1 and session_id = $2 returning session_id
+         )
+         insert into state.forgotten_sessions (project_id, session_id) select $1, g.session_id from gone g on conflict do nothing",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// Lets no other unit of work queue or steer in a session until this one ends.
+pub async fn alone(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
+    sqlx::query("select pg_advisory_xact_lock(uuid_hash_extended($1, 7))")
         .bind(session_id)
+        .execute(&mut **work)
+        .await?;
+    Ok(())
+}
+
+/// Holds the agent's head until this unit of work ends: its turn does not end meanwhile.
+pub async fn hold(work: &mut UnitOfWork, agent_id: AgentId) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query("select from state.agent_state_head h where h.project_id = $1 and h.agent_id = $2 for no key update")
+        .bind(project_id)
+        .bind(agent_id)
         .execute(&mut **work)
         .await?;
     Ok(())
@@ -201,11 +231,93 @@ pub async fn turns(
     Ok(turns)
 }
 
-/// The turn of a session that was begun last and has no end yet.
-pub async fn running(work: &mut UnitOfWork, session_id: SessionId) -> Result<Option<crate::turn::Summary>, Error> {
-    // Of the last few alone: a conversation has one or two open turns, not a hundred.
-    let turns = turns(work, session_id, None, 16).await?;
-    Ok(turns.into_iter().find(|turn| turn.status == "open" && turn.parent_agent_turn_id.is_none()))
+/// Cards with content that were written for a session: by all that was begun for it, in its messages, as its todo lists and summaries, and the blocks
+/// that were made of these for its model calls.
+pub async fn written(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec<CardId>, Error> {
+    let project_id = work.project_id();
+    let cards = sqlx::query_scalar(
+        "with turns as materialized (
+           select t.agent_turn_id, t.context_box_id, t.output_box_id from state.turns_of_session($1, $2) t
+         ), boxes as (
+           select t.context_box_id as box_id from turns t
+            union
+           select t.output_box_id from turns t
+            union
+           select unnest(array[b.messages_box_id, b.mapreduce_results_box_id])
+             from state.blackboards b
+            where b.project_id = $1 and b.session_id = $2
+         ), named as (
+           select e.card_id
+             from boxes b
+            cross join lateral (
+                  select e.card_id from cardbox.box_entries e where e.project_id = $1 and e.box_id = b.box_id offset 0) e
+            where e.card_id is not null
+            union
+           select (p.patch #>> array[part, 'card_id'])::uuid
+             from state.patches p
+            cross join unnest(array['todo', 'compression']) as part
+            where p.project_id = $1 and p.session_id = $2
+            union
+           select unnest(array[b.todo_card_id, b.compression_card_id])
+             from state.blackboards b
+            where b.project_id = $1 and b.session_id = $2
+         ), blocks as (
+           select (b ->> 'card_id')::uuid as card_id
+             from turns t
+            cross join lateral (
+                  select r.receipt from state.receipts r where r.project_id = $1 and r.agent_turn_id = t.agent_turn_id offset 0) r
+            cross join lateral json_array_elements(r.receipt -> 'blocks') as b
+            where b ->> 'key' in ('todo__context', 'turn__context', 'knowledge__context', 'experience__context', 'compression__context')
+         )
+         select distinct c.card_id
+           from (select n.card_id, false as is_block from named n union all select b.card_id, true from blocks b) n
+          cross join lateral (
+                select c.card_id
+                  from cardbox.cards c
+                 where c.project_id = $1 and c.card_id = n.card_id and c.erased_at is null and (n.is_block or not c.content_addressed)
+                offset 0) c",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(cards)
+}
+
+/// The turns of a session that a caller asked for, not another turn, and that have no end yet: the newest first.
+pub async fn open_turns(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec<crate::turn::Summary>, Error> {
+    let project_id = work.project_id();
+    // Among the last few: a conversation has one or two open turns, and each may have brought in others.
+    let turns = sqlx::query_as(
+        "select s.*
+           from state.summaries($1, array(
+                  select t.agent_turn_id
+                    from (select t.agent_turn_id, t.status, t.parent_agent_turn_id
+                            from state.turns t
+                           where t.session_id = $2 and t.project_id = $1
+                           order by t.agent_turn_id desc
+                           limit 1000) t
+                   where t.status = 'open' and t.parent_agent_turn_id is null
+                   order by t.agent_turn_id desc
+                   limit 16)) s",
+    )
+    .bind(project_id)
+    .bind(session_id)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(turns)
+}
+
+/// Whether anything that was begun for a session has no end yet.
+pub async fn is_at_work(work: &mut UnitOfWork, session_id: SessionId) -> Result<bool, Error> {
+    let project_id = work.project_id();
+    let is_open =
+        sqlx::query_scalar("select exists (select from state.turns_of_session($1, $2) t where t.status = 'open')")
+            .bind(project_id)
+            .bind(session_id)
+            .fetch_one(&mut **work)
+            .await?;
+    Ok(is_open)
 }
 
 /// A change of what a session remembers, and the step that made it.

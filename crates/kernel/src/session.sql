@@ -16,3 +16,29 @@ language sql stable as $$
          select b.length, b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = s.messages_box_id offset 0) b
    order by asked.n
 $$;
+
+-- All that was begun for a session: its turns, the turns that these asked for, and forks of any of them.
+create or replace function state.turns_of_session(p_project uuid, p_session uuid)
+returns table (agent_turn_id uuid, status text, context_box_id uuid, output_box_id uuid)
+language sql stable as $$
+  with recursive turns as (
+    select t.agent_turn_id, t.status, t.context_box_id, t.output_box_id
+      from state.turns t
+     where t.session_id = p_session and t.project_id = p_project
+     union
+    select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+      from turns t
+     cross join lateral (
+           select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+             from state.turns c
+            where c.project_id = p_project and c.parent_agent_turn_id = t.agent_turn_id
+            union all
+           select c.agent_turn_id, c.status, c.context_box_id, c.output_box_id
+             from state.forks f
+            cross join lateral (
+                  select c.* from state.turns c where c.project_id = p_project and c.agent_turn_id = f.agent_turn_id offset 0) c
+            where f.source_turn_id = t.agent_turn_id and f.project_id = p_project
+           offset 0) c
+  )
+  select t.agent_turn_id, t.status::text, t.context_box_id, t.output_box_id from turns t
+$$;

@@ -266,9 +266,7 @@ begin
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
     left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i
                         where i.project_id = p_project and i.agent_turn_id = t.agent_turn_id offset 0) i on true;
-  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted.
   v_epoch := coalesce(v_epoch, 0) + 1;
-  v_token := coalesce(v_token, 0) + 1;
   for v_inbox in
     select i.*
       from unnest(v_open) as o (agent_turn_id)
@@ -286,8 +284,9 @@ begin
       v_active := v_inbox;
     end if;
   end loop;
+  -- Claims and reclaims may have gone beyond what was written down by as much as they were counted; a claim by up to 2^36.
   v_epoch := v_epoch + v_lost;
-  v_token := v_token + v_lost * 2;
+  v_token := coalesce(v_token, 0) + (v_lost + 2) * 68719476736;
   v_queued := v_queued - coalesce((v_active.status = 'queued')::integer, 0);
   update state.agent_state_head h
      set status = case when v_active.agent_turn_id is null then 'idle'

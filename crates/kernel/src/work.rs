@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     ops::{Deref, DerefMut},
     sync::{
         Arc,
@@ -119,12 +120,21 @@ impl Kernel {
 
     /// Opens a transaction that sees one project and no other. One round trip.
     pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
+        self.begin_with(project_id, begin(project_id)).await
+    }
+
+    async fn begin_with(&self, project_id: ProjectId, sql: String) -> sqlx::Result<UnitOfWork> {
         let connection = Some(self.acquire().await?);
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
         let mut work =
             UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
-        sqlx::raw_sql(AssertSqlSafe(begin(project_id))).execute(&mut *work).await?;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *work).await?;
         Ok(work)
+    }
+
+    /// The same, and what it does is on record as somebody's.
+    pub async fn begin_as(&self, project_id: ProjectId, actor: &Actor) -> sqlx::Result<UnitOfWork> {
+        self.begin_with(project_id, begin(project_id) + &actor.enters()).await
     }
 
     /// Opens a transaction that sees one project and whose statements ask for another: so that a test can see that the database alone keeps
@@ -196,6 +206,32 @@ impl Servers {
 /// SET takes no parameters; a project id prints as hex digits and dashes, nothing else.
 fn begin(project_id: ProjectId) -> String {
     format!("begin; set local waybill.project = '{project_id}'")
+}
+
+/// Who does something, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// `key:NAME`, `user:SUBJECT`, `cli:USER`.
+    pub name: String,
+    /// None: the database's own view of who is connected.
+    pub address: Option<IpAddr>,
+}
+
+impl Actor {
+    /// A name may hold anything, so it goes as hex digits.
+    fn enters(&self) -> String {
+        let name: String = self.name.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let address = self.address.map(|address| address.to_string()).unwrap_or_default();
+        format!(
+            "; select set_config('waybill.actor', convert_from(decode('{name}', 'hex'), 'UTF8'), true), set_config('waybill.address', '{address}', true)"
+        )
+    }
+}
+
+/// Those of its users for whom a caller has turns started from here on in this unit of work.
+pub async fn on_behalf_of(work: &mut UnitOfWork, user: &str) -> sqlx::Result<()> {
+    sqlx::query("select set_config('waybill.on_behalf_of', $1, true)").bind(user).execute(&mut **work).await?;
+    Ok(())
 }
 
 const RESTED: Duration = Duration::from_millis(500);

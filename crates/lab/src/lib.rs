@@ -13,6 +13,7 @@ pub mod bench;
 pub mod storm;
 
 pub mod bulk;
+pub mod roles;
 pub mod team;
 pub mod tools;
 pub mod walls;

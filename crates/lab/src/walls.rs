@@ -25,7 +25,7 @@ use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
 use waybill_core::{
     id::{AgentId, Name, ProjectId, SessionId},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
@@ -62,7 +62,7 @@ pub struct Options {
 const DATABASE: &str = "waybill_walls";
 const CLIENTS: usize = 8;
 /// In everything that the victim says.
-const CANARY: &str = "canary-7f3a";
+pub(crate) const CANARY: &str = "canary-7f3a";
 
 /// Which walls stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,13 +188,18 @@ async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Resu
 
 /// A project that has worked, and has work under way.
 #[derive(Debug)]
-struct Settled {
-    project_id: ProjectId,
-    slug: &'static str,
+pub(crate) struct Settled {
+    pub(crate) project_id: ProjectId,
+    pub(crate) slug: &'static str,
     keys: Vec<(Scope, String)>,
 }
 
-async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_victim: bool) -> Result<Settled> {
+pub(crate) async fn settle(
+    kernel: &Kernel,
+    artifacts: &Artifacts,
+    slug: &'static str,
+    is_victim: bool,
+) -> Result<Settled> {
     let says = if is_victim { CANARY } else { "nothing much" };
     let mut work = kernel.begin(ProjectId::new()).await?;
     let project_id = work.project_id();
@@ -227,7 +232,14 @@ async fn settle(kernel: &Kernel, artifacts: &Artifacts, slug: &'static str, is_v
     for (n, scope) in Scope::ALL.into_iter().enumerate() {
         let key = ApiKey::mint("test");
         let name: Name = format!("{says}-{n}").replace(' ', "-").parse()?;
-        key::create(&mut work, &key, &name, scope, None).await?;
+        let bounds = Bounds {
+            targets: ["llm", "held", "stuck", "slow", "python"]
+                .map(|target| target.parse())
+                .into_iter()
+                .collect::<Result<_, _>>()?,
+            ..Bounds::default()
+        };
+        key::create(&mut work, &key, &name, scope, &bounds, None).await?;
         keys.push((scope, key.expose().to_owned()));
     }
     work.commit().await?;
@@ -340,7 +352,7 @@ async fn start(
 }
 
 /// Rows of a project, and a hash of them, for every table.
-async fn books(admin: &mut PgConnection, project_id: ProjectId) -> Result<BTreeMap<String, (i64, String)>> {
+pub(crate) async fn books(admin: &mut PgConnection, project_id: ProjectId) -> Result<BTreeMap<String, (i64, String)>> {
     let tables = "select c.oid::regclass::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'project_id'
                    where c.relkind in ('r', 'p') and not c.relispartition
                      and c.relnamespace = any (array['cardbox', 'resource', 'state']::regnamespace[])";
@@ -357,18 +369,18 @@ async fn books(admin: &mut PgConnection, project_id: ProjectId) -> Result<BTreeM
 
 /// Everything that the victim has, by what it is called in a request.
 #[derive(Debug)]
-struct Loot {
-    ids: BTreeMap<&'static str, Vec<String>>,
+pub(crate) struct Loot {
+    pub(crate) ids: BTreeMap<&'static str, Vec<String>>,
     /// Of turns that somebody holds: turn, agent, epoch, token.
-    fences: Vec<[String; 4]>,
+    pub(crate) fences: Vec<[String; 4]>,
     /// Of calls that somebody holds: call, token.
-    calls: Vec<[String; 2]>,
+    pub(crate) calls: Vec<[String; 2]>,
     /// Every id, to be looked for in answers.
     all: HashSet<String>,
 }
 
 impl Loot {
-    async fn of(admin: &mut PgConnection, project_id: ProjectId) -> Result<Loot> {
+    pub(crate) async fn of(admin: &mut PgConnection, project_id: ProjectId) -> Result<Loot> {
         let mut ids = BTreeMap::new();
         for (what, sql) in [
             ("{turn}", "select agent_turn_id::text from state.turns where project_id = $1"),
@@ -479,7 +491,7 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
 }
 
 /// Names an artifact.
-fn package(path: &str) -> Value {
+pub(crate) fn package(path: &str) -> Value {
     json!({ "profile_name": "hand", "package": {
         "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": "x",
         "design_artifacts": { "x": path },
@@ -617,7 +629,7 @@ impl Attack {
         let mut put = |filled: &mut String, place: &str, value: String| {
             *filled = filled.replace(
                 &format!("\"{place}\""),
-                &if place.ends_with("token}") || place == "{epoch}" { value.clone() } else { format!("\"{value}\"") },
+                &if place == "{epoch}" { value.clone() } else { format!("\"{value}\"") },
             );
             *filled = filled.replace(place, &value);
             if value.len() > 4 {

@@ -2,17 +2,19 @@
 
 use serde_json::{Map, Value, json};
 use waybill_core::{
+    bus::Door,
     card::{CardType, HandoffContent},
-    handover::PackArgument,
+    handover::{Handover, PackArgument},
     id::{AgentId, BoxId, Channel, Name, SessionId, TraceId, TurnId},
     turn::{Limits, TurnEpoch},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
+    external,
     handover::{self, Brings, Pack, Packing, pack_context},
     session,
     turn::{self, DispatchRequest},
-    work::UnitOfWork,
+    work::{self, UnitOfWork, Work},
 };
 
 use crate::{command::Error, handoff};
@@ -39,6 +41,9 @@ pub struct Launch {
     pub package: Option<HandoffContent>,
     /// `[{name, description, …}]`: what the result must have.
     pub result_fields: Option<Value>,
+    /// How its context is packed, instead of the usual way, and the arguments that this speaks of.
+    pub handover: Option<Handover>,
+    pub arguments: Map<String, Value>,
     /// Who is to do it; none: somebody who is made for it.
     pub agent_id: Option<AgentId>,
     /// Boxes that it is to see besides.
@@ -49,8 +54,14 @@ pub struct Launch {
     pub owner: Option<String>,
     pub while_running: WhileRunning,
     pub channel: Option<Channel>,
-    /// Instead of what the profile says.
+    /// What it may spend, as far as the profile allows it.
     pub limits: Option<Limits>,
+    /// Or more than that.
+    pub may_widen: bool,
+    /// What is wanted came from outside.
+    pub external: bool,
+    /// For which of the caller's users it is.
+    pub on_behalf_of: Option<String>,
     /// Whoever follows it is told what its agent does.
     pub emit_state_event: bool,
     /// The trace that it belongs to, as W3C writes it; none: it begins one.
@@ -64,6 +75,8 @@ impl Launch {
             instruction: instruction.into(),
             package: None,
             result_fields: None,
+            handover: None,
+            arguments: Map::new(),
             agent_id: None,
             context_box_ids: Vec::new(),
             session_id: None,
@@ -71,10 +84,52 @@ impl Launch {
             while_running: WhileRunning::default(),
             channel: None,
             limits: None,
+            may_widen: false,
+            external: false,
+            on_behalf_of: None,
             emit_state_event: false,
             traceparent: None,
         }
     }
+}
+
+impl Launch {
+    /// A turn that runs is told something, and nothing else about it changes.
+    fn only_a_message(&self) -> Result<(), Error> {
+        let besides = [
+            ("handover", self.handover.is_some() || !self.arguments.is_empty()),
+            ("package", self.package.is_some()),
+            ("result_fields", self.result_fields.is_some()),
+            ("context_box_ids", !self.context_box_ids.is_empty()),
+            ("limits", self.limits.is_some()),
+        ];
+        match besides.into_iter().find(|(_, is_given)| *is_given) {
+            Some((field, _)) => {
+                let message =
+                    format!("a turn that runs is told the `instruction` alone: `{field}` goes with a turn of its own");
+                Err(Error::refused("bad_request", message))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The turn of a session that a message is for: to be told, one that has begun; to wait for, the last one of all. Its end is not missed.
+async fn running(
+    work: &mut UnitOfWork,
+    session_id: SessionId,
+    wanted: WhileRunning,
+) -> Result<Option<turn::Summary>, Error> {
+    let find = async |work: &mut UnitOfWork| -> Result<Option<turn::Summary>, Error> {
+        let open = session::open_turns(work, session_id).await?;
+        let begun = open.iter().position(|turn| turn.inbox_status.as_deref() != Some("queued"));
+        let at = if wanted == WhileRunning::Steer { begun.or(Some(0)) } else { Some(0) };
+        Ok(at.and_then(|at| open.into_iter().nth(at)))
+    };
+    let Some(found) = find(work).await? else { return Ok(None) };
+    // An end that we waited for is seen: what comes of it is packed then, like all that was said.
+    session::hold(work, found.agent_id).await?;
+    find(work).await
 }
 
 /// What a start comes to.
@@ -105,12 +160,25 @@ pub struct DispatchResult {
 /// Dispatches it, in the caller's transaction.
 pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchResult, Error> {
     let target = handover::target(work, &launch.profile_name).await?;
+    external::label(work, launch.external).await?;
+    if let Some(user) = &launch.on_behalf_of {
+        if !(1..=200).contains(&user.chars().count()) || user.chars().any(char::is_control) {
+            return Err(Error::refused(
+                "bad_request",
+                "`on_behalf_of` has 1 to 200 characters, none of them a control character",
+            ));
+        }
+        work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
+    }
     let mut given = launch.agent_id;
     if let Some(session_id) = launch.session_id {
         session::enter(work, session_id, launch.owner.as_deref()).await?;
         let running = match launch.while_running {
             WhileRunning::Start => None,
-            WhileRunning::Queue | WhileRunning::Steer => session::running(work, session_id).await?,
+            WhileRunning::Queue | WhileRunning::Steer => {
+                session::alone(work, session_id).await?;
+                running(work, session_id, launch.while_running).await?
+            }
         };
         if let Some(running) = running {
             if running.profile_name.as_ref() != Some(&launch.profile_name) {
@@ -119,8 +187,10 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
                 return Err(Error::refused("bad_request", message));
             }
             if launch.while_running == WhileRunning::Steer {
+                launch.only_a_message()?;
                 let card = turn::message(&launch.instruction)?;
                 let steered = turn::steer(work, running.agent_turn_id, &card).await?;
+                work.ring(Door::Agent(target.worker_target.clone()));
                 if !steered.is_over {
                     return Ok(DispatchResult {
                         status: DispatchStatus::Steered,
@@ -131,8 +201,14 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
                         session_id: Some(session_id),
                     });
                 }
-            } else if given.is_none() {
+            } else if given.is_none_or(|agent_id| agent_id == running.agent_id) {
                 given = Some(running.agent_id);
+            } else {
+                let message = format!(
+                    "agent {} is at work in session {session_id}: queue for it, or name no agent",
+                    running.agent_id
+                );
+                return Err(Error::refused("bad_request", message));
             }
         }
     }
@@ -147,20 +223,34 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
             Brings::Nothing
         }
     };
-    let mut handover = handoff::handover();
-    let fields = PackArgument { as_card_type: CardType::result_fields(), ..PackArgument::new("result_fields") };
-    handover.context_packing_config.pack_arguments.push(fields);
-    let arguments = [
+    let mut handover = launch.handover.clone().unwrap_or_else(handoff::handover);
+    let packed = &mut handover.context_packing_config.pack_arguments;
+    if packed.iter().all(|rule| rule.as_card_type != CardType::result_fields()) {
+        packed.push(PackArgument::new("result_fields").typed(CardType::result_fields()));
+    }
+    let usual = [
         ("profile_name", Some(Value::from(launch.profile_name.as_str()))),
         ("instruction", Some(Value::from(launch.instruction.as_str()))),
         ("package", launch.package.as_ref().map(|package| json!(package))),
         ("result_fields", launch.result_fields.clone()),
         ("input_box_ids", Some(json!(launch.context_box_ids))),
     ];
-    let arguments: Map<String, Value> =
-        arguments.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    if let Some((key, _)) = usual.iter().find(|(key, _)| launch.arguments.contains_key(*key)) {
+        let message = format!("`arguments` cannot hold `{key}`: it has a place of its own in the request");
+        return Err(Error::refused("bad_request", message));
+    }
+    let mut arguments = launch.arguments.clone();
+    arguments.extend(usual.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
+    if packed.query_card_ids.is_empty() {
+        let message = "the handover packs nothing that asks for something: `pack_arguments` must name `instruction` or another argument";
+        return Err(Error::refused("bad_request", message));
+    }
+    let limits = match (launch.limits, target.limits) {
+        (Some(wanted), Some(allowed)) if !launch.may_widen => Some(wanted.least(allowed)),
+        (wanted, allowed) => wanted.or(allowed),
+    };
     // Children have it from their parent: so all of them are one trace.
     let trace_id = TraceId::of(agent_turn_id);
     let request = DispatchRequest {
@@ -172,10 +262,14 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         emit_state_event: launch.emit_state_event,
         trace_id: Some(trace_id),
         traceparent: launch.traceparent.clone(),
-        limits: launch.limits.or(target.limits).filter(|limits| !limits.is_none()),
+        limits: limits.filter(|limits| !limits.is_none()),
         ..DispatchRequest::new(agent_id, packed.context_box_id)
     };
     let dispatched = turn::enqueue(work, &[request], &[]).await?.remove(0);
+    if dispatched.turn_epoch.is_none() {
+        // A claim does not wait for the agent's lock, which was ours: it may have passed the turn before this one by.
+        work.ring(Door::Agent(target.worker_target));
+    }
     let status = if dispatched.turn_epoch.is_some() { DispatchStatus::Accepted } else { DispatchStatus::Queued };
     let (turn_epoch, session_id) = (dispatched.turn_epoch, launch.session_id);
     Ok(DispatchResult { status, agent_id, agent_turn_id, turn_epoch, trace_id, session_id })

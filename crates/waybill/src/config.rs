@@ -6,12 +6,15 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, Command};
 use serde::Serialize;
+
+use crate::connect::uid;
 
 const PREFIX: &str = "WAYBILL_";
 /// What `waybill dev` writes, in the folder it keeps its data in.
@@ -32,8 +35,14 @@ impl File {
         let here = env::current_dir().context("the current folder is gone")?;
         let nearest =
             || here.ancestors().flat_map(|folder| [folder.join(FILE), folder.join(OF_DEV)]).find(|path| path.is_file());
-        match named.or_else(nearest) {
-            Some(path) => File::read(path),
+        if let Some(path) = named {
+            return File::read(path);
+        }
+        match nearest() {
+            Some(path) => {
+                is_ours(&path)?;
+                File::read(path)
+            }
             None => Ok(File::default()),
         }
     }
@@ -74,6 +83,19 @@ impl File {
         });
         command.mut_subcommands(|subcommand| self.applied(subcommand))
     }
+}
+
+/// A file names programs to start and where secrets go: one that was found and not named must be this account's own, or root's, and nobody else's to write.
+fn is_ours(path: &Path) -> Result<()> {
+    let file = fs::metadata(path)?;
+    let is_owned = file.uid() == 0 || uid() == Some(file.uid());
+    if !is_owned || file.mode() & 0o002 != 0 {
+        let path = path.display();
+        bail!(
+            "{path} belongs to somebody else, or anybody may write it, and so it is not read: make it yours, or name it in WAYBILL_CONFIG"
+        );
+    }
+    Ok(())
 }
 
 /// The name of the setting that an argument is, if it is one.

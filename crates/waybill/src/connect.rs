@@ -1,6 +1,6 @@
 //! How a command reaches the database, and the project it works in.
 
-use std::sync::Arc;
+use std::{os::unix::fs::MetadataExt, sync::Arc};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,7 +10,7 @@ use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
     project,
-    work::{Config, Kernel, UnitOfWork},
+    work::{Actor, Config, Kernel, UnitOfWork},
 };
 
 /// The service's connection: the role `waybill_service`.
@@ -97,10 +97,25 @@ pub(crate) struct Owner {
     pub(crate) owner_url: SecretString,
 }
 
-/// Who does this, for the audit.
+/// The account that the process runs as.
+pub(crate) fn uid() -> Option<u32> {
+    std::fs::metadata("/proc/self").ok().map(|own| own.uid())
+}
+
+/// Who does this, for the audit: the account that the process runs as, whatever its environment says. The database adds its own view of who is connected.
 pub(crate) fn actor() -> String {
-    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".to_owned());
-    format!("cli:{name}")
+    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let of_uid = |uid: u32| {
+        let account = accounts.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()));
+        account.and_then(|line| line.split(':').next()).map_or_else(|| format!("uid-{uid}"), str::to_owned)
+    };
+    let name = uid().map(of_uid).or_else(|| std::env::var("USER").ok());
+    format!("cli:{}", name.as_deref().unwrap_or("unknown"))
+}
+
+/// A unit of work that is on record as whoever runs this command.
+pub(crate) async fn begin(kernel: &Kernel, project_id: ProjectId) -> Result<UnitOfWork> {
+    Ok(kernel.begin_as(project_id, &Actor { name: actor(), address: None }).await?)
 }
 
 /// A project, and the way there.
@@ -122,7 +137,7 @@ impl Place {
 
     pub(crate) async fn begin(&self) -> Result<UnitOfWork> {
         let (kernel, project_id) = self.open().await?;
-        Ok(kernel.begin(project_id).await?)
+        begin(&kernel, project_id).await
     }
 }
 

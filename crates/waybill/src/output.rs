@@ -29,6 +29,11 @@ pub(crate) fn content(content: Option<&Content>) -> String {
     }
 }
 
+/// Without what a terminal would obey.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
+}
+
 /// So much of a text, on one line.
 pub(crate) fn short(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

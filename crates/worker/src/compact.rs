@@ -30,7 +30,7 @@ use waybill_core::{
 use waybill_kernel::{
     blackboard::{self, Patch},
     card,
-    turn::{self, Claimed, Step, Stepped},
+    turn::{self, Claimed, OpenChild, Step, Stepped},
     work::{self, Kernel},
 };
 
@@ -83,6 +83,9 @@ pub struct Compacted {
     pub budget: Option<Budget>,
 }
 
+/// Children that a summary names.
+const MOST_CHILDREN: i64 = 20;
+
 /// One for the session and one for the turn, and one more where somebody else was faster.
 const MOST_ROUNDS: usize = 3;
 
@@ -110,7 +113,14 @@ pub async fn compact(
             break;
         }
         let in_force = gathered.materials.in_force()?;
-        let (card, usage) = match summarise(&plan, &in_force, summariser).await {
+        let children = match plan.scope {
+            Scope::Turn => {
+                let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+                turn::open_children(&mut work, claimed.fence.agent_turn_id(), MOST_CHILDREN + 1).await?
+            }
+            Scope::Session => Vec::new(),
+        };
+        let (card, usage) = match summarise(&plan, &in_force, &children, summariser).await {
             Ok(summarised) => summarised,
             Err((failure, usage)) => {
                 tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "not compacted");
@@ -169,12 +179,14 @@ async fn charge(kernel: &Kernel, fence: &Fence, usage: Option<Usage>) -> Result<
 async fn summarise(
     plan: &Plan<'_>,
     in_force: &InForce,
+    children: &[OpenChild],
     summariser: &dyn Summariser,
 ) -> Result<(NewCard, Option<Usage>), (String, Option<Usage>)> {
     let previous = in_force.previous(plan.scope).map(|previous| previous.summary.text.as_str());
     let asked = summariser.summarise(previous, &plan.messages).await;
     let Summarised { text, usage } = asked.map_err(|failure| (failure.to_string(), None))?;
-    let summary = plan.summary(json::text(&text).into_owned(), in_force);
+    let told = format!("{text}{}", still_running(children));
+    let summary = plan.summary(json::text(&told).into_owned(), in_force);
     let shown = plan.shown_tokens(in_force);
     if text.trim().is_empty() || summary.n_tokens >= shown {
         let (summary, shown) = (summary.n_tokens.get(), shown.get());
@@ -184,6 +196,23 @@ async fn summarise(
         Ok(card) => Ok((card, usage)),
         Err(invalid) => Err((format!("the summary cannot be a card: {invalid}"), usage)),
     }
+}
+
+/// What the turn started and does not wait for must not be forgotten with the call that started it.
+fn still_running(children: &[OpenChild]) -> String {
+    if children.is_empty() {
+        return String::new();
+    }
+    let most = usize::try_from(MOST_CHILDREN).unwrap_or_default();
+    let lines = children.iter().take(most).map(|child| {
+        let OpenChild { agent_turn_id, agent_id, profile_name, instruction } = child;
+        let profile_name = profile_name.as_deref().unwrap_or("an agent");
+        let instruction = instruction.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("\n- {profile_name}, agent {agent_id}, turn {agent_turn_id}: {instruction}")
+    });
+    let lines: String = lines.collect();
+    let more = if children.len() > most { "\n- and more" } else { "" };
+    format!("\n\nWork that you handed out and that still ran when this was written:{lines}{more}")
 }
 
 fn step(cards: Vec<NewCard>, usage: Option<Usage>) -> Step {

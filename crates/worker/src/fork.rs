@@ -3,13 +3,16 @@
 //! The fork is a turn like any other, of an agent made for it. It begins with what the recorded turn had been shown and had written before
 //! that call, by reference. It belongs to no session: what it does is not remembered by anybody.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use waybill_context::receipt::Receipt;
 use waybill_core::{
+    artifact::ArtifactPath,
     card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, Role},
     card_box::Span,
     id::{AgentId, BoxId, CardId, Name, StepId, Target, TurnId},
-    resource::Profile,
+    resource::{LlmConfig, Profile, Shelf},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
@@ -36,6 +39,12 @@ pub enum Error {
     Gone(CardId),
     #[error("turn {0} was dispatched without a profile that can be read")]
     NoProfile(TurnId),
+    #[error(
+        "the patch lets the profile do more, in `{0}`: it may only take away, unless a key of scope `admin` makes it"
+    )]
+    Widens(String),
+    #[error("a changed profile calls no tools anew, unless a key of scope `admin` makes it: leave out `live_tools`")]
+    Live,
     #[error("the changed profile is none")]
     Profile(#[source] serde_json::Error),
     #[error("a receipt cannot be read by this version of Waybill")]
@@ -74,6 +83,10 @@ pub struct Wanted {
     pub change: Change,
     /// Call tools and agents. Else they answer as they did then.
     pub live_tools: bool,
+    /// The changed profile may do more than the one that is there.
+    pub may_widen: bool,
+    /// Whoever wants it done again counts as somebody outside.
+    pub external: bool,
 }
 
 /// A fork that was dispatched.
@@ -90,11 +103,24 @@ pub struct Forked {
 
 /// Dispatches a fork, in the caller's transaction.
 pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Error> {
-    let Wanted { turn_id, step_id, change, live_tools } = wanted;
+    let Wanted { turn_id, step_id, change, live_tools, may_widen, external } = wanted;
+    if *live_tools && !may_widen && change.profile_patch.is_some() {
+        return Err(Error::Live);
+    }
     let source = turn::show(work, &[*turn_id]).await?.pop().ok_or(Error::NotFound(*turn_id))?;
     let (source_step_id, seen) = call(work, *turn_id, *step_id).await?;
-    let (profile, profile_box_id) = profile(work, *turn_id, source.profile_box_id, change).await?;
+    let (profile, profile_box_id) = profile(work, *turn_id, source.profile_box_id, change, *may_widen).await?;
+    if let Some(user) = &source.on_behalf_of {
+        work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
+    }
 
+    // What the profile may no longer do is not done again by way of an old turn.
+    if *live_tools && !may_widen && change.profile_name.is_none() {
+        let now = resource::profile(work, &profile.name).await?;
+        if let Some(field) = widens(&now.profile, &profile) {
+            return Err(Error::Widens(field));
+        }
+    }
     let context = card_box::find(work, &[source.context_box_id]).await?.found.pop();
     let context = Span::prefix(source.context_box_id, context.map_or(0, |found| found.length));
     let mut context_box_id = source.context_box_id;
@@ -136,7 +162,7 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
     turn::enqueue(work, std::slice::from_ref(&request), &[]).await?;
     fork::fill(work, request.output_box_id, seen.output, &in_output).await?;
     // What the source saw it sees again: blocks, and what was answered.
-    if external::saw(work, *turn_id).await? {
+    if *external || external::saw(work, *turn_id).await? {
         external::mark(work, request.output_box_id).await?;
     }
     let record = Fork {
@@ -182,6 +208,7 @@ async fn profile(
     turn_id: TurnId,
     profile_box_id: Option<BoxId>,
     change: &Change,
+    may_widen: bool,
 ) -> Result<(Profile, BoxId), Error> {
     let (profile, profile_box_id) = match &change.profile_name {
         Some(name) => {
@@ -199,13 +226,64 @@ async fn profile(
     let Some(patch) = &change.profile_patch else { return Ok((profile, profile_box_id)) };
     let mut value = serde_json::to_value(&profile)?;
     merge(&mut value, patch);
-    let profile: Profile = serde_json::from_value(value.clone()).map_err(Error::Profile)?;
+    let changed: Profile = serde_json::from_value(value).map_err(Error::Profile)?;
+    if let (false, Some(field)) = (may_widen, widens(&profile, &changed)) {
+        return Err(Error::Widens(field));
+    }
+    let profile = changed;
     let draft = Draft::new(CardType::profile(), Role::System, Content::Json(serde_json::to_value(&profile)?));
     let card_ids = card::intern(work, &[draft.seal()?]).await?;
     let box_id = BoxId::new();
     card_box::create(work, &[box_id]).await?;
     card_box::append(work, box_id, &card_ids).await?;
     Ok((profile, box_id))
+}
+
+/// In which field a changed profile may do more than the one that is there. Prompt, description, parameters and how it works may be anything; lists of what
+/// it may do may only become shorter, and limits lower; the rest stays.
+fn widens(now: &Profile, changed: &Profile) -> Option<String> {
+    let folders = |now: &BTreeSet<ArtifactPath>, changed: &BTreeSet<ArtifactPath>| {
+        changed.iter().all(|folder| now.iter().any(|allowed| folder.is_within(allowed)))
+    };
+    let shelf = |now: &Option<Shelf>, changed: &Option<Shelf>| match (now, changed) {
+        (Some(now), Some(changed)) => folders(&now.folders, &changed.folders),
+        (_, None) => true,
+        (None, Some(_)) => false,
+    };
+    let models = |now: &LlmConfig, changed: &LlmConfig| {
+        let of = |llm: &LlmConfig| (llm.provider.clone(), llm.api_key.clone());
+        std::iter::once(changed)
+            .chain(&changed.fallbacks)
+            .all(|one| std::iter::once(now).chain(&now.fallbacks).any(|allowed| of(allowed) == of(one)))
+    };
+    let limits = match (now.limits, changed.limits) {
+        (Some(now), Some(changed)) => changed.is_within(now),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let (delegates, delegated) = (&now.delegation_policy, &changed.delegation_policy);
+    [
+        ("name", now.name == changed.name),
+        ("worker_target", now.worker_target == changed.worker_target),
+        ("tags", now.tags == changed.tags),
+        ("allowed_tools", changed.allowed_tools.is_subset(&now.allowed_tools)),
+        ("allowed_internal_tools", changed.allowed_internal_tools.is_subset(&now.allowed_internal_tools)),
+        ("readable_artifacts", folders(&now.readable_artifacts, &changed.readable_artifacts)),
+        ("writable_artifacts", folders(&now.writable_artifacts, &changed.writable_artifacts)),
+        ("knowledge", shelf(&now.knowledge, &changed.knowledge)),
+        ("experience", shelf(&now.experience, &changed.experience)),
+        (
+            "delegation_policy",
+            delegated.target_tags.is_subset(&delegates.target_tags)
+                && delegated.target_profiles.is_subset(&delegates.target_profiles),
+        ),
+        ("llm_config", models(&now.llm_config, &changed.llm_config)),
+        ("summariser", changed.summariser.is_none() || now.summariser == changed.summariser),
+        ("limits", limits),
+    ]
+    .into_iter()
+    .find(|(_, is_within)| !is_within)
+    .map(|(field, _)| field.to_owned())
 }
 
 /// RFC 7396

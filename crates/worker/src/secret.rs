@@ -35,7 +35,7 @@ pub struct NoSecret {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the project has no secret `{0}` of its own: whoever runs Waybill writes it into the project's folder of secrets, or names it under `egress: {{shared_secrets}}`"
+    "the project has no secret `{0}` of its own: whoever runs Waybill writes it into the project's folder of secrets, or lets projects send it (`shared_secrets` of `egress`, `secrets` of a provider)"
 )]
 pub struct NotOwn(Name);
 

@@ -66,6 +66,7 @@ impl Summarise<'_> {
             key: &key,
             n_tokens: count(transcript),
             n_before: 0,
+            previous: None,
         };
         let Answered { answer, usage } = self.models.ask(&asking, &|_, _| {}).await?;
         Ok(Summarised { text: answer.text, usage: Some(usage) })

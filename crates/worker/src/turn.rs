@@ -57,6 +57,9 @@ use crate::{
 
 /// How often in one turn a model is told to end as it must, before it is given up.
 const MOST_REMINDERS: usize = 3;
+/// What a model is told whose last word was spoken before it knew all.
+const UNSEEN: &str =
+    "You were told something new while you wrote this; it stands above. Take it into account, then finish again.";
 /// With so many steps left it is told.
 const FEW_STEPS: i64 = 2;
 /// Waited after the first attempt that failed; twice as long after the next.
@@ -182,6 +185,8 @@ struct Turn<'w> {
     stop_reason: Option<String>,
     /// Somebody who was lost may have asked what we are about to ask.
     asked_again: bool,
+    /// The provider's id of what the model said last, since this worker has the turn.
+    previous_message: Option<String>,
     /// Attempts that failed since the turn last wrote something.
     n_failed: i32,
     gathered: Option<Gathered>,
@@ -200,7 +205,7 @@ impl<'w> Turn<'w> {
         };
         let Settings { enable_share_context, max_steps, max_tokens, max_seconds, framework, .. } =
             found.settings.unwrap_or_default();
-        let toolbox = Toolbox::new(&profile, &found.tools);
+        let toolbox = Toolbox::new(&profile, &found.tools).with_delegates(found.delegates);
         let folders = Folders { readable: profile.readable_artifacts, writable: profile.writable_artifacts };
         let author = profile.name.to_string();
         let Profile { system_prompt_template, llm_config, process, memory, knowledge, experience, summariser, .. } =
@@ -254,6 +259,7 @@ impl<'w> Turn<'w> {
             stop_asked: claimed.stop_asked,
             stop_reason: found.stop_reason,
             asked_again: claimed.n_lost_leases + claimed.retry_count > 0,
+            previous_message: None,
             n_failed: claimed.retry_count,
             gathered: None,
             seen: 0,
@@ -340,12 +346,14 @@ impl<'w> Turn<'w> {
     fn ending_result(&self) -> Option<Content> {
         let steps = &self.gathered().materials.steps;
         let cards: Vec<_> = steps.iter().filter_map(|placed| placed.reading.live()).collect();
+        let is = |card: &Card, card_type: CardType| card.metadata.card_type == card_type;
+        let behind = cards.iter().rposition(|card| is(card, CardType::tool_call()))?;
+        let first = cards[..behind].iter().rposition(|card| !is(card, CardType::tool_call())).map_or(0, |at| at + 1);
         // It was told something since: that comes first.
-        if cards.last().is_some_and(|card| card.metadata.card_type == CardType::instruction()) {
+        if cards[first..].iter().any(|card| is(card, CardType::instruction())) {
             return None;
         }
-        let calls = cards.iter().rev().skip_while(|card| card.metadata.card_type != CardType::tool_call());
-        let calls: Vec<_> = calls.take_while(|card| card.metadata.card_type == CardType::tool_call()).collect();
+        let calls: Vec<_> = cards[first..=behind].iter().rev().collect();
         calls.into_iter().rev().find_map(|call| {
             let Content::ToolCall(CallContent { tool_name, .. }) = &call.content else { return None };
             let answers = |card: &&&Card| {
@@ -374,7 +382,14 @@ impl<'w> Turn<'w> {
                 &summariser,
             );
             match compacted.await {
-                Ok(done) => self.set_budget(done.budget),
+                Ok(done) => {
+                    let wrote = done.n_summaries > 0;
+                    self.set_budget(done.budget);
+                    // A caller may have told the turn something meanwhile: then its cards stand elsewhere.
+                    if wrote && let Err(why) = self.gather().await? {
+                        return Ok(Err(Trouble::Lasting("unreadable", why)));
+                    }
+                }
                 Err(compact::Error::Call(error)) => return Ok(Err(lasting(error))),
                 Err(error) => return Err(Error::Compact(error)),
             }
@@ -415,6 +430,7 @@ impl<'w> Turn<'w> {
                 key: &key,
                 n_tokens: u32::try_from(n_tokens).unwrap_or_default(),
                 n_before: own.len(),
+                previous: self.previous_message.as_deref(),
             };
             let asked = models.ask(&asking, &|attempt, text| self.tell(step_id, attempt, text)).await;
             match asked {
@@ -454,6 +470,7 @@ impl<'w> Turn<'w> {
     async fn write(&mut self, thought: Thought) -> Result<Option<Outcome>, Error> {
         let Thought { step_id, adapter, answered, receipt } = thought;
         let Answered { answer, usage } = answered;
+        self.previous_message = answer.message_id;
         let mut cards = Vec::new();
         if let Some(reasoning) = answer.reasoning {
             let draft = wire::reasoning_draft(adapter, reasoning.text, reasoning.verbatim);
@@ -528,7 +545,9 @@ impl<'w> Turn<'w> {
                     }
                     Err(why) => results.push(answer("failed", why.into())),
                 },
-                Sorted::Leaves { .. } | Sorted::Artifact(_) | Sorted::Knowledge { .. } if self.recorded.is_some() => {
+                Sorted::Leaves { .. } | Sorted::Artifact(_) | Sorted::Knowledge { .. } | Sorted::Plan { .. }
+                    if self.recorded.is_some() =>
+                {
                     let content = Content::ToolResult(self.remember(&called, &cards));
                     results.push(Draft { content, ..answer("", Value::Null) });
                 }
@@ -542,6 +561,10 @@ impl<'w> Turn<'w> {
                     results.push(Draft { content, ..answer("", Value::Null) });
                 }
                 Sorted::Knowledge { kind, question, most } => match self.look_up(kind, &question, most).await? {
+                    Ok(text) => results.push(answer("success", text.into())),
+                    Err(why) => results.push(answer("failed", why.into())),
+                },
+                Sorted::Plan { name, version } => match self.read_plan(name, version).await? {
                     Ok(text) => results.push(answer("success", text.into())),
                     Err(why) => results.push(answer("failed", why.into())),
                 },
@@ -568,6 +591,24 @@ impl<'w> Turn<'w> {
         }
         let todo = todo.map(|todo: Todo| self.seal(step_id, todo.draft())).transpose()?;
         self.step(cards, leaving, asked, todo).await
+    }
+
+    /// A plan as YAML would say it; without a name, the names of those that there are.
+    async fn read_plan(&self, name: Option<Name>, version: Option<i32>) -> Result<Result<String, String>, Error> {
+        let mut work = self.kernel().begin(self.fence().project_id()).await.map_err(turn::Error::from)?;
+        let Some(name) = name else {
+            let plans = of_resource(resource::plans(&mut work).await)?.unwrap_or_default();
+            let lines = plans.iter().map(|(name, version)| format!("- {name} (version {version})"));
+            let lines = lines.collect::<Vec<_>>().join("\n");
+            return Ok(Ok(if lines.is_empty() { "the project has no plans".to_owned() } else { lines }));
+        };
+        Ok(match of_resource(resource::plan(&mut work, &name, version).await)? {
+            Ok((version, plan)) => {
+                let plan = serde_json::to_string_pretty(&plan).unwrap_or_default();
+                Ok(format!("plan `{name}`, version {version}\n{plan}"))
+            }
+            Err(error) => Err(error.to_string()),
+        })
     }
 
     /// What the project knows of a question, or has done before.
@@ -697,7 +738,7 @@ impl<'w> Turn<'w> {
                 let patch = Patch::default().todo(card, self.gathered().todo_card_id());
                 match write::step_and_patch(kernel, fence, &step, session_id, &patch).await? {
                     Ok(stepped) => Some(stepped),
-                    Err(conflict @ blackboard::Error::Conflict { .. }) => {
+                    Err(conflict @ (blackboard::Error::Conflict { .. } | blackboard::Error::NotFound(_))) => {
                         step = self.without_todo(step, &conflict.to_string())?;
                         None
                     }
@@ -772,6 +813,12 @@ impl<'w> Turn<'w> {
         if let Some(content @ Content::Text(_)) = said.filter(|_| !submits) {
             cards.push(self.seal(asked.step_id, Draft::new(CardType::thought(), Role::Assistant, content))?);
         }
+        for card in &mut cards {
+            if let (Content::ToolResult(_), Some(call)) = (card.content(), card.tool_call_id()) {
+                *card = self.seal(asked.step_id, Draft::tool_result(call, "failed", UNSEEN.into()))?;
+            }
+        }
+        cards.push(self.remark(asked.step_id, UNSEEN)?);
         self.step(cards, Vec::new(), asked, None).await
     }
 

@@ -8,9 +8,10 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Json, Response},
 };
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream::unfold};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use waybill_artifact::{Artifacts, Put};
 use waybill_core::{artifact::ArtifactPath, key::Scope};
@@ -21,7 +22,7 @@ use waybill_kernel::{
 
 use crate::{
     Api,
-    caller::Caller,
+    caller::{Caller, forbidden},
     problem::Problem,
     request::{Page, Query, and_one, most},
 };
@@ -41,7 +42,7 @@ pub(crate) struct PutParams {
     /// What it is; none: as its name says.
     #[param(min_length = 3, max_length = 127, pattern = "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")]
     media_type: Option<String>,
-    /// It came from outside, or was made of such: whoever reads it has seen that. None: what workers and tools store did, what people store did not.
+    /// It came from outside, or was made of such: whoever reads it has seen that. What workers and tools store always did.
     external: Option<bool>,
 }
 
@@ -58,9 +59,18 @@ pub(crate) async fn put_artifact(
     body: Bytes,
 ) -> Result<Json<Artifact>, Problem> {
     caller.may(&[Scope::Operator, Scope::Worker, Scope::Tool])?;
-    let is_external = external.unwrap_or(matches!(caller.scope, Scope::Worker | Scope::Tool));
+    caller.may_touch(&path)?;
+    // Workers and tools cannot say that what they store did not come from outside.
+    let is_external =
+        caller.bounds.external || matches!(caller.scope, Scope::Worker | Scope::Tool) || external.unwrap_or(false);
     let put = Put { media_type: media_type.as_deref(), author_id: Some(&caller.actor), is_external, path: &path };
-    let content = body.into_data_stream().map_err(std::io::Error::other);
+    let _place = api.gate.uploads.take(caller.lane, 1)?;
+    let most_silent = api.config.limits.body_timeout;
+    let content = unfold(body.into_data_stream(), move |mut body| async move {
+        let silent = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the body stopped in the middle");
+        let piece = timeout(most_silent, body.next()).await.unwrap_or_else(|_| Some(Err(axum::Error::new(silent()))));
+        Some((piece?.map_err(std::io::Error::other), body))
+    });
     Ok(Json(api.artifacts()?.put(caller.project_id, put, content).await?))
 }
 
@@ -89,6 +99,13 @@ pub(crate) async fn list_artifacts(
     Query(params): Query<ListParams>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     caller.may_read()?;
+    // The whole folder, or what lies in it: a name that only begins alike is another's.
+    let lies_in =
+        |folder: &ArtifactPath| params.prefix.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    if !caller.bounds.paths.is_empty() && !caller.bounds.paths.iter().any(lies_in) {
+        let said = "this key lists what its `paths` name: `prefix` is one of them, with a `/` at its end, or longer";
+        return Err(forbidden(said.to_owned()));
+    }
     let n = most(params.most)?;
     let listed = artifact::list(&mut caller.begin(&api).await?, &params.prefix, &params.after, and_one(n)).await?;
     Ok(Json(Page::new(listed, n, |artifact| artifact.path.clone())))
@@ -111,6 +128,7 @@ pub(crate) async fn list_versions(
     Query(OfPath { path }): Query<OfPath>,
 ) -> Result<Json<Vec<Artifact>>, Problem> {
     caller.may_read()?;
+    caller.may_touch(&path)?;
     let versions = artifact::versions(&mut caller.begin(&api).await?, &path, 1_000).await?;
     if versions.is_empty() {
         return Err(waybill_artifact::Error::NotFound(path).into());
@@ -140,7 +158,8 @@ pub(crate) async fn read_artifact(
     Query(ContentParams { path, version }): Query<ContentParams>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    caller.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Tool])?;
+    caller.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Tool])?;
+    caller.may_touch(&path)?;
     let artifacts = api.artifacts()?;
     let which = version.map_or(Which::Newest, Which::Version);
     let found = artifact::find(&mut caller.begin(&api).await?, &path, which).await?;
@@ -214,6 +233,7 @@ pub(crate) async fn remove_artifact(
     Query(RemoveParams { path, older }): Query<RemoveParams>,
 ) -> Result<Json<Removed>, Problem> {
     caller.may(&[Scope::Operator])?;
+    caller.may_touch(&path)?;
     let mut work = caller.begin(&api).await?;
     let which = if older { Remove::Older } else { Remove::All };
     let n_removed = artifact::remove(&mut work, &path, which).await?;

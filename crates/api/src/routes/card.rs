@@ -13,6 +13,7 @@ use waybill_core::{
 use waybill_kernel::{
     card,
     card_box::{self, CardBox},
+    work::UnitOfWork,
 };
 
 use crate::{
@@ -49,14 +50,19 @@ pub(crate) struct CardIds {
     card_ids: Vec<CardId>,
 }
 
+/// Bytes of cards in one answer; a single card may have more.
+const MOST_BYTES: i64 = 4 << 20;
+
 /// What was found, in the order asked for, and what was not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Cards {
     found: Vec<Reading>,
     missing_card_ids: Vec<CardId>,
+    /// Those that would have been too much for one answer: ask for them again.
+    left_card_ids: Vec<CardId>,
 }
 
-/// Cards by id, up to 1,000.
+/// Cards by id, up to 1,000, as far as they have 4 MiB in all.
 #[utoipa::path(
     post, path = "/cards/batch", tag = "cards", request_body = CardIds,
     responses((status = 200, body = Cards)),
@@ -68,8 +74,10 @@ pub(crate) async fn show_cards(
 ) -> Result<Json<Cards>, Problem> {
     caller.may_read()?;
     not_too_many("card_ids", &card_ids)?;
-    let card::Batch { found, missing } = card::fetch(&mut caller.begin(&api).await?, &card_ids, None).await?;
-    Ok(Json(Cards { found, missing_card_ids: missing }))
+    let mut work = caller.begin(&api).await?;
+    let (now, left) = card_ids.split_at(card::n_within(&mut work, &card_ids, MOST_BYTES).await?);
+    let card::Batch { found, missing } = card::fetch(&mut work, now, None).await?;
+    Ok(Json(Cards { found, missing_card_ids: missing, left_card_ids: left.to_vec() }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -133,7 +141,26 @@ pub(crate) struct Places {
     most: Option<u16>,
 }
 
-/// The cards of a box, in its order. A card that stands in several places is shown at the first of a page.
+impl Places {
+    /// The cards of a box of this length that stand there.
+    pub(super) async fn page(
+        &self,
+        work: &mut UnitOfWork,
+        box_id: BoxId,
+        length: i64,
+    ) -> Result<Page<Placed>, Problem> {
+        let (n, after) = (most(self.most)?, self.after.unwrap_or(0));
+        if !(0..=i64::MAX / 2).contains(&after) {
+            return Err(Problem::invalid("`after` is a place in a box, or 0"));
+        }
+        let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
+        let upto = card_box::within(work, Span { box_id, from: after + 1, upto }, MOST_BYTES).await?;
+        let cards = card_box::read(work, Span { box_id, from: after + 1, upto }, None).await?;
+        Ok(Page::upto(cards, (upto < length).then_some(upto)))
+    }
+}
+
+/// The cards of a box, in its order, as far as they have 4 MiB in all. A card that stands in several places is shown at the first of a page.
 #[utoipa::path(
     get, path = "/boxes/{box}/cards", tag = "cards", params(("box" = BoxId, Path), Places),
     responses((status = 200, body = Page<Placed>)),
@@ -145,14 +172,8 @@ pub(crate) async fn list_cards(
     Query(params): Query<Places>,
 ) -> Result<Json<Page<Placed>>, Problem> {
     caller.may_read()?;
-    let (n, after) = (most(params.most)?, params.after.unwrap_or(0));
-    if !(0..=i64::MAX / 2).contains(&after) {
-        return Err(Problem::invalid("`after` is a place in a box, or 0"));
-    }
-    let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
     let mut work = caller.begin(&api).await?;
     let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
     let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))?.length;
-    let cards = card_box::read(&mut work, Span { box_id, from: after + 1, upto }, None).await?;
-    Ok(Json(Page::upto(cards, (upto < length).then_some(upto))))
+    Ok(Json(params.page(&mut work, box_id, length).await?))
 }

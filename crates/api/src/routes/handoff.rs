@@ -71,6 +71,7 @@ pub(crate) async fn check_handoff(
     Body { value: Package { package }, .. }: Body<Package>,
 ) -> Result<Json<Verdict>, Problem> {
     caller.may(&[Scope::Operator, Scope::Worker])?;
+    caller.enter(&api).await?;
     let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &package, None).await?;
     let problems = verdict.problems.into_iter().map(|problem| Wrong {
         check: match problem.check {
@@ -110,6 +111,13 @@ pub(crate) struct Send {
     /// A conversation that it is part of.
     #[serde(default)]
     session_id: Option<SessionId>,
+    /// It came from outside: the turn has seen content from outside from the start.
+    #[serde(default)]
+    external: bool,
+    /// The user of yours for whom this is done.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
+    on_behalf_of: Option<String>,
 }
 
 /// Hand a package to an agent. It is checked first; whoever sends it here approves of it.
@@ -123,9 +131,11 @@ pub(crate) async fn send_handoff(
     caller: Caller,
     once: Once,
     Traced(traceparent): Traced,
-    Body { value: send, bytes }: Body<Send>,
+    Body { value: send, bytes, .. }: Body<Send>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
+    caller.may_start(&send.profile_name)?;
+    caller.enter(&api).await?;
     let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &send.package, None).await?;
     let content = verdict.content(&send.package)?;
     let instruction = send.instruction.unwrap_or_else(|| handoff::instruction(&content));
@@ -135,6 +145,8 @@ pub(crate) async fn send_handoff(
         agent_id: send.agent_id,
         session_id: send.session_id,
         owner: caller.owner(),
+        external: send.external || caller.bounds.external,
+        on_behalf_of: send.on_behalf_of,
         emit_state_event: true,
         traceparent,
         ..Launch::new(send.profile_name, instruction)
@@ -195,7 +207,7 @@ pub(crate) async fn list_requests(
     caller: Caller,
     Query(params): Query<RequestsParams>,
 ) -> Result<Json<Page<Open>>, Problem> {
-    caller.may_read()?;
+    caller.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Approver])?;
     let n = most(params.most)?;
     let after = params.after.unwrap_or_default();
     if after < 0 {
@@ -240,9 +252,9 @@ pub(crate) async fn decide_request(
     caller: Caller,
     Path(OneRequest { call }): Path<OneRequest>,
     once: Once,
-    Body { value: Decide { decision, answer, note }, bytes }: Body<Decide>,
+    Body { value: Decide { decision, answer, note }, bytes, .. }: Body<Decide>,
 ) -> Result<Json<Value>, Problem> {
-    caller.may(&[Scope::Operator])?;
+    caller.may(&[Scope::Operator, Scope::Approver])?;
     let decision = match decision {
         Verb::Approved => Decision::Approved,
         Verb::Rejected => Decision::Rejected,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{body::Bytes, extract::State, response::Json};
+use axum::{extract::State, response::Json};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use waybill_context::knowledge::question;
@@ -15,7 +15,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Page, Path, Query, and_one, most, not_empty, not_too_many},
+    request::{Body, Page, Path, Plain, Query, and_one, most, not_empty, not_too_many},
 };
 
 const LONGEST_TITLE: usize = 300;
@@ -53,13 +53,13 @@ pub(crate) async fn apply_document(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Query(ApplyParams { path, title, external }): Query<ApplyParams>,
-    body: Bytes,
+    Plain { bytes: body, .. }: Plain,
 ) -> Result<Json<Put>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_too_long(&title)?;
     let text = std::str::from_utf8(&body).map_err(|error| Problem::invalid(format!("the body is no text: {error}")))?;
     waybill_core::json::check_string(text).map_err(|error| Problem::invalid(error.to_string()))?;
-    let applied = Applied { path: &path, title: &title, text, is_external: external };
+    let applied = Applied { path: &path, title: &title, text, is_external: external || caller.bounds.external };
     let mut work = caller.begin(&api).await?;
     let (document, changed) = apply(&mut work, applied, &caller.actor).await?;
     work.commit().await?;

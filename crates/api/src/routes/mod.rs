@@ -6,6 +6,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::Api;
 
+pub(crate) use watch::{Watchers, look_around};
+
 mod artifact;
 mod card;
 mod context;

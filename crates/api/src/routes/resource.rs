@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     id::{AgentId, AuditId, KeyId, Name},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
     resource::Manifest,
 };
 use waybill_kernel::{
@@ -60,22 +60,25 @@ pub(crate) async fn apply_resources(
     State(api): State<Arc<Api>>,
     caller: Caller,
     once: Once,
-    Body { value: Apply { manifests, dry_run }, bytes }: Body<Apply>,
+    Body { value: Apply { manifests, dry_run }, bytes, .. }: Body<Apply>,
 ) -> Result<Json<Value>, Problem> {
-    caller.may(&[])?;
+    caller.may(&[Scope::Developer])?;
     not_too_many("manifests", &manifests)?;
     for manifest in &manifests {
         check_manifest(manifest).map_err(Problem::invalid)?;
     }
     if dry_run {
-        let applied = resource::apply(&mut caller.begin(&api).await?, &manifests).await?;
+        let mut work = caller.begin(&api).await?;
+        caller.may_apply(&mut work, &manifests).await?;
+        let applied = resource::apply(&mut work, &manifests).await?;
         return serde_json::to_value(applied).map(Json).map_err(Problem::internal);
     }
-    let actor = caller.actor.clone();
+    let acting = caller.clone();
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
+            acting.may_apply(work, &manifests).await?;
             let applied = resource::apply(work, &manifests).await?;
-            audit::applied(work, &actor, &applied).await?;
+            audit::applied(work, &acting.actor, &applied).await?;
             Ok(applied)
         })
     })
@@ -88,7 +91,7 @@ pub(crate) async fn apply_resources(
     responses((status = 200, body = Vec<Listed>)),
 )]
 pub(crate) async fn list_resources(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Vec<Listed>>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     Ok(Json(resource::list(&mut caller.begin(&api).await?).await?))
 }
 
@@ -180,7 +183,7 @@ pub(crate) async fn list_agents(
     caller: Caller,
     Query(params): Query<AgentParams>,
 ) -> Result<Json<Page<Agent>>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     let n = most(params.most)?;
     let listed = agent::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
     Ok(Json(Page::new(listed, n, |agent| agent.agent_id)))
@@ -207,9 +210,10 @@ pub(crate) async fn provision_agent(
     State(api): State<Arc<Api>>,
     caller: Caller,
     once: Once,
-    Body { value: Provision { profile_name }, bytes }: Body<Provision>,
+    Body { value: Provision { profile_name }, bytes, .. }: Body<Provision>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
+    caller.may_start(&profile_name)?;
     let actor = caller.actor.clone();
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
@@ -238,7 +242,7 @@ pub(crate) async fn show_agent(
     caller: Caller,
     Path(OneAgent { agent: agent_id }): Path<OneAgent>,
 ) -> Result<Json<Head>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     let head = agent::find(&mut caller.begin(&api).await?, agent_id).await?;
     head.map(Json).ok_or_else(|| Problem::not_found(format!("there is no agent {agent_id} with work here")))
 }
@@ -262,7 +266,7 @@ pub(crate) async fn list_keys(
     caller: Caller,
     Query(params): Query<KeyParams>,
 ) -> Result<Json<Page<Key>>, Problem> {
-    caller.may(&[])?;
+    caller.may(&[Scope::Auditor])?;
     let n = most(params.most)?;
     let listed = key::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
     Ok(Json(Page::new(listed, n, |key| key.key_id)))
@@ -274,6 +278,10 @@ pub(crate) struct CreateKey {
     /// Two keys may have one name, so that one can take the place of the other.
     name: Name,
     scope: Scope,
+    /// What it is for, beside its scope. A worker, a tool and a developer name their `targets`.
+    #[serde(default)]
+    #[schema(inline)]
+    bounds: Bounds,
     /// None: until it is revoked.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 315360000)]
@@ -307,8 +315,9 @@ pub(crate) async fn create_key(
     let key = ApiKey::mint("live");
     let mut work = caller.begin(&api).await?;
     let lasts = value.expires_in_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    let listed = key::create(&mut work, &key, &value.name, value.scope, lasts).await?;
-    let detail = json!({ "name": value.name, "scope": value.scope });
+    let listed = key::create(&mut work, &key, &value.name, value.scope, &value.bounds, lasts).await?;
+    let detail =
+        json!({ "name": value.name, "scope": value.scope, "bounds": value.bounds, "expires_at": listed.expires_at });
     audit::record(&mut work, &caller.actor, "key.create", &listed.key_id.to_string(), &detail).await?;
     work.commit().await?;
     Ok(Json(CreatedKey { listed, key: key.expose().to_owned() }))
@@ -377,7 +386,7 @@ pub(crate) async fn list_audit(
     caller: Caller,
     Query(params): Query<AuditParams>,
 ) -> Result<Json<Page<Entry>>, Problem> {
-    caller.may(&[])?;
+    caller.may(&[Scope::Auditor])?;
     let n = most(params.most)?;
     let listed = audit::list(&mut caller.begin(&api).await?, params.after, and_one(n)).await?;
     Ok(Json(Page::new(listed, n, |entry| entry.audit_id)))

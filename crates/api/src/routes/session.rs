@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     card::Reading,
-    card_box::{Placed, Span},
+    card_box::Placed,
     id::{SessionId, TurnId},
     key::Scope,
 };
 use waybill_kernel::{
-    audit, card, card_box,
+    audit, card,
     session::{self, About, Change, Session},
     turn::Summary,
-    work::UnitOfWork,
 };
 
+use super::card::Places;
 use crate::{
     Api,
     caller::Caller,
@@ -63,7 +63,7 @@ pub(crate) async fn open_session(
     State(api): State<Arc<Api>>,
     caller: Caller,
     once: Once,
-    Body { value: open, bytes }: Body<Open>,
+    Body { value: open, bytes, .. }: Body<Open>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     let owner = caller.owner();
@@ -153,7 +153,7 @@ pub(crate) async fn describe_session(
     caller: Caller,
     Path(OneSession { session: session_id }): Path<OneSession>,
     once: Once,
-    Body { value: Describe { title, labels }, bytes }: Body<Describe>,
+    Body { value: Describe { title, labels }, bytes, .. }: Body<Describe>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     let owner = caller.owner();
@@ -223,16 +223,6 @@ pub(crate) async fn forget_session(
     .await
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Places {
-    /// Go on after this place: the `next` of the page before.
-    #[param(minimum = 0, maximum = 4611686018427387903u64)]
-    after: Option<i64>,
-    #[param(minimum = 1, maximum = 1000)]
-    most: Option<u16>,
-}
-
 /// What was said in a session, in its order: questions, what running turns were told, and what turns delivered.
 #[utoipa::path(
     get, path = "/sessions/{session}/messages", tag = "sessions", params(("session" = SessionId, Path), Places),
@@ -245,16 +235,9 @@ pub(crate) async fn list_messages(
     Query(params): Query<Places>,
 ) -> Result<Json<Page<Placed>>, Problem> {
     caller.may_read()?;
-    let (n, after) = (most(params.most)?, params.after.unwrap_or(0));
-    if !(0..=i64::MAX / 2).contains(&after) {
-        return Err(Problem::invalid("`after` is a place among the messages, or 0"));
-    }
-    let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
     let mut work = caller.begin(&api).await?;
     let session = session::find(&mut work, session, caller.owner().as_deref()).await?;
-    let span = Span { box_id: session.messages_box_id, from: after + 1, upto };
-    let cards = card_box::read(&mut work, span, None).await?;
-    Ok(Json(Page::upto(cards, (upto < session.n_messages).then_some(upto))))
+    Ok(Json(params.page(&mut work, session.messages_box_id, session.n_messages).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -279,7 +262,7 @@ pub(crate) async fn list_session_turns(
 ) -> Result<Json<Page<Summary>>, Problem> {
     caller.may_read()?;
     let n = most(params.most)?;
-    let mut work: UnitOfWork = caller.begin(&api).await?;
+    let mut work = caller.begin(&api).await?;
     session::find(&mut work, session, caller.owner().as_deref()).await?;
     let turns = session::turns(&mut work, session, params.after, and_one(n)).await?;
     Ok(Json(Page::new(turns, n, |turn| turn.agent_turn_id)))

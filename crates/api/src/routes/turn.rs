@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
+    handover::Handover,
     id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, TurnId},
     key::Scope,
     turn::Limits,
@@ -14,7 +15,7 @@ use waybill_core::{
 use waybill_kernel::{
     audit,
     batch::{self, Batch, TaskShown},
-    handover,
+    external, handover,
     turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
@@ -39,6 +40,14 @@ pub(crate) struct Start {
     /// What the result must have: `[{"name": …, "description": …}]`
     #[serde(default)]
     result_fields: Option<Vec<ResultField>>,
+    /// How the context is packed, instead of the usual way: which arguments become cards, which boxes go along. `instruction`, `result_fields` and
+    /// `input_box_ids` (the `context_box_ids`) are arguments too.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    handover: Option<Handover>,
+    /// What the handover speaks of besides.
+    #[serde(default)]
+    arguments: serde_json::Map<String, Value>,
     /// Who is to do it, with what it remembers; none: somebody who is made for it.
     #[serde(default)]
     agent_id: Option<AgentId>,
@@ -55,9 +64,16 @@ pub(crate) struct Start {
     /// Where its events go.
     #[serde(default)]
     channel: Option<Channel>,
-    /// Instead of what the profile says.
+    /// What it may spend. Less than the profile says; more takes a key of scope `admin`.
     #[serde(default)]
     limits: Option<Limits>,
+    /// What is wanted came from outside, such as a mail or a web form: the turn has seen content from outside from the start.
+    #[serde(default)]
+    external: bool,
+    /// The user of yours for whom this is done. It goes on record with the turn and all that it asks for, and tools are told.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
+    on_behalf_of: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
@@ -79,14 +95,17 @@ pub(crate) async fn start_turn(
     caller: Caller,
     once: Once,
     Traced(traceparent): Traced,
-    Body { value: start, bytes }: Body<Start>,
+    Body { value: start, bytes, .. }: Body<Start>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
+    caller.may_start(&start.profile_name)?;
     not_empty("instruction", &start.instruction)?;
     not_too_many("context_box_ids", &start.context_box_ids)?;
     let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
     let wanted = Launch {
         result_fields: fields,
+        handover: start.handover,
+        arguments: start.arguments,
         agent_id: start.agent_id,
         context_box_ids: start.context_box_ids,
         session_id: start.session_id,
@@ -94,6 +113,9 @@ pub(crate) async fn start_turn(
         while_running: start.while_running,
         channel: start.channel,
         limits: start.limits,
+        may_widen: caller.scope == Scope::Admin,
+        external: start.external || caller.bounds.external,
+        on_behalf_of: start.on_behalf_of,
         emit_state_event: true,
         traceparent,
         ..Launch::new(start.profile_name, start.instruction)
@@ -101,7 +123,10 @@ pub(crate) async fn start_turn(
     let late = api.backlog.late(&api.kernel).await;
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
-            late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
+            // What a running turn is told starts nothing.
+            if wanted.while_running != WhileRunning::Steer {
+                late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
+            }
             Ok(launch(work, &wanted).await?)
         })
     })
@@ -134,7 +159,7 @@ pub(crate) async fn list_turns(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<Page<Summary>>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     let n = most(params.most)?;
     let listing = Listing { before: params.after, most: and_one(n), roots: params.roots, open: params.open };
     let listed = turn::list(&mut caller.begin(&api).await?, &listing).await?;
@@ -189,7 +214,7 @@ pub(crate) async fn show_tree(
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
 ) -> Result<Json<Vec<Summary>>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     let tree = turn::tree(&mut caller.begin(&api).await?, turn, 10_000).await?;
     if tree.is_empty() {
         return Err(Problem::not_found(format!("there is no turn {turn} here")));
@@ -207,7 +232,7 @@ pub(crate) async fn list_edges(
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
 ) -> Result<Json<Vec<Edge>>, Problem> {
-    caller.may_read()?;
+    caller.may_audit()?;
     let mut work = caller.begin(&api).await?;
     one(&mut work, turn).await?;
     Ok(Json(turn::edges(&mut work, turn).await?))
@@ -240,7 +265,7 @@ pub(crate) async fn stop_turn(
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
     once: Once,
-    Body { value: Stop { reason }, bytes }: Body<Stop>,
+    Body { value: Stop { reason }, bytes, .. }: Body<Stop>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_empty("reason", &reason)?;
@@ -269,7 +294,8 @@ pub(crate) struct Fork {
     /// Who does it instead.
     #[serde(default)]
     profile_name: Option<Name>,
-    /// What is different about the profile: a JSON merge patch.
+    /// What is different about the profile: a JSON merge patch. It may change the prompt and the model's parameters and take away what the profile
+    /// may do; to allow it more, or to have it call tools anew, takes a key of scope `admin`.
     #[serde(default)]
     profile_patch: Option<serde_json::Map<String, Value>>,
     /// Call tools and agents. Else they answer as they did then.
@@ -295,7 +321,7 @@ pub(crate) async fn fork_turn(
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
     once: Once,
-    Body { value, bytes }: Body<Fork>,
+    Body { value, bytes, .. }: Body<Fork>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_too_many("cards", &value.cards)?;
@@ -304,11 +330,29 @@ pub(crate) async fn fork_turn(
         profile_name: value.profile_name,
         profile_patch: value.profile_patch.map(Value::Object),
     };
-    let wanted = fork::Wanted { turn_id: turn, step_id: value.step_id, change, live_tools: value.live_tools };
+    let may_widen = caller.scope == Scope::Admin;
+    let wanted = fork::Wanted {
+        turn_id: turn,
+        step_id: value.step_id,
+        change,
+        live_tools: value.live_tools,
+        may_widen,
+        external: caller.bounds.external,
+    };
+    if !caller.bounds.profiles.is_empty() {
+        let source = one(&mut caller.begin(&api).await?, turn).await?.profile_name;
+        let profile = wanted.change.profile_name.as_ref().or(source.as_ref());
+        let unnamed = || Problem::not_found(format!("turn {turn} has no profile"));
+        caller.may_start(profile.ok_or_else(unnamed)?)?;
+    }
+    let (actor, external) = (caller.actor.clone(), caller.bounds.external);
     let late = api.backlog.late(&api.kernel).await;
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
+            external::label(work, external).await?;
             let forked = fork::fork(work, &wanted).await?;
+            let detail = json!({ "source": wanted.turn_id, "live_tools": wanted.live_tools });
+            audit::record(work, &actor, "turn.fork", &forked.agent_turn_id.to_string(), &detail).await?;
             late.room(work.project_id(), &forked.worker_target)?;
             Ok(forked)
         })

@@ -1,6 +1,11 @@
 //! Watching a turn as it happens: what became true, from the database, and what is being written, live.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::State,
@@ -11,20 +16,25 @@ use futures::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::{sync::mpsc, time::sleep};
 use utoipa::IntoParams;
-use waybill_core::{bus::EventKind, id::TurnId};
-use waybill_kernel::turn::{self, Summary, Told};
+use waybill_core::{
+    bus::EventKind,
+    id::{KeyId, TurnId},
+};
+use waybill_kernel::turn::{self, Told};
 
 use super::turn::{OneTurn, one};
 use crate::{
     Api,
-    caller::Caller,
+    caller::{Caller, STANDING},
     problem::Problem,
     request::{Path, Query},
 };
 
-/// How often the database is asked while nothing is heard.
+/// How often the database is asked.
 const LOOK: Duration = Duration::from_millis(300);
 const MOST: i64 = 500;
+/// Turns that are looked at in one statement.
+const AT_ONCE: usize = 100;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -63,17 +73,19 @@ pub(crate) async fn watch_turn(
     if after < 0 || last.is_some_and(|last| last < 0) {
         return Err(Problem::invalid("an event's id is not below 0"));
     }
-    let place = api.gate.place()?;
+    let place = api.gate.streams.take(caller.lane, 1)?;
     let summary = one(&mut caller.begin(&api).await?, turn).await?;
+    caller.rest();
     let pieces = match params.tokens {
         true => api.kernel.bus().watch(caller.project_id, summary.agent_id),
         false => Box::pin(stream::pending()),
     };
     let (send, events) = mpsc::channel(64);
+    let told = api.watchers.add(&caller, turn, after, summary.status != "open");
     tokio::spawn(async move {
         let _place = place;
         tokio::select! {
-            _ = follow(&api, &caller, &summary, after, pieces, &send) => {}
+            _ = follow(told, pieces, &send) => {}
             () = api.ended() => {}
             () = send.closed() => {}
         }
@@ -84,49 +96,127 @@ pub(crate) async fn watch_turn(
 
 /// Sends what there is and what comes. None: nobody listens any more, or that was all.
 async fn follow(
-    api: &Api,
-    caller: &Caller,
-    turn: &Summary,
-    mut after: i64,
+    mut told: mpsc::Receiver<Told>,
     mut pieces: impl Stream<Item = Vec<u8>> + Unpin,
     send: &mpsc::Sender<Event>,
 ) -> Option<()> {
-    let mut look = LOOK;
     loop {
-        match read(api, caller, turn.agent_turn_id, after).await {
-            // Whoever comes back after the last event has heard it all.
-            Ok(told) if told.is_empty() && turn.status != "open" => return None,
-            Ok(told) => {
-                look = LOOK;
-                for told in told {
-                    after = told.outbox_seq;
-                    let data = serde_json::to_string(&told).ok()?;
-                    let event = Event::default().event(told.event.as_str()).id(after.to_string()).data(data);
-                    send.send(event).await.ok()?;
-                    if told.event == EventKind::Task {
-                        return None;
-                    }
+        tokio::select! {
+            biased;
+            told = told.recv() => {
+                let told = told?;
+                let data = serde_json::to_string(&told).ok()?;
+                let event = Event::default().event(told.event.as_str()).id(told.outbox_seq.to_string()).data(data);
+                send.send(event).await.ok()?;
+                if told.event == EventKind::Task {
+                    return None;
                 }
             }
-            Err(problem) => {
-                tracing::debug!(?problem, "the events of a turn could not be read");
-                look = (look * 2).min(Duration::from_secs(5));
-            }
-        }
-        let until = sleep(look);
-        tokio::pin!(until);
-        loop {
-            tokio::select! {
-                () = &mut until => break,
-                Some(piece) = pieces.next() => {
-                    let text = String::from_utf8_lossy(&piece);
-                    send.send(Event::default().event("token").data(text)).await.ok()?;
-                }
+            Some(piece) = pieces.next() => {
+                let text = String::from_utf8_lossy(&piece);
+                send.send(Event::default().event("token").data(text)).await.ok()?;
             }
         }
     }
 }
 
-async fn read(api: &Api, caller: &Caller, turn_id: TurnId, after: i64) -> Result<Vec<Told>, Problem> {
-    Ok(turn::events(&mut caller.begin(api).await?, turn_id, after, MOST).await?)
+/// Whoever watches turns through this process: one look for all of a project.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers(Mutex<Vec<Watcher>>);
+
+#[derive(Debug)]
+struct Watcher {
+    caller: Caller,
+    turn_id: TurnId,
+    after: i64,
+    /// The turn was over when it was looked up: once there is nothing to tell, there never will be.
+    is_over: bool,
+    /// The last look found nothing to tell.
+    is_quiet: bool,
+    /// Room for one look; whoever is slow to take it is told the rest with the next.
+    tell: mpsc::Sender<Told>,
+}
+
+impl Watchers {
+    fn add(&self, caller: &Caller, turn_id: TurnId, after: i64, is_over: bool) -> mpsc::Receiver<Told> {
+        let (tell, told) = mpsc::channel(MOST as usize);
+        self.lock().push(Watcher { caller: caller.clone(), turn_id, after, is_over, is_quiet: false, tell });
+        told
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Watcher>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks now and then what has become of the turns that are watched, and who may no longer watch, until the server ends.
+pub(crate) async fn look_around(api: Arc<Api>) {
+    let (mut look, mut stood) = (LOOK, Instant::now());
+    loop {
+        tokio::select! {
+            () = sleep(look) => {}
+            () = api.ended() => return,
+        }
+        let mut watchers = std::mem::take(&mut *api.watchers.lock());
+        watchers.retain(|watcher| !watcher.tell.is_closed());
+        if stood.elapsed() >= STANDING {
+            watchers = those_who_may(&api, watchers).await;
+            stood = Instant::now();
+        }
+        // Those of one project one after the other.
+        watchers.sort_by_key(|watcher| watcher.caller.project_id);
+        look = LOOK;
+        for of_project in watchers.chunk_by_mut(|one, next| one.caller.project_id == next.caller.project_id) {
+            for some in of_project.chunks_mut(AT_ONCE) {
+                if let Err(problem) = news(&api, some).await {
+                    tracing::debug!(?problem, "the events of turns could not be read");
+                    look = LOOK * 10;
+                }
+            }
+        }
+        // Dropped, the stream ends.
+        watchers.retain(|watcher| !(watcher.is_over && watcher.is_quiet || watcher.tell.is_closed()));
+        api.watchers.lock().append(&mut watchers);
+    }
+}
+
+/// Tells some watchers of one project what is new. Whoever has not taken what it was told last is not told more.
+async fn news(api: &Api, watchers: &mut [Watcher]) -> Result<(), Problem> {
+    let mut ready: Vec<&mut Watcher> = watchers.iter_mut().filter(|watcher| watcher.tell.capacity() > 0).collect();
+    let Some(first) = ready.first() else { return Ok(()) };
+    let asked: Vec<(TurnId, i64)> = ready.iter().map(|watcher| (watcher.turn_id, watcher.after)).collect();
+    let mut work = api.kernel.begin(first.caller.project_id).await?;
+    let told = turn::news(&mut work, &asked, MOST).await?;
+    drop(work);
+    ready.iter_mut().for_each(|watcher| watcher.is_quiet = true);
+    for (n, told) in told {
+        let Some(watcher) = ready.get_mut(n) else { continue };
+        watcher.is_quiet = false;
+        // What does not fit is told with the next look: nothing after it may be told before it.
+        if told.outbox_seq > watcher.after && watcher.tell.capacity() > 0 {
+            let seq = told.outbox_seq;
+            if watcher.tell.try_send(told).is_ok() {
+                watcher.after = seq;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Without those whose key was revoked, or has expired.
+async fn those_who_may(api: &Api, watchers: Vec<Watcher>) -> Vec<Watcher> {
+    let mut known: HashMap<KeyId, bool> = HashMap::new();
+    let mut may = Vec::with_capacity(watchers.len());
+    for watcher in watchers {
+        let key_id = watcher.caller.key_id();
+        let is_shut_out = match key_id.and_then(|key_id| known.get(&key_id)) {
+            Some(known) => *known,
+            None => watcher.caller.is_shut_out(api).await,
+        };
+        known.extend(key_id.map(|key_id| (key_id, is_shut_out)));
+        if !is_shut_out {
+            may.push(watcher);
+        }
+    }
+    may
 }

@@ -15,10 +15,7 @@ use utoipa::ToSchema;
 use waybill_core::{
     bus::Door,
     card::{CardType, Content, Draft, Metadata, NewCard, Role},
-    id::{
-        AgentId, BatchId, BoxId, CardId, Channel, Name, ProjectId, SessionId, StepId, Target, ToolCallId, TurnId,
-        WorkerId,
-    },
+    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, Target, ToolCallId, TurnId},
     key::Scope,
     turn::{ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
 };
@@ -36,7 +33,8 @@ use waybill_worker::tool::{
 use super::turn::OneTurn;
 use crate::{
     Api,
-    caller::Caller,
+    caller::{Caller, STANDING, unauthorized},
+    limit::Place,
     problem::Problem,
     request::{Body, Path, not_empty, not_too_many},
 };
@@ -85,7 +83,8 @@ impl Claim {
         if !(0.0..=LONGEST_WAIT).contains(&self.wait_seconds) {
             return Err(Problem::invalid("`wait_seconds` is 0 to 30"));
         }
-        let worker_id = worker_id(caller.project_id, &self.worker)?;
+        caller.may_claim(&self.target)?;
+        let worker_id = caller.worker_id(&self.worker)?;
         Ok(Claiming { most: self.most.into(), lease, ..Claiming::new(worker_id, self.target.clone()) })
     }
 }
@@ -95,17 +94,6 @@ fn lease_of(seconds: f64) -> Result<Duration, Problem> {
         return Err(Problem::invalid("`lease_seconds` is 1 to 300"));
     }
     Ok(Duration::from_secs_f64(seconds))
-}
-
-/// A worker of one project has no lease in common with one of another, whatever they are called.
-fn worker_id(project_id: ProjectId, name: &str) -> Result<WorkerId, Problem> {
-    if !(1..=200).contains(&name.chars().count()) {
-        return Err(Problem::invalid("`worker` has 1 to 200 characters"));
-    }
-    let hash = blake3::hash(format!("{project_id}/{name}").as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&hash.as_bytes()[..16]);
-    Ok(WorkerId::from_bytes(bytes))
 }
 
 /// The right to act on a turn: sent with everything that is written of it.
@@ -191,40 +179,57 @@ pub(crate) async fn claim_turns(
     caller.may(&[Scope::Worker])?;
     let mut claiming = claim.check(&caller)?;
     let door = Door::Agent(claim.target.clone());
-    let mut waiting = Waiting::new(&api, &door, claim.wait_seconds);
+    let mut waiting = Waiting::new(&api, &caller, &door, claim.wait_seconds);
     loop {
         let mut work = caller.begin(&api).await?;
         let claimed = turn::claim_in(&mut work, &mut claiming).await?;
         work.commit().await?;
-        if !claimed.is_empty() || !waiting.again(&api).await {
+        if !claimed.is_empty() || !waiting.again(&api).await? {
             return Ok(Json(ClaimedTurns { turns: claimed.into_iter().map(ClaimedTurn::from).collect() }));
         }
     }
 }
 
 /// Waiting for work: until somebody rings, or it is time to look, or the time is over.
-struct Waiting {
+struct Waiting<'a> {
+    caller: &'a Caller,
     bells: BoxStream<'static, ()>,
     until: Instant,
+    /// When it was last seen that the caller may be here.
+    stood: Instant,
+    place: Option<Place>,
 }
 
-impl Waiting {
-    fn new(api: &Api, door: &Door, seconds: f64) -> Waiting {
-        Waiting { bells: api.kernel.bus().hear(door), until: Instant::now() + Duration::from_secs_f64(seconds) }
+impl<'a> Waiting<'a> {
+    fn new(api: &Api, caller: &'a Caller, door: &Door, seconds: f64) -> Waiting<'a> {
+        let now = Instant::now();
+        let until = now + Duration::from_secs_f64(seconds);
+        Waiting { caller, bells: api.kernel.bus().hear(door), until, stood: now, place: None }
     }
 
     /// False: the time is over, or the server is to end.
-    async fn again(&mut self, api: &Api) -> bool {
+    async fn again(&mut self, api: &Api) -> Result<bool, Problem> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() || *api.ending.borrow() {
-            return false;
+            return Ok(false);
         }
+        if self.place.is_none() {
+            self.place = Some(api.gate.waits.take(self.caller.lane, 1)?);
+        }
+        self.caller.rest();
         tokio::select! {
             _ = self.bells.next() => {}
             () = sleep(LOOK.min(left)) => {}
             () = api.ended() => {}
         }
-        true
+        if self.stood.elapsed() >= STANDING {
+            self.caller.enter(api).await?;
+            if self.caller.is_shut_out(api).await {
+                return Err(unauthorized("the key has expired or was revoked"));
+            }
+            self.stood = Instant::now();
+        }
+        Ok(true)
     }
 }
 
@@ -257,10 +262,13 @@ pub(crate) async fn keep_lease(
     Body { value: beat, .. }: Body<Heartbeat>,
 ) -> Result<Json<Held>, Problem> {
     caller.may(&[Scope::Worker, Scope::Tool])?;
-    let worker_id = worker_id(caller.project_id, &beat.worker)?;
+    let worker_id = caller.worker_id(&beat.worker)?;
+    caller.enter(&api).await?;
     lease::renew::<uuid::Uuid>(&api.kernel, worker_id, lease_of(beat.lease_seconds)?).await?;
-    let turns = turn::held(&api.kernel, worker_id).await?.into_iter().map(ClaimedTurn::from).collect();
-    let calls = call::held(&api.kernel, worker_id).await?;
+    let turns = turn::held(&api.kernel, worker_id).await?.into_iter();
+    let turns = turns.filter(|turn| turn.fence.project_id() == caller.project_id).map(ClaimedTurn::from).collect();
+    let mut calls = call::held(&api.kernel, worker_id).await?;
+    calls.retain(|call| call.project_id == caller.project_id);
     let calls = admitted(&api, &caller, calls, true).await?;
     Ok(Json(Held { turns, calls }))
 }
@@ -290,7 +298,8 @@ pub(crate) async fn leave(
     Body { value: leave, .. }: Body<Leave>,
 ) -> Result<Json<Done>, Problem> {
     caller.may(&[Scope::Worker, Scope::Tool])?;
-    lease::end(&api.kernel, worker_id(caller.project_id, &leave.worker)?).await?;
+    caller.enter(&api).await?;
+    lease::end(&api.kernel, caller.worker_id(&leave.worker)?).await?;
     Ok(Json(Done { done: true }))
 }
 
@@ -304,14 +313,13 @@ pub(crate) struct CardDraft {
     #[serde(rename = "type")]
     #[schema(pattern = "^[a-z0-9_.]{1,64}$")]
     card_type: String,
+    /// `assistant`, or `tool` for what a tool answered. What users and the system say is not a worker's to write.
     role: Role,
     /// As the type has it: text, or JSON.
     content: Value,
     /// Of a `tool.call`, and of the `tool.result` that answers it.
     #[serde(default)]
     tool_call_id: Option<ToolCallId>,
-    #[serde(default)]
-    author_id: Option<String>,
     /// Not hashed.
     #[serde(default)]
     extra: Map<String, Value>,
@@ -321,11 +329,14 @@ pub(crate) struct CardDraft {
 }
 
 impl CardDraft {
-    fn seal(self, step_id: Option<StepId>) -> Result<NewCard, Problem> {
+    fn seal(self, caller: &Caller, step_id: Option<StepId>) -> Result<NewCard, Problem> {
+        if !matches!(self.role, Role::Assistant | Role::Tool) {
+            return Err(Problem::invalid("a worker writes cards of the roles `assistant` and `tool`"));
+        }
         let card_type: CardType = self.card_type.parse().map_err(invalid)?;
         let content = Content::read(&card_type, self.content).map_err(invalid)?;
         let metadata = Metadata {
-            author_id: self.author_id,
+            author_id: Some(caller.actor.clone()),
             step_id,
             extra: self.extra,
             ..Metadata::new(card_type.clone(), self.role)
@@ -416,6 +427,7 @@ impl UsageSaid {
             took_ms: self.took_ms,
             n_asked: 1,
             asked_again: false,
+            cache_miss: None,
         })
     }
 }
@@ -436,7 +448,8 @@ pub(crate) async fn write_step(
     let step_id = step.step_id;
     not_too_many("cards", &step.cards)?;
     not_too_many("calls", &step.calls)?;
-    let cards: Vec<NewCard> = step.cards.into_iter().map(|card| card.seal(Some(step_id))).collect::<Result<_, _>>()?;
+    let cards: Vec<NewCard> =
+        step.cards.into_iter().map(|card| card.seal(&caller, Some(step_id))).collect::<Result<_, _>>()?;
     let mut calls = Vec::with_capacity(step.calls.len());
     for call in step.calls {
         if !(1..=86_400).contains(&call.timeout_seconds) {
@@ -458,10 +471,11 @@ pub(crate) async fn write_step(
     let usage = step.usage.map(UsageSaid::check).transpose()?;
     let fence = step.fence.of(&caller, turn);
     if step.saw_external {
-        mark(&api, &caller, turn).await?;
+        mark(&api, &caller, &fence).await?;
     }
     let step = Step { step_id, cards, calls, suspend: step.suspend, receipt: None, usage };
     let mut work = caller.begin(&api).await?;
+    caller.holds(&mut work, &fence).await?;
     let stepped = turn::step(&mut work, &fence, &step).await?;
     work.commit().await?;
     Ok(Json(stepped))
@@ -484,18 +498,22 @@ pub(crate) struct Finish {
     saw_external: bool,
     #[serde(default)]
     usage: Option<UsageSaid>,
-    /// How many cards of the output box it had seen. Where somebody told the turn more since, it does not end: 409 `unseen`. None: it ends.
+    /// How many cards of the output box the worker has read. If a caller told the turn more since, the turn does not end: 409 `unseen`; read the output
+    /// box and go on. Without it, what the worker had read when it wrote its last step.
     #[serde(default)]
     #[schema(minimum = 0)]
     seen: Option<i64>,
 }
 
-/// In a unit of work of its own: a box is not locked before its turn.
-async fn mark(api: &Api, caller: &Caller, turn_id: TurnId) -> Result<(), Problem> {
+/// If a worker of the caller's holds the turn: it saw content from outside. In a unit of work of its own: a box is not locked before its turn.
+async fn mark(api: &Api, caller: &Caller, fence: &Fence) -> Result<(), Problem> {
     let mut work = caller.begin(api).await?;
-    if let Some(turn) = turn::show(&mut work, &[turn_id]).await?.pop() {
-        external::mark(&mut work, turn.output_box_id).await?;
-        work.commit().await?;
+    if caller.holds(&mut work, fence).await? {
+        let found = turn::show(&mut work, &[fence.agent_turn_id()]).await?.pop();
+        if let Some(turn) = found {
+            external::mark(&mut work, turn.output_box_id).await?;
+            work.commit().await?;
+        }
     }
     Ok(())
 }
@@ -514,12 +532,13 @@ pub(crate) async fn finish_turn(
 ) -> Result<Json<Ended>, Problem> {
     caller.may(&[Scope::Worker])?;
     not_too_many("cards", &finish.cards)?;
+    let cards = finish.cards.into_iter().map(|card| card.seal(&caller, finish.step_id)).collect::<Result<_, _>>()?;
+    let fence = finish.fence.of(&caller, turn);
     if finish.saw_external {
-        mark(&api, &caller, turn).await?;
+        mark(&api, &caller, &fence).await?;
     }
-    let cards = finish.cards.into_iter().map(|card| card.seal(finish.step_id)).collect::<Result<_, _>>()?;
-    let ending = Ending {
-        fence: finish.fence.of(&caller, turn),
+    let mut ending = Ending {
+        fence,
         status: finish.status,
         step_id: finish.step_id,
         receipt: None,
@@ -528,6 +547,10 @@ pub(crate) async fn finish_turn(
         cards,
     };
     let mut work = caller.begin(&api).await?;
+    caller.holds(&mut work, &fence).await?;
+    if ending.seen.is_none() && ending.status == End::Success {
+        ending.seen = Some(turn::written_upto(&mut work, turn).await?);
+    }
     let ended = turn::finish(&mut work, &[ending]).await?;
     work.commit().await?;
     Ok(Json(ended))
@@ -571,8 +594,10 @@ pub(crate) async fn give_back_turn(
         return Err(Problem::invalid("`backoff_seconds` is 0 to 3,600"));
     }
     let loss = Loss::Attempt { error: back.error, backoff: Duration::from_secs_f64(back.backoff_seconds) };
+    let fence = back.fence.of(&caller, turn);
     let mut work = caller.begin(&api).await?;
-    let reclaimed = turn::reclaim(&mut work, &back.fence.of(&caller, turn), &loss, Attempts::default()).await?;
+    caller.holds(&mut work, &fence).await?;
+    let reclaimed = turn::reclaim(&mut work, &fence, &loss, Attempts::default()).await?;
     work.commit().await?;
     Ok(Json(GivenBack { outcome: reclaimed.as_str() }))
 }
@@ -593,6 +618,8 @@ pub(crate) struct OneCall {
     deadline_at: chrono::DateTime<chrono::Utc>,
     /// How often it was taken from somebody before.
     n_lost_leases: i32,
+    /// The user for whom the turn was started, where the caller said so.
+    on_behalf_of: Option<String>,
 }
 
 /// What was claimed. Empty: there was nothing.
@@ -602,7 +629,7 @@ pub(crate) struct ClaimedCalls {
 }
 
 impl OneCall {
-    fn new(claimed: &ClaimedCall, tool_name: Name, arguments: String) -> OneCall {
+    fn new(claimed: &ClaimedCall, tool_name: Name, arguments: String, on_behalf_of: Option<String>) -> OneCall {
         OneCall {
             tool_call_id: claimed.tool_call_id,
             agent_turn_id: claimed.agent_turn_id,
@@ -613,6 +640,7 @@ impl OneCall {
             idempotency_key: claimed.tool_call_id,
             deadline_at: claimed.deadline_at,
             n_lost_leases: claimed.n_lost_leases,
+            on_behalf_of,
         }
     }
 }
@@ -627,7 +655,7 @@ async fn admitted(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>, known: 
             // It is under way, whatever the turn has seen since.
             let Some(asked) = call::asked(&mut work, &claimed).await? else { continue };
             let Ok(tool_name) = asked.tool_name.parse() else { continue };
-            calls.push(OneCall::new(&claimed, tool_name, asked.arguments));
+            calls.push(OneCall::new(&claimed, tool_name, asked.arguments, asked.on_behalf_of));
             continue;
         }
         let verdict = match admit::admit(&mut work, &claimed).await {
@@ -644,7 +672,7 @@ async fn admitted(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>, known: 
                 continue;
             }
         };
-        calls.push(OneCall::new(&claimed, admitted.tool.name, admitted.said));
+        calls.push(OneCall::new(&claimed, admitted.tool.name, admitted.said, admitted.on_behalf_of));
     }
     Ok(calls)
 }
@@ -662,13 +690,13 @@ pub(crate) async fn claim_calls(
     caller.may(&[Scope::Tool, Scope::Worker])?;
     let mut claiming = claim.check(&caller)?;
     let door = Door::of_calls(claim.target.clone());
-    let mut waiting = Waiting::new(&api, &door, claim.wait_seconds);
+    let mut waiting = Waiting::new(&api, &caller, &door, claim.wait_seconds);
     loop {
         let mut work = caller.begin(&api).await?;
         let claimed = call::claim_in(&mut work, &mut claiming).await?;
         work.commit().await?;
         let calls = admitted(&api, &caller, claimed, false).await?;
-        if !calls.is_empty() || !waiting.again(&api).await {
+        if !calls.is_empty() || !waiting.again(&api).await? {
             return Ok(Json(ClaimedCalls { calls }));
         }
     }
@@ -725,7 +753,7 @@ pub(crate) async fn report_call(
     if !(1..=64).contains(&said.status.chars().count()) {
         return Err(Problem::invalid("`status` has 1 to 64 characters"));
     }
-    let worker_id = worker_id(caller.project_id, &said.worker)?;
+    let worker_id = caller.worker_id(&said.worker)?;
     let mut work = caller.begin(&api).await?;
     let held = call::find(&mut work, worker_id, call, said.claim_token).await?;
     let is_open = held.is_some() || call::is_open(&mut work, call).await?;

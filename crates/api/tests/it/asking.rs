@@ -5,7 +5,10 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use waybill_api::Limits;
-use waybill_core::{id::TurnId, key::Scope};
+use waybill_core::{
+    id::TurnId,
+    key::{Bounds, Scope},
+};
 use waybill_kernel::{key, project};
 
 use crate::{House, narrow, open_house};
@@ -45,12 +48,14 @@ async fn nothing_is_told_without_a_key_that_works() {
 async fn a_key_may_do_what_its_scope_says() {
     let house = House::open().await;
     let claim = json!({ "worker": "w", "target": "none" });
+    let record: &[Scope] =
+        &[Scope::Admin, Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Auditor];
     let asked: [(Method, &str, Option<Value>, &[Scope]); 9] = [
-        (Method::GET, "/turns", None, &[Scope::Admin, Scope::Operator, Scope::Worker, Scope::Reader]),
-        (Method::GET, "/resources", None, &[Scope::Admin, Scope::Operator, Scope::Worker, Scope::Reader]),
-        (Method::GET, "/keys", None, &[Scope::Admin]),
-        (Method::GET, "/audit", None, &[Scope::Admin]),
-        (Method::POST, "/resources", Some(json!({ "manifests": [] })), &[Scope::Admin]),
+        (Method::GET, "/turns", None, record),
+        (Method::GET, "/resources", None, record),
+        (Method::GET, "/keys", None, &[Scope::Admin, Scope::Auditor]),
+        (Method::GET, "/audit", None, &[Scope::Admin, Scope::Auditor]),
+        (Method::POST, "/resources", Some(json!({ "manifests": [] })), &[Scope::Admin, Scope::Developer]),
         (
             Method::POST,
             "/turns",
@@ -241,7 +246,7 @@ async fn what_is_another_projects_is_not_there() {
     let mut work = house.kernel.begin(other).await.unwrap();
     project::create(&mut work, "other").await.unwrap();
     let key = waybill_core::key::ApiKey::mint("test");
-    key::create(&mut work, &key, &"k".parse().unwrap(), Scope::Admin, None).await.unwrap();
+    key::create(&mut work, &key, &"k".parse().unwrap(), Scope::Admin, &Bounds::default(), None).await.unwrap();
     work.commit().await.unwrap();
     let turn_id = started["agent_turn_id"].as_str().unwrap();
     let never = TurnId::new().to_string();

@@ -16,8 +16,8 @@ use waybill_orchestrator::command;
 
 use crate::House;
 
-struct Shelf {
-    house: House,
+pub(crate) struct Shelf {
+    pub(crate) house: House,
     folder: PathBuf,
 }
 
@@ -28,14 +28,18 @@ impl Drop for Shelf {
 }
 
 impl Shelf {
-    async fn open() -> Shelf {
+    pub(crate) async fn open() -> Shelf {
+        let limits = Limits { per_second: 1e9, ..Limits::default() };
+        Shelf::open_with(Config { limits, ..Config::default() }).await
+    }
+
+    pub(crate) async fn open_with(config: Config) -> Shelf {
         let folder = std::env::temp_dir().join(format!("waybill-bulk-{}", UploadId::new()));
         std::fs::create_dir_all(&folder).unwrap();
         let store = Store::in_folder(folder.join("store")).unwrap();
         let t = waybill_testkit::fresh_db().await;
         let artifacts = Artifacts::new(t.kernel.clone(), store);
-        let limits = Limits { per_second: 1e9, ..Limits::default() };
-        let config = Config { artifacts: Some(artifacts), limits, ..Config::default() };
+        let config = Config { artifacts: Some(artifacts), ..config };
         Shelf { house: House::open_on(t, config).await, folder }
     }
 

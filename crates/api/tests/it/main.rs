@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use waybill_api::{Access, Config, Limits};
 use waybill_bus::local::Local;
-use waybill_core::key::{ApiKey, Scope};
+use waybill_core::key::{ApiKey, Bounds, Scope};
 use waybill_kernel::{key, project, resource, work::Kernel};
 use waybill_testkit::{TestDb, fresh_db};
 
 mod asking;
 mod bulk;
 mod document;
+mod roles;
 mod talking;
 mod tls;
 mod tokens;
@@ -72,9 +73,18 @@ impl House {
     }
 
     async fn key(&self, name: &str, scope: Scope) -> String {
+        let targets = match scope {
+            Scope::Worker | Scope::Tool | Scope::Developer => ["llm", "python", "sums", "bells", "none"].as_slice(),
+            _ => &[],
+        };
+        let targets = targets.iter().map(|target| target.parse().unwrap()).collect();
+        self.key_for(name, scope, Bounds { targets, ..Bounds::default() }).await
+    }
+
+    async fn key_for(&self, name: &str, scope: Scope, bounds: Bounds) -> String {
         let key = ApiKey::mint("test");
         let mut work = self.kernel.begin(self.t.project_id).await.unwrap();
-        key::create(&mut work, &key, &name.parse().unwrap(), scope, None).await.unwrap();
+        key::create(&mut work, &key, &name.parse().unwrap(), scope, &bounds, None).await.unwrap();
         work.commit().await.unwrap();
         key.expose().to_owned()
     }

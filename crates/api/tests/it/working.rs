@@ -105,6 +105,31 @@ async fn a_recorded_turn_is_done_again_with_a_card_changed() {
         let patched = patched["agent_turn_id"].as_str().unwrap().to_owned();
         ended(&house, &patched).await;
         assert_eq!(house.get(&format!("/turns/{patched}")).await["deliverable"], "no");
+        // SE-7: an operator's patch changes the words and takes away; it gives nothing.
+        let operator = house.key("op", Scope::Operator).await;
+        let fork = format!("/turns/{turn_id}/fork");
+        for widens in [
+            json!({ "allowed_tools": ["drop_db"] }),
+            json!({ "allowed_internal_tools": ["fork_join"] }),
+            json!({ "llm_config": { "api_key": { "secret": "github" } } }),
+            json!({ "llm_config": { "provider": "other" } }),
+            json!({ "delegation_policy": { "target_profiles": ["hand"] } }),
+            json!({ "readable_artifacts": ["payroll"] }),
+            json!({ "worker_target": "python" }),
+        ] {
+            let body = json!({ "profile_patch": widens });
+            let refused = house.refused(Method::POST, &fork, Some(&operator), Some(body.clone())).await;
+            assert_eq!(refused, (403, "forbidden".to_owned()), "{body}");
+        }
+        let words = json!({ "system_prompt_template": "You repeat everything.", "limits": { "steps": 3 } });
+        let live = json!({ "profile_patch": words, "live_tools": true });
+        assert_eq!(house.refused(Method::POST, &fork, Some(&operator), Some(live)).await.0, 403);
+        let (status, forked) =
+            house.ask(Method::POST, &fork, Some(&operator), Some(json!({ "profile_patch": words }))).await;
+        assert_eq!(status, 200, "{forked}");
+        let entry = house.get("/audit").await["items"][0].clone();
+        assert_eq!((&entry["action"], &entry["actor"]), (&json!("turn.fork"), &json!("key:op")));
+        assert_eq!(entry["subject"], forked["agent_turn_id"]);
         let nonsense = json!({ "profile_patch": { "llm_config": null } });
         let refused =
             house.refused(Method::POST, &format!("/turns/{turn_id}/fork"), Some(&house.admin), Some(nonsense)).await;
@@ -241,7 +266,7 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     (nul["step_id"], nul["usage"]) = (json!(StepId::new()), json!({ "provider": "\u{0}" }));
     assert_eq!(ask(&finish, &worker, nul).await.1["code"], "invalid");
     let mut stale = ending.clone();
-    stale["fence"]["claim_token"] = json!(1);
+    stale["fence"]["claim_token"] = json!("1");
     assert_eq!(ask(&finish, &worker, stale).await.1["code"], "stale");
     assert_eq!(ask(&finish, &worker, ending.clone()).await.1, json!({ "duplicate": false }));
     assert_eq!(ask(&finish, &worker, ending).await.1, json!({ "duplicate": true }));

@@ -15,6 +15,8 @@ use waybill_core::{
     tokens::{self, Tokens},
 };
 
+use crate::schema::Schema;
+
 pub mod load;
 pub mod plan;
 
@@ -98,7 +100,7 @@ pub fn published(handoff_type: &HandoffType) -> Value {
 pub fn check_type(handoff_type: &HandoffType) -> Result<(), String> {
     let HandoffType { name, gate, .. } = handoff_type;
     let fail = |what: &str, why: &dyn std::fmt::Display| Err(format!("handoff_type `{name}`: {what}: {why}"));
-    if let Err(error) = jsonschema::validator_for(&published(handoff_type)) {
+    if let Err(error) = Schema::new(&published(handoff_type)) {
         return fail("schema", &error);
     }
     let empty = Map::new();
@@ -107,7 +109,7 @@ pub fn check_type(handoff_type: &HandoffType) -> Result<(), String> {
     let warnings = gate.warnings.iter().map(|rule| ("gate.warnings", Some(&rule.unless)));
     let approval = gate.approval.iter().map(|rule| ("gate.approval", Some(&rule.when)));
     for (what, schema) in paths.chain(files).chain(warnings).chain(approval) {
-        if let Err(error) = jsonschema::validator_for(&Value::Object(schema.unwrap_or(&empty).clone())) {
+        if let Err(error) = Schema::new(&Value::Object(schema.unwrap_or(&empty).clone())) {
             return fail(what, &error);
         }
     }
@@ -134,12 +136,8 @@ pub fn check_schema(handoff_type: &HandoffType, package: &Map<String, Value>) ->
 }
 
 fn violations(schema: &Value, value: &Value) -> Vec<(String, String)> {
-    match jsonschema::validator_for(schema) {
-        Ok(validator) => validator
-            .iter_errors(value)
-            .take(MOST_PROBLEMS)
-            .map(|error| (error.instance_path().to_string(), error.to_string().chars().take(300).collect()))
-            .collect(),
+    match Schema::new(schema) {
+        Ok(schema) => schema.violations(value, MOST_PROBLEMS),
         Err(error) => vec![(String::new(), format!("the schema itself is wrong: {error}"))],
     }
 }
@@ -340,7 +338,10 @@ fn by_priority(handoff_type: &HandoffType, package: &Map<String, Value>, key: &s
 /// What whoever sends it is told all the same.
 pub fn warnings(handoff_type: &HandoffType, package: &Map<String, Value>) -> Vec<String> {
     let rules = handoff_type.gate.warnings.iter().filter(|rule| !fits(&rule.unless, package));
-    rules.map(|rule| rule.message.clone()).collect()
+    let n_tokens = count(package);
+    let long = handoff_type.advised_tokens.filter(|advised| n_tokens > *advised);
+    let long = long.map(|advised| format!("the package has {n_tokens} tokens; about {advised} are enough for most"));
+    rules.map(|rule| rule.message.clone()).chain(long).collect()
 }
 
 /// HO-7: whether somebody must agree.

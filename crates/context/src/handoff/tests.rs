@@ -131,7 +131,11 @@ fn a_package_is_short_or_is_told_what_to_cut() {
     let room: usize = problem.advice.split("keep the ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(room > 10 && check_size(to_init, &execute(room)).is_none(), "{room}");
     let mut wordy = init();
+    assert!(warnings(to_execute, &wordy).is_empty());
     wordy.insert("design_rationale".to_owned(), json!("because ".repeat(400)));
+    assert_eq!(check_size(to_execute, &wordy), None, "300 tokens are advice");
+    assert!(warnings(to_execute, &wordy)[0].contains("about 300 are enough"));
+    wordy.insert("design_rationale".to_owned(), json!("because ".repeat(1_400)));
     assert!(check_size(to_execute, &wordy).unwrap().advice.contains("store it as an artifact"));
 }
 

@@ -305,7 +305,8 @@ fn argument_cards(packing: &Packing<'_>, pack: &Pack) -> Result<Vec<(String, New
 
 fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> Result<NewCard, Error> {
     let PackArgument { arg_key, as_card_type, card_metadata } = rule;
-    if as_card_type.is_system() || *as_card_type == CardType::deliverable() {
+    let is_ours = as_card_type.is_system() || as_card_type.as_str().starts_with("meta.");
+    if is_ours || *as_card_type == CardType::deliverable() {
         return Err(Error::BadRequest(format!("argument `{arg_key}`: a `{as_card_type}` is never packed")));
     }
     let fields = *as_card_type == CardType::result_fields();

@@ -47,6 +47,16 @@ impl Claiming {
     }
 }
 
+/// Who holds the turn under this claim. None: nobody does any more.
+pub async fn holder(work: &mut UnitOfWork, fence: &Fence) -> Result<Option<WorkerId>, Error> {
+    let holder = sqlx::query_scalar(
+        "select worker_id from state.agent_inbox where project_id = $1 and agent_turn_id = $2 and claim_token = $3",
+    );
+    let project_id = work.project_id();
+    let holder = holder.bind(project_id).bind(fence.agent_turn_id()).bind(fence.claim_token());
+    Ok(holder.fetch_optional(&mut **work).await?.flatten())
+}
+
 /// A turn that is ours until it ends, is suspended, or is taken from us.
 #[derive(Clone, Debug, FromRow)]
 pub struct Claimed {

@@ -164,6 +164,12 @@ language sql stable as $$
   select n_entries > coalesce(nullif(current_setting('waybill.long_look', true), ''), '500')::bigint
 $$;
 
+-- The token of the next claim: higher than the one before, by a step of up to 2^36 that nobody can guess.
+create or replace function state.next_token(p_token bigint) returns bigint
+language sql volatile as $$
+  select p_token + 1 + ('x' || substr(gen_random_uuid()::text, 28))::bit(36)::bigint
+$$;
+
 -- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
 -- Round robin over the projects that have ready work, from the one after p_after; of each those that were begun first, then the
 -- new ones, in the order in which they became ready; none of a project that has p_in_flight_cap turns running.
@@ -214,7 +220,7 @@ begin
       continue;
     end if;
     --! claim.found
-    select h.claim_token + 1 into claim.claim_token
+    select state.next_token(h.claim_token) into claim.claim_token
       from state.agent_state_head h
      where h.project_id = v_project and h.agent_id = v_row.agent_id
        and h.active_agent_turn_id = v_row.agent_turn_id and h.turn_epoch = v_row.turn_epoch
@@ -337,7 +343,7 @@ begin
               for no key update skip locked) h
   ), head as (
     update state.agent_state_head h
-       set status = 'running', claim_token = h.claim_token + 1
+       set status = 'running', claim_token = state.next_token(h.claim_token)
       from free f
      -- Not joined on the project, so that the keys are the only way to the rows: docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
      where h.project_id = any (array[f.project_id]) and h.agent_id = f.agent_id

@@ -18,6 +18,8 @@ declare
   v_written integer;
   v_status text;
   v_later  boolean;
+  v_started_by   text;
+  v_on_behalf_of text;
 begin
   v_entered := state.enter(p_project);
   enqueue.agent_turn_id := p_turn;
@@ -33,14 +35,21 @@ begin
       from state.rebuild_head(p_project, p_agent) r;
   end if;
   --! enqueue.locked
+  if p_parent_turn is null then
+    v_started_by := nullif(current_setting('waybill.actor', true), '');
+    v_on_behalf_of := nullif(current_setting('waybill.on_behalf_of', true), '');
+  else
+    select t.started_by, t.on_behalf_of into v_started_by, v_on_behalf_of
+      from state.turns t where t.project_id = p_project and t.agent_turn_id = p_parent_turn;
+  end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
           source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-          traceparent, tracestate, emit_state_event)
+          traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
   values (p_project, p_turn, p_agent, coalesce(p_channel, 'public'), p_profile_box,
           p_context_box, p_output_box, p_query_cards, p_session, p_source_agent,
           p_parent_turn, p_parent_step, p_parent_call, p_batch, p_task_index,
-          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event)
+          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event, v_started_by, v_on_behalf_of)
       on conflict do nothing;
   if not found then
     -- The turn's id is its key: the same id for another agent is not a replay.
@@ -166,16 +175,23 @@ begin
     insert into state.turns
            (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
             source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-            traceparent, tracestate, emit_state_event)
+            traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
     select p_project, t.agent_turn_id, t.agent_id, coalesce(t.channel, 'public'), t.profile_box_id, t.context_box_id,
            t.output_box_id, coalesce(t.query_card_ids, '{}'), t.session_id, t.source_agent_id, t.parent_agent_turn_id, t.parent_step_id,
            t.parent_tool_call_id, t.batch_id, t.task_index, coalesce(t.recursion_depth, 0), t.trace_id, t.traceparent, t.tracestate,
-           coalesce(t.emit_state_event, false)
+           coalesce(t.emit_state_event, false),
+           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else p.started_by end,
+           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else p.on_behalf_of end
       from jsonb_to_recordset(p_turns) as t
            (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
             query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid, parent_step_id uuid,
             parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, traceparent text,
             tracestate text, emit_state_event boolean)
+      left join lateral (
+           select k.started_by, k.on_behalf_of
+             from state.turns k
+            where k.project_id = p_project and k.agent_turn_id = t.parent_agent_turn_id
+           offset 0) p on true
         on conflict do nothing
  returning agent_turn_id
   )

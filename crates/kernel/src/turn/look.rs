@@ -40,6 +40,10 @@ pub struct Summary {
     pub deliverable_card_id: Option<CardId>,
     /// Of a turn that does another one again.
     pub forked_from: Option<TurnId>,
+    /// Who had it started: `key:NAME`, `user:SUBJECT`, `cli:USER`. Children have it from their parent.
+    pub started_by: Option<String>,
+    /// For which of their users.
+    pub on_behalf_of: Option<String>,
     pub created_at: DateTime<Utc>,
     pub finished_at: Option<DateTime<Utc>>,
     pub n_steps: i64,
@@ -110,6 +114,39 @@ pub async fn show(work: &mut UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Summ
     let project_id = work.project_id();
     let found = sqlx::query_as("select s.* from state.summaries($1, $2) s");
     Ok(found.bind(project_id).bind(turn_ids).fetch_all(&mut **work).await?)
+}
+
+/// A turn that another asked for, does not wait for, and that has no end yet.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct OpenChild {
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    pub profile_name: Option<String>,
+    /// The beginning of what it was asked.
+    pub instruction: String,
+}
+
+/// What a turn started and does not wait for, as far as it has no end yet.
+pub async fn open_children(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<Vec<OpenChild>, Error> {
+    let project_id = work.project_id();
+    let children = sqlx::query_as(
+        "select t.agent_turn_id, t.agent_id, a.profile_name, coalesce(left(r.content #>> '{}', 200), '') as instruction
+           from (select t.*
+                   from state.turns t
+                  where t.parent_agent_turn_id = $2 and t.project_id = $1 and t.status = 'open' and t.batch_id is null
+                  order by t.agent_turn_id
+                  limit $3) t
+           left join lateral (
+                select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = t.agent_id offset 0) a on true
+           left join lateral cardbox.reading($1, t.query_card_ids[1], statement_timestamp()) r on true
+          order by t.agent_turn_id",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(children)
 }
 
 /// What a turn has delivered; none: nothing yet, or it can no longer be shown.
@@ -188,6 +225,38 @@ pub struct Told {
 }
 
 /// The events of a turn after one of them. Whoever writes them holds its agent's lock, so none comes to light before an earlier one.
+pub async fn news(work: &mut UnitOfWork, asked: &[(TurnId, i64)], most: i64) -> Result<Vec<(usize, Told)>, Error> {
+    let project_id = work.project_id();
+    let (turn_ids, after): (Vec<TurnId>, Vec<i64>) = asked.iter().copied().unzip();
+    let rows: Vec<News> = sqlx::query_as(
+        "select asked.n, o.event::text, o.event_id, o.outbox_seq, o.agent_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id,
+                o.created_at
+           from unnest($2::uuid[], $3::bigint[]) with ordinality as asked (agent_turn_id, after, n)
+          cross join lateral (
+                select *
+                  from state.outbox o
+                 where o.project_id = $1 and o.agent_turn_id = asked.agent_turn_id and o.outbox_seq > asked.after
+                 order by o.outbox_seq
+                 limit $4) o
+          order by asked.n, o.outbox_seq",
+    )
+    .bind(project_id)
+    .bind(turn_ids)
+    .bind(after)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(rows.into_iter().map(|News { n, told }| (usize::try_from(n - 1).unwrap_or_default(), told)).collect())
+}
+
+#[derive(FromRow)]
+struct News {
+    n: i64,
+    #[sqlx(flatten)]
+    told: Told,
+}
+
+/// What became of one turn, after this event.
 pub async fn events(work: &mut UnitOfWork, turn_id: TurnId, after: i64, most: i64) -> Result<Vec<Told>, Error> {
     let project_id = work.project_id();
     let events = sqlx::query_as(

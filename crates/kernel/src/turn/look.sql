@@ -2,14 +2,14 @@
 create or replace function state.summaries(p_project uuid, p_turns uuid[])
 returns table (agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer,
   session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer,
-  profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid,
-  created_at timestamptz, finished_at timestamptz, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint,
+  profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text,
+  on_behalf_of text, created_at timestamptz, finished_at timestamptz, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint,
   microdollars bigint)
 language sql stable as $$
   select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
          t.session_id, t.channel::text, t.parent_agent_turn_id, t.batch_id, t.task_index, t.recursion_depth,
-         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id,
-         t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id, t.started_by,
+         t.on_behalf_of, t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t

@@ -35,13 +35,15 @@ mod step;
 mod stop;
 
 pub(crate) use claim::interval;
-pub use claim::{Claimed, Claiming, claim, claim_in, held};
+pub use claim::{Claimed, Claiming, claim, claim_in, held, holder};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
-pub use look::{Edge, Listing, Summary, Told, delivered, edges, events, list, show, tree};
+pub use look::{
+    Edge, Listing, OpenChild, Summary, Told, delivered, edges, events, list, news, open_children, show, tree,
+};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
-pub use resources::{Resources, resources};
+pub use resources::{Delegate, Resources, resources};
 pub use steer::{Steered, message, steer};
 pub use step::{Call, Step, Stepped, step};
 pub use stop::{Stopped, stop};
@@ -221,6 +223,8 @@ pub struct Taken {
     pub took_ms: Option<i32>,
     pub n_asked: Option<i16>,
     pub asked_again: Option<bool>,
+    /// Why the provider found less in its prompt cache than it could, in its own words.
+    pub cache_miss: Option<serde_json::Value>,
     pub created_at: DateTime<Utc>,
 }
 
@@ -229,7 +233,7 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     let project_id = work.project_id();
     let steps = sqlx::query_as(
         "select s.step_id, s.outcome::text, s.n_calls, s.provider, s.model, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars,
-                s.took_ms, s.n_asked, s.asked_again, s.created_at
+                s.took_ms, s.n_asked, s.asked_again, s.cache_miss, s.created_at
            from state.agent_steps s
           where s.project_id = $1 and s.agent_turn_id = $2
           order by s.created_at, s.step_id",
@@ -239,6 +243,19 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     .fetch_all(&mut **work)
     .await?;
     Ok(steps)
+}
+
+/// How far the output box of a turn went when it wrote its last step; 0: it has written none.
+pub async fn written_upto(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<i64, Error> {
+    let project_id = work.project_id();
+    let upto = sqlx::query_scalar(
+        "select coalesce(max(s.to_seq), 0) from state.agent_steps s where s.project_id = $1 and s.agent_turn_id = $2",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(upto)
 }
 
 /// Where the output box of a turn ended when a summary was last paid for and not used: a step in which a model was asked, and which wrote neither a

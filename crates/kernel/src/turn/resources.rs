@@ -1,13 +1,24 @@
 //! What a worker needs besides the boxes: who the agent is, what it may call and spend, and whether somebody wants it to end (WK-1).
 
+use serde::Deserialize;
 use sqlx::FromRow;
 use waybill_core::{
+    id::Name,
     resource::{Profile, Settings, Tool},
     turn::Budget,
 };
 
 use super::{Claimed, Error};
 use crate::{fork::Fork, work::UnitOfWork};
+
+/// A profile that work may be handed to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Delegate {
+    pub name: Name,
+    /// What it is for.
+    #[serde(default)]
+    pub description: String,
+}
 
 /// As it is now; the profile as it was when the turn was dispatched.
 #[derive(Clone, Debug, FromRow)]
@@ -17,6 +28,9 @@ pub struct Resources {
     /// Of those that the profile allows, the ones that there are.
     #[sqlx(json)]
     pub tools: Vec<Tool>,
+    /// Whom the profile may delegate to: the first 64, and by tag among the first 256 profiles of the project.
+    #[sqlx(json)]
+    pub delegates: Vec<Delegate>,
     #[sqlx(json(nullable))]
     pub settings: Option<Settings>,
     #[sqlx(json(nullable))]
@@ -50,6 +64,26 @@ pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resou
                                  select t.name, t.tool_card_id from resource.tools t where t.project_id = $1 and t.name = allowed.name offset 0) t
                            cross join lateral cardbox.reading($1, t.tool_card_id, statement_timestamp()) r
                            where r.gone_at is null), '[]') as tools,
+                coalesce((select jsonb_agg(jsonb_build_object('name', d.name, 'description', coalesce(r.content ->> 'description', '')) order by d.name)
+                            from (select named.name, o.profile_card_id
+                                    from profile p
+                                   cross join lateral jsonb_array_elements_text(p.content -> 'delegation_policy' -> 'target_profiles') as named (name)
+                                   cross join lateral (
+                                         select o.profile_card_id from resource.profiles o where o.project_id = $1 and o.name = named.name offset 0) o
+                                  union
+                                  select o.name, o.profile_card_id
+                                    from profile p
+                                   cross join lateral (
+                                         select o.name, o.tags, o.profile_card_id
+                                           from resource.profiles o
+                                          where o.project_id = $1 and p.content -> 'delegation_policy' -> 'target_tags' <> '[]'
+                                          order by o.name
+                                          limit 256) o
+                                   where p.content -> 'delegation_policy' -> 'target_tags' ?| o.tags
+                                  order by 1
+                                  limit 64) d
+                           cross join lateral cardbox.reading($1, d.profile_card_id, statement_timestamp()) r
+                           where r.gone_at is null), '[]') as delegates,
                 (select r.content::jsonb
                    from resource.projects p
                   cross join lateral cardbox.reading($1, p.settings_card_id, statement_timestamp()) r

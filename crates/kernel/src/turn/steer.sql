@@ -22,6 +22,10 @@ begin
     from state.agent_state_head h
    where h.project_id = p_project and h.agent_id = steer.agent_id
      for no key update;
+  if not found then
+    steer.outcome := 'over';
+    return;
+  end if;
   --! steer.locked
   -- A later statement than the lock: an end that we waited for is seen.
   select t.status, t.output_box_id, t.steer_card_ids, t.trace_id, t.recursion_depth into v_turn

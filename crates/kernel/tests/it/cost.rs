@@ -17,6 +17,7 @@ use crate::filled_box;
 async fn long_box(t: &TestDb, n: i64) -> BoxId {
     let box_id = BoxId::new();
     let mut work = t.begin().await;
+    sqlx::query("set local statement_timeout = '5min'").execute(&mut *work).await.unwrap();
     sqlx::query(
         "with made as (
            insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use waybill_core::{
     id::{ProjectId, TurnId},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{
     audit, call, key, lease, project,
@@ -20,7 +20,7 @@ async fn a_key_is_found_by_itself_and_by_nothing_like_it() {
     let mut work = house.t.begin().await;
     project::create(&mut work, "mine").await.unwrap();
     let made = ApiKey::mint("test");
-    key::create(&mut work, &made, &"ci".parse().unwrap(), Scope::Reader, None).await.unwrap();
+    key::create(&mut work, &made, &"ci".parse().unwrap(), Scope::Reader, &Bounds::default(), None).await.unwrap();
     work.commit().await.unwrap();
     let holder = key::find(house.kernel(), &made).await.unwrap().unwrap();
     assert_eq!((holder.project_id, holder.slug.as_str(), holder.scope), (house.t.project_id, "mine", Scope::Reader));

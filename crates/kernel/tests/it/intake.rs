@@ -13,7 +13,7 @@ use waybill_kernel::{
 
 use crate::turns::{House, calling, ending, target};
 
-const LEASE: Duration = Duration::from_millis(400);
+const LEASE: Duration = Duration::from_millis(1_000);
 
 fn config(most: usize) -> Config {
     Config {

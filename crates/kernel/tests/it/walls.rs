@@ -229,15 +229,15 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep", "state.queue_marks.open_then"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
     // What a request is known by, before anybody knows its project.
-    let keys = ["expires_at", "hash", "key_id", "name", "project_id", "revoked_at", "scope"];
+    let keys = ["bounds", "expires_at", "hash", "key_id", "name", "project_id", "revoked_at", "scope"];
     let keys = keys.map(|c| format!("resource.api_keys.{c}"));
     let roster = ["agent_id", "project_id", "retire_by", "retired_at"].map(|c| format!("resource.project_agents.{c}"));
     // Objects that nothing names: which, and since when.
     let uploads = ["expires_at", "project_id", "upload_id"].map(|c| format!("cardbox.uploads.{c}"));
     assert_eq!(readable[..3], uploads);
-    assert_eq!(readable[3..10], keys);
-    assert_eq!(readable[10..14], roster);
-    assert_eq!(readable[14..], [&projects[..], &ours, &headers].concat());
+    assert_eq!(readable[3..11], keys);
+    assert_eq!(readable[11..15], roster);
+    assert_eq!(readable[15..], [&projects[..], &ours, &headers].concat());
 
     let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
         "select n.nspname || '.' || p.proname, p.prosecdef,
@@ -342,6 +342,9 @@ async fn every_table_is_walled_off() {
     blackboard::open(&mut work, None, &[session_id]).await.unwrap();
     let patch = blackboard::Patch::default();
     blackboard::patch(&mut work, session_id, waybill_core::id::StepId::new(), &patch).await.unwrap();
+    let other = SessionId::new();
+    blackboard::open(&mut work, None, &[other]).await.unwrap();
+    waybill_kernel::session::forget(&mut work, other).await.unwrap();
     work.commit().await.unwrap();
     let mut work = house.t.begin().await;
     project::create(&mut work, "mine").await.unwrap();
@@ -367,9 +370,16 @@ async fn every_table_is_walled_off() {
     grant::give(&mut work, child.fence.agent_id(), box_id, None, "me", "why not").await.unwrap();
     waybill_kernel::idempotency::take(&mut work, "k", key, crate::turns::LONG).await.unwrap();
     let key = waybill_core::key::ApiKey::mint("test");
-    waybill_kernel::key::create(&mut work, &key, &"k".parse().unwrap(), waybill_core::key::Scope::Admin, None)
-        .await
-        .unwrap();
+    waybill_kernel::key::create(
+        &mut work,
+        &key,
+        &"k".parse().unwrap(),
+        waybill_core::key::Scope::Admin,
+        &Default::default(),
+        None,
+    )
+    .await
+    .unwrap();
     waybill_kernel::audit::record(&mut work, "me", "did", "this", &serde_json::json!({})).await.unwrap();
     let fork = waybill_kernel::fork::Fork {
         source_turn_id: child.fence.agent_turn_id(),
@@ -402,7 +412,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 41, "{tables:?}");
+    assert_eq!(tables.len(), 42, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

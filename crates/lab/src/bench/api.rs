@@ -8,7 +8,7 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 use waybill_api::{Config, Limits};
 use waybill_core::{
     id::{Name, ProjectId},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
     resource::Manifest,
 };
 use waybill_kernel::{
@@ -94,7 +94,7 @@ pub(crate) async fn found(kernel: &Kernel, slug: &str, manifests: &[Manifest]) -
     project::create(&mut work, slug).await?;
     resource::apply(&mut work, manifests).await?;
     let key = ApiKey::mint("bench");
-    key::create(&mut work, &key, &"bench".parse()?, Scope::Operator, None).await?;
+    key::create(&mut work, &key, &"bench".parse()?, Scope::Operator, &Bounds::default(), None).await?;
     let project_id = work.project_id();
     work.commit().await?;
     Ok((project_id, key))

@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use waybill_artifact::{Artifacts, Store};
 use waybill_core::{
     id::ProjectId,
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{key, project};
 
@@ -78,7 +78,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let mut work = kernel.begin(ProjectId::new()).await?;
     project::create(&mut work, "bench").await?;
     let made = ApiKey::mint("bench");
-    key::create(&mut work, &made, &"bench".parse()?, Scope::Admin, None).await?;
+    key::create(&mut work, &made, &"bench".parse()?, Scope::Admin, &Bounds::default(), None).await?;
     let project_id = work.project_id();
     work.commit().await?;
     let place = match &options.store {

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -81,6 +81,11 @@ impl Memory {
     }
 }
 
+/// Also where a request panicked: what is counted stays.
+fn held(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// As a provider reads it: tools, then messages.
 fn bytes(body: &Value) -> String {
     let mut text = body["tools"].to_string();
@@ -127,8 +132,8 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let model = Server::start(move |asked: &Asked| {
         let kind = kind(asked);
         let [now, before] = &memories;
-        now.lock().unwrap_or_else(|e| e.into_inner()).read(kind, &bytes(&asked.body));
-        before.lock().unwrap_or_else(|e| e.into_inner()).read(kind, &bytes(&as_it_was(&asked.body)));
+        held(now).read(kind, &bytes(&asked.body));
+        held(before).read(kind, &bytes(&as_it_was(&asked.body)));
         answer(asked, kind, &history, n_children)
     })
     .await?;
@@ -160,8 +165,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     bar.finish_and_clear();
     serving.abort();
     commanding.abort();
-    let (now, before) =
-        (now.lock().unwrap_or_else(|e| e.into_inner()), before.lock().unwrap_or_else(|e| e.into_inner()));
+    let (now, before) = (held(&now), held(&before));
     let mut figures = Vec::new();
     for (kind, what, least) in [
         (

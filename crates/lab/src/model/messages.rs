@@ -72,14 +72,19 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
 /// The message before anything is said in it. Its input is what was not in the cache.
 fn message(answer: &Answer<'_>) -> Value {
     let reply = answer.reply;
-    json!({
+    let mut message = json!({
         "id": format!("msg_{}", answer.id), "type": "message", "role": "assistant", "model": answer.asked.model,
         "content": [], "stop_reason": null, "stop_sequence": null,
         "usage": {
             "input_tokens": reply.n_input.saturating_sub(reply.n_cached), "cache_read_input_tokens": reply.n_cached,
             "cache_creation_input_tokens": 0, "output_tokens": 1,
         },
-    })
+    });
+    if let Some(asked) = answer.asked.body.get("diagnostics") {
+        let reason = reply.cache_miss.as_ref().filter(|_| !asked["previous_message_id"].is_null());
+        message["diagnostics"] = json!({"cache_miss_reason": reason});
+    }
+    message
 }
 
 fn call_id(answer: &Answer<'_>, index: usize) -> String {

@@ -89,6 +89,8 @@ pub struct Reply {
     pub n_input: u32,
     pub n_cached: u32,
     pub n_output: u32,
+    /// Why less was in the cache than could be, where the request asks.
+    pub cache_miss: Option<Value>,
     /// The answer ends because it was too long.
     pub cut_at_limit: bool,
     pub pace: Pace,

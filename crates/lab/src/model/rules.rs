@@ -103,7 +103,7 @@ impl From<Written> for Reply {
         };
         let calls = calls.into_iter().map(|call| (call.name, arguments(call.arguments))).collect();
         let Usage { n_input, n_cached, n_output } = usage;
-        Reply { text, reasoning, calls, n_input, n_cached, n_output, cut_at_limit, pace, fault }
+        Reply { text, reasoning, calls, n_input, n_cached, n_output, cut_at_limit, pace, fault, ..Reply::default() }
     }
 }
 

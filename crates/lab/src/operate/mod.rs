@@ -4,6 +4,7 @@ pub mod day;
 pub mod failover;
 pub mod faults;
 pub mod held;
+pub mod neighbours;
 pub mod overload;
 pub mod weeks;
 mod writers;

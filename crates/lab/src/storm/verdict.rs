@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_turn_that_is_not_claimed_again_counts_until_it_ends() {
         let turn_id = TurnId::new();
-        let token = |n: i64| -> ClaimToken { serde_json::from_value(n.into()).unwrap() };
+        let token = |n: i64| -> ClaimToken { n.to_string().try_into().unwrap() };
         let claimed = |at: f64, n: i64, by: &str| Line {
             at,
             entry: Entry::Claimed { turn_id, token: token(n), by: by.to_owned() },

@@ -331,8 +331,9 @@ async fn misbehave(http: &reqwest::Client, base: &str, name: &str, call: &Value,
             if let Some(other) = other {
                 report(&other, json!({ "done": "forged" })).await;
             }
-            report(&json!({ "tool_call_id": ToolCallId::new(), "claim_token": 1 }), json!({ "done": "forged" })).await;
-            report(&json!({ "tool_call_id": call["tool_call_id"], "claim_token": 77 }), json!({ "done": "forged" }))
+            report(&json!({ "tool_call_id": ToolCallId::new(), "claim_token": "1" }), json!({ "done": "forged" }))
+                .await;
+            report(&json!({ "tool_call_id": call["tool_call_id"], "claim_token": "77" }), json!({ "done": "forged" }))
                 .await;
             report(call, done).await;
         }

@@ -37,7 +37,7 @@ impl Arguments {
             return Err(Error::bad_request("the `default` of an approval is true or false"));
         }
         let Arguments { question, about, default, .. } = self;
-        Ok(Request { kind, question, about, deadline_seconds, default })
+        Ok(Request { kind, question, about, deadline_seconds, four_eyes: false, default })
     }
 }
 

@@ -67,6 +67,7 @@ impl Handler for SendHandoff {
                         question: rule.question.clone(),
                         about: Value::Object(asked.package),
                         deadline_seconds: rule.deadline_seconds,
+                        four_eyes: rule.four_eyes,
                         default: rule.default.into(),
                     };
                     return ask(begin(kernel, &command.call).await?, &command.call, &request).await;

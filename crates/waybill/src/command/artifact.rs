@@ -107,7 +107,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::Get { path, to, version, storage, place } => {
             let (kernel, project_id) = place.open().await?;
             let artifacts = storage.need(&kernel)?;
-            let mut work = kernel.begin(project_id).await?;
+            let mut work = connect::begin(&kernel, project_id).await?;
             let which = version.map_or(Which::Newest, Which::Version);
             if artifact::find(&mut work, &path, which).await?.is_some() {
                 get(&artifacts, project_id, &path, which, &to).await?;

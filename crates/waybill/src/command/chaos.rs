@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use waybill_lab::{
     bulk,
     figure::{Bar, Figure},
-    operate::{day, failover, faults, overload},
+    operate::{day, failover, faults, neighbours, overload},
+    roles,
     storm::{
         self,
         mutant::{self, MUTANTS, Mutant, Trial},
@@ -74,6 +75,21 @@ pub(crate) enum Command {
     ///
     /// Long: 100,000 attempts, each beside one for what never was.
     Walls {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Keys inside one project try what they are not for, with every id, fence and token of the others known to them.
+    ///
+    /// Long: 20,000 attempts.
+    Roles {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// One project does its worst to the API with all its keys: long polls, streams, idle uploads, half heads, large pages, schemas that would take hours,
+    /// forged keys. Another goes on beside it.
+    ///
+    /// Long: 30 seconds of each part.
+    Neighbours {
         #[command(flatten)]
         options: Options,
     },
@@ -280,6 +296,15 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         Command::Walls { options } => {
             let attempts = if options.short { 5_000 } else { 100_000 };
             walls::run(walls::Options { seed: options.seed(), attempts }).await
+        }
+        Command::Roles { options } => {
+            let attempts = if options.short { 1_000 } else { 20_000 };
+            roles::run(roles::Options { seed: options.seed(), attempts }).await
+        }
+        Command::Neighbours { options } => {
+            let lasts = Duration::from_secs(if options.short { 8 } else { 30 });
+            let program = std::env::current_exe().context("this program cannot be found")?;
+            neighbours::run(&neighbours::Options { program, lasts }).await
         }
         Command::Artifacts { options, store } => {
             let kills = if options.short { 10 } else { 200 };

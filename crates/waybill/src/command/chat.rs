@@ -30,7 +30,6 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::launch::{DispatchResult, DispatchStatus, Launch, WhileRunning, launch};
 
-use super::session::{messages, said};
 use crate::{
     connect::{self, Bus, Place},
     output,
@@ -38,7 +37,7 @@ use crate::{
 
 const LOOK: Duration = Duration::from_millis(150);
 /// Of what was said before, so much is shown.
-const RECALLED: usize = 6;
+const RECALLED: i64 = 6;
 const HELP: &str = "\
 /exit        leave; the session stays
 /todo        the todo list
@@ -77,16 +76,18 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let (kernel, project_id) = arguments.place.open().await?;
     let kernel = connect::on_bus(kernel, nats.as_ref());
     let session_id = arguments.session.unwrap_or_else(SessionId::new);
-    let mut work = kernel.begin(project_id).await?;
+    let mut work = connect::begin(&kernel, project_id).await?;
     let session = session::enter(&mut work, session_id, None).await?;
-    let before = messages(&mut work, &session).await?;
+    let from = (session.n_messages - RECALLED).max(0) + 1;
+    let last = Span { box_id: session.messages_box_id, from, upto: session.n_messages };
+    let before = card_box::read(&mut work, last, None).await?;
     work.commit().await?;
     println!("session {session_id}   /help says what else there is");
-    for placed in &before[before.len().saturating_sub(RECALLED)..] {
+    for placed in &before {
         if let Reading::Live(card) = &placed.reading {
             let is_ours = card.metadata.role == waybill_core::card::Role::User;
             let who = if is_ours { "you" } else { arguments.profile.as_str() };
-            println!("{who}> {}", output::short(&said(card), 300));
+            println!("{who}> {}", output::printable(&output::short(&output::content(Some(&card.content)), 300)));
         }
     }
     let mut chat = Chat {
@@ -106,7 +107,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
 impl Chat {
     async fn talk(&mut self) -> Result<()> {
         // A turn that was left while it ran is followed to its end first.
-        let running = session::running(&mut self.kernel.begin(self.project_id).await?, self.session_id).await?;
+        let running = session::open_turns(&mut self.kernel.begin(self.project_id).await?, self.session_id)
+            .await?
+            .into_iter()
+            .next();
         if let Some(running) = running
             && !self.follow(running.agent_id, running.agent_turn_id).await?
         {
@@ -118,11 +122,18 @@ impl Chat {
             match line.trim() {
                 "" => {}
                 "/exit" | "/quit" => return Ok(()),
-                "/help" => println!("{HELP}"),
-                "/todo" => self.todo().await?,
+                text if self.helps(text).await? => {}
                 text if text.starts_with('/') => println!("there is no {text}; /help says what there is"),
                 text => {
-                    let DispatchResult { agent_id, agent_turn_id, .. } = self.say(text, WhileRunning::Start).await?;
+                    let DispatchResult { agent_id, agent_turn_id, .. } = match self.say(text, WhileRunning::Start).await
+                    {
+                        Ok(started) => started,
+                        // The conversation goes on, whatever was wrong with this line.
+                        Err(error) => {
+                            println!("  (not sent: {error:#})");
+                            continue;
+                        }
+                    };
                     if !self.follow(agent_id, agent_turn_id).await? {
                         return Ok(());
                     }
@@ -131,9 +142,19 @@ impl Chat {
         }
     }
 
+    /// Answers what is asked of the chat itself, at any time. False: the line is not such.
+    async fn helps(&self, line: &str) -> Result<bool> {
+        match line {
+            "/help" => println!("{HELP}"),
+            "/todo" => self.todo().await?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     fn prompt(&self, text: &str) {
         if self.is_terminal {
-            print!("{text}");
+            print!("{}", output::printable(text));
             let _ = std::io::stdout().flush();
         }
     }
@@ -204,23 +225,12 @@ impl Chat {
 
     /// A line that is typed while a turn runs. Gives the turn that it starts, where it does.
     async fn hear(&self, line: &str, turn_id: TurnId, shown: &mut Shown) -> Result<Option<TurnId>> {
-        if line.is_empty() {
+        if ["/exit", "/quit"].contains(&line) {
+            shown.leaving = true;
             return Ok(None);
         }
-        match line {
-            "/exit" | "/quit" => {
-                shown.leaving = true;
-                return Ok(None);
-            }
-            "/help" => {
-                println!("{HELP}");
-                return Ok(None);
-            }
-            "/todo" => {
-                self.todo().await?;
-                return Ok(None);
-            }
-            _ => {}
+        if line.is_empty() || self.helps(line).await? {
+            return Ok(None);
         }
         if line == "/stop" {
             let mut work = self.kernel.begin(self.project_id).await?;
@@ -297,7 +307,7 @@ impl Shown {
             if !self.open_line {
                 print!("{}> ", self.who);
             }
-            print!("{text}");
+            print!("{}", output::printable(text));
             let _ = std::io::stdout().flush();
             self.streamed.push_str(text);
             self.open_line = true;
@@ -312,7 +322,7 @@ impl Shown {
 
     /// What is new since the last look. True: the turn has ended.
     async fn look(&mut self, kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<bool> {
-        let mut work = kernel.begin(project_id).await?;
+        let mut work = connect::begin(kernel, project_id).await?;
         let Some(summary) = turn::show(&mut work, &[turn_id]).await?.pop() else { return Ok(true) };
         let span = Span { box_id: summary.output_box_id, from: self.upto + 1, upto: self.upto + 200 };
         for placed in card_box::read(&mut work, span, None).await? {
@@ -361,10 +371,7 @@ impl Shown {
                 println!("    {}: {}", result.status, output::short(&text, 100));
             }
             content if kind == "task.deliverable" || kind == "agent.thought" => {
-                let text = match content {
-                    Content::Text(text) => text.clone(),
-                    other => serde_json::to_string_pretty(other).unwrap_or_default(),
-                };
+                let text = output::printable(&output::content(Some(content)));
                 let was_streamed = std::mem::take(&mut self.streamed).trim() == text.trim();
                 self.end_line();
                 if !was_streamed {

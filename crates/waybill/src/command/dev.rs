@@ -21,7 +21,7 @@ use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
 use waybill_core::{
     id::{Name, ProjectId},
-    key::{ApiKey, Scope},
+    key::{ApiKey, Bounds, Scope},
     resource::Manifest,
 };
 use waybill_kernel::{
@@ -88,6 +88,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     let installation = arguments.models.read()?;
     let home = Home::at(&arguments.data)?;
+    // As root the database runs as another account, which must get in.
+    if connect::uid() != Some(0) {
+        let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&arguments.data, own).context("cannot close the data folder to others")?;
+    }
     fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
     let mut lock = Lock::take(&arguments.data)?;
     let listener = TcpListener::bind(arguments.listen).await;
@@ -327,7 +332,7 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
             key::revoke(&mut work, lost.key_id, Duration::ZERO).await?;
         }
     }
-    key::create(&mut work, &made, &name, Scope::Admin, None).await?;
+    key::create(&mut work, &made, &name, Scope::Admin, &Bounds::default(), None).await?;
     work.commit().await?;
     Ok(made.expose().to_owned())
 }

@@ -13,7 +13,7 @@ use waybill_core::{
     id::{CardId, Name, ProjectId, TurnId},
 };
 use waybill_kernel::{
-    card_box,
+    audit, card_box,
     turn::{self, Summary},
     work::{Kernel, UnitOfWork},
 };
@@ -89,9 +89,13 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let mut source_step_id = None;
     for (name, change) in &variants {
         for n in 1..=arguments.times {
-            let wanted = Wanted { turn_id, step_id, change: change.clone(), live_tools: arguments.live_tools };
-            let mut work = kernel.begin(project_id).await?;
+            let (change, live_tools) = (change.clone(), arguments.live_tools);
+            let wanted = Wanted { turn_id, step_id, change, live_tools, may_widen: true, external: false };
+            let mut work = connect::begin(&kernel, project_id).await?;
             let forked = fork::fork(&mut work, &wanted).await?;
+            let detail = json!({ "source": turn_id, "live_tools": live_tools });
+            audit::record(&mut work, &connect::actor(), "turn.fork", &forked.agent_turn_id.to_string(), &detail)
+                .await?;
             work.commit().await?;
             source_step_id = Some(forked.source_step_id);
             let name = if arguments.times > 1 { format!("{name} #{n}") } else { name.clone() };
@@ -99,7 +103,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
         }
     }
     let source_step_id = source_step_id.context("nothing was forked")?;
-    let mut work = kernel.begin(project_id).await?;
+    let mut work = connect::begin(&kernel, project_id).await?;
     let recorded_tree = tree_of(&mut work, turn_id).await?;
     let mut outcomes = vec![outcome(&mut work, "recorded", recorded_tree).await?];
     let recorded = replay::replay(&mut work, turn_id, Some(source_step_id)).await?;
@@ -124,7 +128,7 @@ async fn finished(
     recorded: &waybill_context::call::Call<'_>,
 ) -> Result<Outcome> {
     let tree = tree::watch(kernel, project_id, forked, false).await?;
-    let mut work = kernel.begin(project_id).await?;
+    let mut work = connect::begin(kernel, project_id).await?;
     let mut outcome = outcome(&mut work, name, tree).await?;
     if let Some((step_id, _)) = replay::list(&mut work, forked).await?.first() {
         let call = replay::replay(&mut work, forked, Some(*step_id)).await?;

@@ -116,7 +116,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let content = verdict.content(&package)?;
             let instruction = instruction.unwrap_or_else(|| handoff::instruction(&content));
             let wanted = Launch { package: Some(content), agent_id: agent, ..Launch::new(profile, instruction) };
-            let mut work = kernel.begin(project_id).await?;
+            let mut work = connect::begin(&kernel, project_id).await?;
             let launched = launch(&mut work, &wanted).await?;
             let detail = json!({ "n_tokens": verdict.n_tokens, "warnings": verdict.warnings });
             let subject = launched.agent_turn_id.to_string();

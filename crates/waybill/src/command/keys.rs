@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use serde_json::json;
 use waybill_core::{
-    id::{KeyId, Name},
-    key::{ApiKey, Scope},
+    artifact::ArtifactPath,
+    id::{KeyId, Name, Target},
+    key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{
     audit,
@@ -26,9 +27,12 @@ pub(crate) enum Command {
     Create {
         /// Whose it is: `ci`, `billing-worker`.
         name: Name,
-        /// admin, operator (start and stop), worker (run turns), tool (answer calls) or reader.
+        /// admin, operator (start and stop), worker (run turns), tool (answer calls), reader, approver (decide requests), auditor (read the record) or
+        /// developer (apply profiles and tools).
         #[arg(long)]
         scope: Scope,
+        #[command(flatten)]
+        bounds: Bound,
         /// How long it works. Without it, until it is revoked.
         #[arg(long, value_name = "DAYS")]
         days: Option<u32>,
@@ -58,12 +62,35 @@ pub(crate) enum Command {
     },
 }
 
+/// What a key is for, beside its scope.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Bound {
+    /// Whose turns and calls it claims. A worker, a tool and a developer name at least one.
+    #[arg(long = "target", value_name = "TARGET")]
+    targets: Vec<Target>,
+    /// Artifacts that it reads and writes: this one, and what lies below it. Without it: all; a tool: none.
+    #[arg(long = "path", value_name = "PATH")]
+    paths: Vec<ArtifactPath>,
+    /// Profiles that it starts turns of. Without it: all.
+    #[arg(long = "profile", value_name = "PROFILE")]
+    profiles: Vec<Name>,
+    /// Whatever it starts or stores counts as content from outside.
+    #[arg(long)]
+    external: bool,
+}
+
+impl From<Bound> for Bounds {
+    fn from(Bound { targets, paths, profiles, external }: Bound) -> Bounds {
+        Bounds { targets, paths, profiles, external }
+    }
+}
+
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::Create { name, scope, days, place } => {
+        Command::Create { name, scope, bounds, days, place } => {
             let mut work = place.begin().await?;
             let lasts = days.map(|days| Duration::from_secs(u64::from(days) * 86_400));
-            make(&mut work, &name, scope, lasts, "key.create").await?.print(work, as_json).await?;
+            make(&mut work, &name, scope, &bounds.into(), lasts, "key.create").await?.print(work, as_json).await?;
         }
         Command::Rotate { name, hours, place } => {
             let mut work = place.begin().await?;
@@ -73,8 +100,12 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 key.name == name && key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now)
             };
             let old = keys.iter().rev().find(works).with_context(|| format!("there is no key `{name}` that works"))?;
-            let made = make(&mut work, &name, old.scope, None, "key.rotate").await?;
-            key::revoke(&mut work, old.key_id, Duration::from_secs(u64::from(hours) * 3_600)).await?;
+            // As long as the old one had all in all.
+            let lasts = old.expires_at.and_then(|at| (at - old.created_at).to_std().ok());
+            let made = make(&mut work, &name, old.scope, &old.bounds, lasts, "key.rotate").await?;
+            let ended = key::revoke(&mut work, old.key_id, Duration::from_secs(u64::from(hours) * 3_600)).await?;
+            let detail = json!({ "name": name, "expires_at": ended.expires_at, "revoked_at": ended.revoked_at });
+            audit::record(&mut work, &connect::actor(), "key.end", &old.key_id.to_string(), &detail).await?;
             made.print(work, as_json).await?;
         }
         Command::List { place } => {
@@ -86,12 +117,13 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     at.map(|at| at.format("%F %T").to_string()).unwrap_or_default()
                 };
                 output::table(
-                    ["key", "name", "scope", "created", "expires", "revoked"],
+                    ["key", "name", "scope", "bounds", "created", "expires", "revoked"],
                     keys.into_iter().map(|key| {
                         [
                             key.key_id.to_string(),
                             key.name.to_string(),
                             key.scope.as_str().to_owned(),
+                            said(&key.bounds),
                             at(Some(key.created_at)),
                             at(key.expires_at),
                             at(key.revoked_at),
@@ -116,16 +148,35 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a key is for, in a line.
+fn said(bounds: &Bounds) -> String {
+    let list = |name: &str, values: Vec<String>| (!values.is_empty()).then(|| format!("{name} {}", values.join(", ")));
+    let parts = [
+        list("targets", bounds.targets.iter().map(Target::to_string).collect()),
+        list("paths", bounds.paths.iter().map(ArtifactPath::to_string).collect()),
+        list("profiles", bounds.profiles.iter().map(Name::to_string).collect()),
+        bounds.external.then(|| "external".to_owned()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
 /// A key that is to be shown, once it is kept.
 struct Made {
     listed: Listed,
     key: String,
 }
 
-async fn make(work: &mut UnitOfWork, name: &Name, scope: Scope, lasts: Option<Duration>, action: &str) -> Result<Made> {
+async fn make(
+    work: &mut UnitOfWork,
+    name: &Name,
+    scope: Scope,
+    bounds: &Bounds,
+    lasts: Option<Duration>,
+    action: &str,
+) -> Result<Made> {
     let made = ApiKey::mint("live");
-    let listed = key::create(work, &made, name, scope, lasts).await?;
-    let detail = json!({ "name": name, "scope": scope });
+    let listed = key::create(work, &made, name, scope, bounds, lasts).await?;
+    let detail = json!({ "name": name, "scope": scope, "bounds": bounds, "expires_at": listed.expires_at });
     audit::record(work, &connect::actor(), action, &listed.key_id.to_string(), &detail).await?;
     Ok(Made { listed, key: made.expose().to_owned() })
 }

@@ -50,9 +50,18 @@ pub(crate) struct Arguments {
     /// Requests of one key in a second at most; twice as many in a burst.
     #[arg(long, default_value_t = Limits::default().per_second)]
     per_second: f64,
-    /// Requests at a time.
+    /// Requests at a time. No project has more of them than are left for the others; so with the three that follow.
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
+    /// Workers and tools that wait for work at a time; and as many streams of events.
+    #[arg(long, default_value_t = Limits::default().most_waiting)]
+    most_waiting: usize,
+    /// Uploads of artifacts at a time.
+    #[arg(long, default_value_t = Limits::default().most_uploads)]
+    most_uploads: usize,
+    /// Connections at a time.
+    #[arg(long, default_value_t = Limits::default().most_connections)]
+    most_connections: usize,
     /// Seconds: while a project's oldest ready turn waits longer than this, it may start no more.
     #[arg(long, default_value_t = Limits::default().most_wait.as_secs_f64())]
     most_wait: f64,
@@ -79,7 +88,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_bytes: arguments.most_bytes,
         per_second: arguments.per_second,
         most_at_once: arguments.most_at_once,
+        most_waiting: arguments.most_waiting,
+        most_uploads: arguments.most_uploads,
+        most_connections: arguments.most_connections,
         most_wait: Duration::from_secs_f64(arguments.most_wait),
+        ..Limits::default()
     };
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());

@@ -2,25 +2,27 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Subcommand;
 use serde_json::json;
 use waybill_core::{
-    card::{Card, Content, Reading},
+    card::{Card, Reading},
     card_box::{Placed, Span},
     id::SessionId,
 };
 use waybill_kernel::{
-    audit, card, card_box,
+    audit, card, card_box, migrate,
     session::{self, About},
     work::UnitOfWork,
 };
 
 use crate::{
-    connect::{self, Place},
+    connect::{self, Owner, Place},
     output,
 };
 
+/// Cards that are erased at a time.
+const PORTION: usize = 500;
 /// Messages that are read at a time.
 const PAGE: i64 = 500;
 
@@ -71,11 +73,23 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Forget a session: its list of messages, todo list and summary. The cards stay with their turns; `waybill card erase` destroys them.
+    /// Forget a session: its list of messages, todo list and summary. The cards stay with their turns; `erase` destroys them.
     Forget {
         session: SessionId,
         #[command(flatten)]
         place: Place,
+    },
+    /// Destroy what was said and done in a session: the content of every card that its turns and their children wrote, then the session itself.
+    /// Artifacts that they stored and documents that were published from them stay. The audit says who did it, and why.
+    Erase {
+        session: SessionId,
+        /// Why: kept in the audit.
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        owner: Owner,
     },
 }
 
@@ -133,12 +147,48 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             audit::record(&mut work, &connect::actor(), "session.forget", &session.to_string(), &json!({})).await?;
             work.commit().await?;
         }
+        Command::Erase { session, reason, place, owner } => {
+            let n_cards = erase(session, &reason, &place, &owner).await?;
+            if as_json {
+                output::json(&json!({ "session_id": session, "n_cards": n_cards }))?;
+            } else {
+                println!("{n_cards} cards were erased, and the session is forgotten");
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
+async fn erase(session_id: SessionId, reason: &str, place: &Place, owner: &Owner) -> Result<usize> {
+    let (kernel, project_id) = place.open().await?;
+    let mut work = kernel.begin(project_id).await?;
+    session::find(&mut work, session_id, None).await?;
+    session::end(&mut work, session_id).await?;
+    work.commit().await?;
+    // Read after the session has ended: no turn begins in it any more.
+    let mut work = kernel.begin(project_id).await?;
+    if session::is_at_work(&mut work, session_id).await? {
+        bail!(
+            "a turn of session {session_id}, or of one that it asked, is open: stop it (`waybill turn stop`), or wait for its end"
+        );
+    }
+    let cards = session::written(&mut work, session_id).await?;
+    drop(work);
+    let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+    let mut n_cards = 0;
+    for cards in cards.chunks(PORTION) {
+        n_cards += card::erase(&mut owner, project_id, cards, reason).await?.len();
+    }
+    let mut work = kernel.begin(project_id).await?;
+    session::forget(&mut work, session_id).await?;
+    let about = json!({ "reason": reason, "n_cards": n_cards });
+    audit::record(&mut work, &connect::actor(), "session.erase", &session_id.to_string(), &about).await?;
+    work.commit().await?;
+    Ok(n_cards)
+}
+
 /// What was said in a session, all of it.
-pub(crate) async fn messages(work: &mut UnitOfWork, session: &session::Session) -> Result<Vec<Placed>> {
+async fn messages(work: &mut UnitOfWork, session: &session::Session) -> Result<Vec<Placed>> {
     let (mut messages, mut from) = (Vec::new(), 1);
     while from <= session.n_messages {
         let span = Span { box_id: session.messages_box_id, from, upto: from + PAGE - 1 };
@@ -172,15 +222,17 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
     }
     for placed in &messages {
         match &placed.reading {
-            Reading::Live(card) => println!("\n{}\n{}", speaker(card), said(card)),
+            Reading::Live(card) => {
+                println!("\n{}\n{}", speaker(card), output::printable(&output::content(Some(&card.content))))
+            }
             Reading::Gone(gone) => println!("\n(card {} is gone)", gone.card_id),
         }
     }
     if let Some(todo) = todo {
-        println!("\ntodo\n{}", said(todo));
+        println!("\ntodo\n{}", output::printable(&output::content(Some(&todo.content))));
     }
     if let Some(summary) = summary {
-        println!("\nsummary\n{}", said(summary));
+        println!("\nsummary\n{}", output::printable(&output::content(Some(&summary.content))));
     }
     println!();
     output::table(
@@ -203,12 +255,4 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
 fn speaker(card: &Card) -> String {
     let when = card.created_at.format("%H:%M:%S");
     format!("{:?}  {when}", card.metadata.role).to_lowercase()
-}
-
-/// What a card says, for people.
-pub(crate) fn said(card: &Card) -> String {
-    match &card.content {
-        Content::Text(text) => text.clone(),
-        other => serde_json::to_string_pretty(other).unwrap_or_default(),
-    }
 }

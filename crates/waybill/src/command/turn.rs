@@ -107,7 +107,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::Watch { turn, place } => {
             let (kernel, project_id) = place.open().await?;
             let tree = tree::watch(&kernel, project_id, turn, true).await?;
-            let content = turn::delivered(&mut kernel.begin(project_id).await?, &tree[0]).await?;
+            let content = turn::delivered(&mut connect::begin(&kernel, project_id).await?, &tree[0]).await?;
             if as_json {
                 output::json(&json!({ "turn": tree[0], "tree": tree, "deliverable": content }))?;
             } else {
@@ -122,7 +122,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let kernel = connect::on_bus(kernel, nats.as_ref());
             let mut n_tries = 0;
             let (mut work, stopped) = loop {
-                let mut work = kernel.begin(project_id).await?;
+                let mut work = connect::begin(&kernel, project_id).await?;
                 match turn::stop(&mut work, turn, &reason).await {
                     // A child of the turn is just being counted.
                     Err(turn::Error::TryAgain(_)) if n_tries < MOST_TRIES => n_tries += 1,
@@ -179,6 +179,11 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
         ["step", "outcome", "model", "read", "cached", "written", "$", "ms", "asked", "calls"],
         steps.iter().map(row),
     );
+    for step in &steps {
+        if let Some(why) = &step.cache_miss {
+            println!("step {}: the provider says why its cache was missed: {why}", step.step_id);
+        }
+    }
     let microdollars: i64 = steps.iter().filter_map(|step| step.microdollars).sum();
     let tokens: i64 = steps.iter().flat_map(|s| [s.input_tokens, s.output_tokens]).flatten().map(i64::from).sum();
     let again = steps.iter().filter(|step| step.asked_again == Some(true)).count();

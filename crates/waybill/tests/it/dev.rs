@@ -306,6 +306,12 @@ fn a_setting_that_is_none_is_named() {
     let line = |name: &str| shown.lines().find(|line| line.trim().starts_with(name)).unwrap().to_owned();
     assert!(line("project").contains("other") && line("project").contains("environment"), "{shown}");
     assert!(line("nats_url").contains("waybill.toml"), "{shown}");
+    // One that anybody may write could have been written by anybody; named, it is meant.
+    let file = folder.0.join("waybill.toml");
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let refused = folder.run("./target/release/waybill config show");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("is not read"), "{refused:?}");
+    assert!(folder.run("WAYBILL_CONFIG=waybill.toml ./target/release/waybill config show").status.success());
 }
 
 /// UI-2: workers in plain Python, killed again and again. Every turn ends once, and no step is written twice.
@@ -319,7 +325,7 @@ fn a_worker_in_python_survives_a_storm() {
     let example = repository().join("examples/python-worker").canonicalize().unwrap();
     let applied = waybill(&format!("apply -f {}", example.display()));
     assert!(applied.status.success(), "{applied:?}");
-    let key = text(&waybill("keys create python --scope worker").stdout).trim().to_owned();
+    let key = text(&waybill("keys create python --scope worker --target python").stdout).trim().to_owned();
     let start = |tool: bool| {
         let mut command = Command::new("python3");
         command.arg(example.join("worker.py")).args(["--lease", "1"]).env("WAYBILL_API_URL", dev.url());

@@ -7,5 +7,6 @@ mod dev;
 mod house;
 mod lint;
 mod talk;
+mod talks;
 mod team;
 mod watching;

@@ -21,21 +21,25 @@ use waybill_testkit::{TestDb, fresh_db};
 use crate::cli::{json as printed, text, waybill};
 
 /// What was asked, as (role, text) of each message.
-type Heard = Arc<Mutex<Vec<Vec<(String, String)>>>>;
+pub(crate) type Heard = Arc<Mutex<Vec<Vec<(String, String)>>>>;
 
-struct House {
+pub(crate) struct House {
     t: TestDb,
     nats_url: String,
     providers: std::path::PathBuf,
-    heard: Heard,
+    pub(crate) heard: Heard,
+    /// The same requests as they came, one a line.
+    bodies: Arc<Mutex<String>>,
     _server: Server,
-    running: Vec<Child>,
+    artifacts: std::path::PathBuf,
+    pub(crate) running: Vec<Child>,
 }
 
 impl Drop for House {
     fn drop(&mut self) {
         self.kill();
         let _ = std::fs::remove_file(&self.providers);
+        let _ = std::fs::remove_dir_all(&self.artifacts);
     }
 }
 
@@ -63,14 +67,21 @@ impl House {
         House::open_with(adapter, extra, script).await
     }
 
-    async fn open_with(adapter: &str, extra: Value, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> House {
+    pub(crate) async fn open_with(
+        adapter: &str,
+        extra: Value,
+        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> House {
         let t = fresh_db().await;
         let nats_url = Shared::get().await.unwrap().nats_url;
         let heard = Heard::default();
         let hears = heard.clone();
+        let bodies: Arc<Mutex<String>> = Arc::default();
+        let keeps = bodies.clone();
         let server = Server::start(move |asked: &Asked| {
             let said = asked.messages.iter().map(|said| (said.role.clone(), said.text.clone())).collect();
             hears.lock().unwrap().push(said);
+            *keeps.lock().unwrap() += &format!("{}\n", asked.body);
             script(asked)
         })
         .await
@@ -79,7 +90,9 @@ impl House {
         let provider =
             json!({ "provider": { "name": "p", "adapter": adapter, "base_url": server.url(), "prices": {} } });
         std::fs::write(&providers, provider.to_string()).unwrap();
-        let house = House { t, nats_url, providers, heard, _server: server, running: Vec::new() };
+        let artifacts = std::env::temp_dir().join(format!("waybill-talk-artifacts-{}", t.name));
+        std::fs::create_dir_all(&artifacts).unwrap();
+        let house = House { t, nats_url, artifacts, providers, heard, bodies, _server: server, running: Vec::new() };
         house.ok(&["project", "create", "acme"]);
         let mut profiles = Vec::new();
         for name in ["ada", "bob"] {
@@ -97,26 +110,30 @@ impl House {
         house
     }
 
-    fn environment(&self) -> [(String, String); 3] {
+    pub(crate) fn environment(&self) -> [(String, String); 5] {
         [
+            ("WAYBILL_OWNER_URL".to_owned(), self.t.server.owner_url(&self.t.name)),
+            ("WAYBILL_ARTIFACTS".to_owned(), self.artifacts.to_str().unwrap().to_owned()),
             ("WAYBILL_DATABASE_URL".to_owned(), self.t.server.service_url(&self.t.name)),
             ("WAYBILL_NATS_URL".to_owned(), self.nats_url.clone()),
             ("WAYBILL_PROJECT".to_owned(), "acme".to_owned()),
         ]
     }
 
-    fn start(&mut self) {
-        let environment = self.environment();
+    pub(crate) fn start(&mut self) {
+        self.running = self.processes();
+    }
+
+    pub(crate) fn processes(&self) -> Vec<Child> {
         let start = |arguments: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_waybill"));
-            command.args(arguments).envs(environment.clone()).spawn().unwrap()
+            command.args(arguments).envs(self.environment()).spawn().unwrap()
         };
-        let providers = self.providers.to_str().unwrap();
-        self.running = vec![start(&["orchestrator"]), start(&["worker", "--providers", providers])];
+        vec![start(&["orchestrator"]), start(&["worker", "--providers", self.providers.to_str().unwrap()])]
     }
 
     /// As `kill -9` does.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         for child in &mut self.running {
             let _ = child.kill();
             let _ = child.wait();
@@ -124,21 +141,21 @@ impl House {
         self.running.clear();
     }
 
-    fn run(&self, arguments: &[&str]) -> std::process::Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> std::process::Output {
         let environment = self.environment();
         let environment: Vec<(&str, &str)> = environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         waybill(arguments, &environment)
     }
 
     #[track_caller]
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         text(&output.stdout)
     }
 
     #[track_caller]
-    fn shown(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn shown(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         printed(&output)
@@ -156,7 +173,7 @@ fn pairs(said: &[(&str, &str)]) -> Vec<(String, String)> {
     said.iter().map(|(role, text)| ((*role).to_owned(), (*text).to_owned())).collect()
 }
 
-/// CX-9, PM-3: ten turns of one session by two agents, and everything is killed in the middle: each request holds every earlier question and answer
+/// CX-9, CX-14, PM-3: ten turns of one session by two agents, and everything is killed in the middle: each request holds every earlier question and answer
 /// once and in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_is_remembered() {
@@ -187,13 +204,22 @@ async fn a_conversation_is_remembered() {
         }
         assert!(house.ok(&["session", "show", session]).contains("you said: question 9"));
         assert!(house.ok(&["session", "list"]).contains("A talk"));
+        let requests = std::env::temp_dir().join(format!("waybill-talk-{}.jsonl", house.t.name));
+        for agent in ["You are ada.", "You are bob."] {
+            let theirs: String =
+                house.bodies.lock().unwrap().split_inclusive('\n').filter(|line| line.contains(agent)).collect();
+            assert_eq!(theirs.lines().count(), 5, "{adapter}");
+            std::fs::write(&requests, theirs).unwrap();
+            house.ok(&["lint", requests.to_str().unwrap()]);
+        }
+        std::fs::remove_file(requests).unwrap();
         house.ok(&["session", "end", session]);
         let late = house.run(&["run", "ada", "more", "--session", session]);
         assert!(!late.status.success() && text(&late.stderr).contains("has ended"), "{late:?}");
     }
 }
 
-/// An agent that stays remembers what it was asked, whoever asks; in a session the session does.
+/// CX-14: an agent that stays remembers what it was asked, whoever asks; in a session the session does.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_remembers() {
     let mut house = House::open("openai_chat", json!({})).await;

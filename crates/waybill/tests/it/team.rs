@@ -131,7 +131,7 @@ async fn run_on(adapter: &str) {
     let price = json!({ "input": 1.0, "cached": 0.1, "output": 10.0 });
     let provider = |name: &str| {
         let prices = json!({ "gpt-5": price });
-        json!({ "provider": { "name": name, "adapter": adapter, "base_url": server.url(), "prices": prices } })
+        json!({ "provider": { "name": name, "adapter": adapter, "base_url": server.url(), "prices": prices, "secrets": ["openai", "anthropic"] } })
             .to_string()
     };
     let providers = std::env::temp_dir().join(format!("waybill-providers-{}.yaml", t.name));

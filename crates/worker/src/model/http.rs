@@ -53,6 +53,8 @@ pub struct Asking<'a> {
     pub n_tokens: u32,
     /// How often the model spoke in this turn before.
     pub n_before: usize,
+    /// The provider's id of the answer before: it says why the two share less of the prompt cache than they could.
+    pub previous: Option<&'a str>,
 }
 
 /// What a provider answers where vectors are asked for.
@@ -212,6 +214,7 @@ impl Models {
             took_ms: u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX),
             n_asked,
             asked_again: false,
+            cache_miss: answer.cache_miss.take(),
         };
         Ok(Answered { answer, usage })
     }
@@ -323,8 +326,18 @@ impl Models {
         for (name, value) in &provider.headers {
             headers.insert(name.to_lowercase(), told(value, find)?);
         }
-        if let Some(reference) = api_key.or(provider.api_key.as_ref()) {
-            let key = find(&reference.secret)?;
+        // A profile or the settings of a project may name the project's own secrets, and those that the operator gave to this provider.
+        let own = |reference: &SecretRef| {
+            let given = provider.secrets.iter().chain([&provider.name]).cloned().collect();
+            let found = self.0.secrets.find_own(project_id, &reference.secret, &given);
+            found.map_err(|error| Error::Secret(error.to_string()))
+        };
+        let sent = match (api_key, &provider.api_key) {
+            (Some(reference), _) => Some(own(reference)?),
+            (None, Some(reference)) => Some(find(&reference.secret)?),
+            (None, None) => None,
+        };
+        if let Some(key) = sent {
             match provider.adapter {
                 Adapter::AnthropicMessages => headers.insert("x-api-key".to_owned(), key),
                 Adapter::OpenaiChat | Adapter::OpenaiResponses => {
@@ -356,7 +369,7 @@ impl Models {
     ) -> Result<Answer, Error> {
         let url = format!("{}/{}", provider.base_url.trim_end_matches('/'), provider.path());
         let request = self.0.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json");
-        let sent = request.body(asking.request.to_vec()).send();
+        let sent = request.body(body(provider, asking)).send();
         let silent = || Error::unavailable(format!("`{}` said nothing for {:?}", provider.name, provider.silence()));
         let sent = timeout(provider.silence(), sent).await.map_err(|_| silent())?;
         // Without its address, which may carry a key.
@@ -414,6 +427,18 @@ impl Models {
             400 | 413 | 422 if is_long.iter().any(|mark| why.contains(mark)) => Error::TooLong(why),
             _ => Error::Refused(why),
         }
+    }
+}
+
+/// The request as it was composed. Beside it a provider may be asked why it found less in its cache than it could: no model is shown that.
+fn body(provider: &Provider, asking: &Asking<'_>) -> Vec<u8> {
+    let request = asking.request;
+    match request.strip_suffix(b"}") {
+        Some(open) if provider.explains_cache_misses() => {
+            let diagnostics = json!({ "previous_message_id": asking.previous });
+            [open, format!(",\"diagnostics\":{diagnostics}}}").as_bytes()].concat()
+        }
+        _ => request.to_vec(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Anthropic's messages.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Answer, Called, Error, Reader, Reasoning, cut_off, garbled, sse::Event};
 
@@ -66,8 +67,15 @@ enum Said {
 
 #[derive(Deserialize)]
 struct Started {
+    id: Option<String>,
     #[serde(default)]
     usage: Used,
+    diagnostics: Option<Diagnostics>,
+}
+
+#[derive(Deserialize)]
+struct Diagnostics {
+    cache_miss_reason: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -105,6 +113,12 @@ enum Delta {
     Other,
 }
 
+/// What it says is kept beside the step, and must not keep the step from being written.
+fn is_short(reason: &Value) -> bool {
+    let text = reason.to_string();
+    text.len() <= 1_000 && !text.contains("\\u0000")
+}
+
 impl Messages {
     fn count(&mut self, used: &Used) {
         let cached = used.cache_read_input_tokens.unwrap_or_default();
@@ -119,7 +133,11 @@ impl Messages {
 impl Reader for Messages {
     fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
         match serde_json::from_str(&event.data).map_err(garbled)? {
-            Said::MessageStart { message } => self.count(&message.usage),
+            Said::MessageStart { message } => {
+                self.count(&message.usage);
+                self.answer.message_id = message.id;
+                self.answer.cache_miss = message.diagnostics.and_then(|said| said.cache_miss_reason).filter(is_short);
+            }
             Said::ContentBlockStart { content_block } => self.blocks.push(content_block),
             Said::ContentBlockDelta { index, delta } => match (self.blocks.get_mut(index), delta) {
                 (Some(Block::Text { text }), Delta::Text { text: more }) => {

@@ -27,6 +27,10 @@ pub struct Answer {
     /// It was cut off at the most that it may write.
     pub is_cut: bool,
     pub read: Read,
+    /// The provider's own id of the answer.
+    pub message_id: Option<String>,
+    /// Why it found less in its prompt cache than it could, in its own words.
+    pub cache_miss: Option<serde_json::Value>,
 }
 
 /// What it thought before it spoke.

@@ -1,6 +1,9 @@
 //! Who is asked, and how: what the worker's own file says of a provider. Profiles only name one, so that no tenant decides where a key is sent.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -26,6 +29,9 @@ pub struct Provider {
     /// Also sent where the profile names no key.
     #[serde(default)]
     pub api_key: Option<SecretRef>,
+    /// Secrets of the operator's that profiles may name for this provider, beside the one of its own name.
+    #[serde(default)]
+    pub secrets: BTreeSet<Name>,
     /// How often one call is asked, all in all, while that may help.
     #[serde(default = "four")]
     pub max_attempts: u32,
@@ -41,6 +47,10 @@ pub struct Provider {
     /// Of this process.
     #[serde(default)]
     pub requests_per_minute: Option<u32>,
+    /// Whether it is asked why it found less in its prompt cache than it could, and what it says kept with the step. Anthropic's own API is asked
+    /// unless this says no; others that speak its format only where this says yes.
+    #[serde(default)]
+    pub cache_diagnostics: Option<bool>,
     /// By model.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
@@ -81,18 +91,20 @@ impl Price {
 }
 
 impl Provider {
-    fn builtin(name: &str, adapter: Adapter, base_url: &str) -> Provider {
+    fn builtin(name: &str, secret: &str, adapter: Adapter, base_url: &str) -> Provider {
         Provider {
             name: name.parse().expect("a word"),
             adapter,
             base_url: base_url.to_owned(),
             headers: BTreeMap::new(),
             api_key: None,
+            secrets: BTreeSet::from([secret.parse().expect("a word")]),
             max_attempts: four(),
             timeout_seconds: half_an_hour(),
             silence_seconds: five_minutes(),
             most_at_once: many(),
             requests_per_minute: None,
+            cache_diagnostics: None,
             prices: BTreeMap::new(),
         }
     }
@@ -100,9 +112,14 @@ impl Provider {
     /// Those that need no file.
     pub fn builtins() -> Vec<Provider> {
         vec![
-            Provider::builtin("openai_chat", Adapter::OpenaiChat, "https://api.openai.com/v1"),
-            Provider::builtin("openai_responses", Adapter::OpenaiResponses, "https://api.openai.com/v1"),
-            Provider::builtin("anthropic_messages", Adapter::AnthropicMessages, "https://api.anthropic.com/v1"),
+            Provider::builtin("openai_chat", "openai", Adapter::OpenaiChat, "https://api.openai.com/v1"),
+            Provider::builtin("openai_responses", "openai", Adapter::OpenaiResponses, "https://api.openai.com/v1"),
+            Provider::builtin(
+                "anthropic_messages",
+                "anthropic",
+                Adapter::AnthropicMessages,
+                "https://api.anthropic.com/v1",
+            ),
         ]
     }
 
@@ -112,6 +129,12 @@ impl Provider {
             Adapter::OpenaiResponses => "responses",
             Adapter::AnthropicMessages => "messages",
         }
+    }
+
+    /// Whether it is asked why it found less in its cache than it could.
+    pub(super) fn explains_cache_misses(&self) -> bool {
+        let is_anthropic = self.base_url.contains("://api.anthropic.com");
+        self.adapter == Adapter::AnthropicMessages && self.cache_diagnostics.unwrap_or(is_anthropic)
     }
 
     pub(super) fn timeout(&self) -> Duration {

@@ -30,6 +30,8 @@ pub struct Admitted {
     /// Whom the project lets its tools reach.
     pub egress_hosts: BTreeSet<HostPattern>,
     pub traceparent: String,
+    /// For which user of the caller's it is.
+    pub on_behalf_of: Option<String>,
     /// Until the kernel answers for whoever has it.
     pub left: Duration,
 }
@@ -92,6 +94,7 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
                 question: format!("May `{name}` be called? Whoever calls it needs an approval: {why}."),
                 about: json!({ "tool_name": name, "arguments": arguments, "saw_external": asked.saw_external }),
                 deadline_seconds: DEADLINE_SECONDS,
+                four_eyes: tool.four_eyes,
                 default: false.into(),
             };
             request::ask(work, call, &request).await?;
@@ -111,6 +114,6 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
     call::admit(work, call).await?;
     let traceparent =
         span::traceparent(asked.trace_id, asked.traceparent.as_deref(), call.agent_turn_id, call.tool_call_id);
-    let (said, left) = (asked.arguments, asked.left);
-    Ok(Verdict::Go(Box::new(Admitted { tool, arguments, said, egress_hosts, traceparent, left })))
+    let (said, on_behalf_of, left) = (asked.arguments, asked.on_behalf_of, asked.left);
+    Ok(Verdict::Go(Box::new(Admitted { tool, arguments, said, egress_hosts, traceparent, on_behalf_of, left })))
 }

@@ -223,7 +223,9 @@ impl<'a> Desk<'a> {
         let below: Vec<&Artifact> = all.filter(|one| one.path.as_str().starts_with(prefix)).collect();
         let lines: Vec<String> = below.iter().take(MOST_LISTED).map(|one| describe(one)).collect();
         let head = format!("{} artifacts, {} of them listed", below.len(), lines.len());
-        Ok(Told::plain(head, lines.join("\n")))
+        // A name is content too: whoever chose it came from outside.
+        let is_external = below.iter().take(MOST_LISTED).any(|one| one.is_external);
+        Ok(Told { is_external, ..Told::plain(head, lines.join("\n")) })
     }
 
     async fn plan(&self, paths: &[ArtifactPath]) -> Result<Told, String> {
@@ -258,7 +260,8 @@ impl<'a> Desk<'a> {
         });
         let lines: Vec<String> = lines.collect();
         let head = format!("{} artifacts, the first {n_fitting} fit what is left", items.len());
-        Ok(Told::plain(head, lines.join("\n")))
+        let is_external = readable.iter().any(|one| one.is_external && items.iter().any(|item| item.path == one.path));
+        Ok(Told { is_external, ..Told::plain(head, lines.join("\n")) })
     }
 
     async fn search(&self, artifacts: &Artifacts, text: &str, prefix: &str) -> Result<Told, String> {

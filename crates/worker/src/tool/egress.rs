@@ -34,10 +34,8 @@ pub struct Egress {
 impl Egress {
     /// Whether an address may be reached by a project that names these hosts.
     pub fn allows(&self, url: &Url, hosts: &BTreeSet<HostPattern>) -> Result<(), String> {
-        let host = url.host_str().unwrap_or_default();
-        let usual = if url.scheme() == "https" { 443 } else { 80 };
-        let port = url.port().unwrap_or(usual);
-        let named = |hosts: &BTreeSet<HostPattern>| hosts.iter().any(|pattern| pattern.matches(host, port, usual));
+        let (host, port, _) = place(url);
+        let named = |hosts: &BTreeSet<HostPattern>| is_among(hosts, url);
         let by_operator = self.hosts.as_ref().is_none_or(named) || named(&self.private_hosts);
         if !by_operator || !named(hosts) {
             return Err(format!(
@@ -50,6 +48,11 @@ impl Egress {
             return Err(format!("{host}:{port} is not public: whoever runs Waybill names it under `private_hosts`"));
         }
         Ok(())
+    }
+
+    /// Whether the operator named the host as one of its own.
+    pub(super) fn is_named_private(&self, url: &Url) -> bool {
+        is_among(&self.private_hosts, url)
     }
 
     /// Whatever the port: a name is looked up without one.
@@ -87,6 +90,17 @@ impl Resolve for Resolver {
     }
 }
 
+/// Host, port, and the port where an address names none.
+fn place(url: &Url) -> (&str, u16, u16) {
+    let usual = if url.scheme() == "https" { 443 } else { 80 };
+    (url.host_str().unwrap_or_default(), url.port().unwrap_or(usual), usual)
+}
+
+fn is_among(hosts: &BTreeSet<HostPattern>, url: &Url) -> bool {
+    let (host, port, usual) = place(url);
+    hosts.iter().any(|pattern| pattern.matches(host, port, usual))
+}
+
 /// Reached by everybody, and nobody's own.
 fn is_public(address: IpAddr) -> bool {
     match address {
@@ -111,6 +125,8 @@ fn is_public_v4(v4: Ipv4Addr) -> bool {
         // Shared by carriers; for protocols; for measurements.
         || a == 100 && (64..128).contains(&b)
         || a == 192 && b == 0 && c == 0
+        // A public number that only machines at Azure reach, and that tells them of their host.
+        || v4.octets() == [168, 63, 129, 16]
         || a == 198 && (18..20).contains(&b))
 }
 
@@ -149,6 +165,7 @@ mod tests {
             "http://100.64.0.1/",
             "http://0.0.0.0/",
             "http://192.168.0.1/",
+            "http://168.63.129.16/machine",
         ] {
             let host = url(inside).host_str().unwrap().to_owned();
             assert!(!may(&open, inside, &[&host]), "{inside}");

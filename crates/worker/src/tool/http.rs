@@ -132,6 +132,7 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
         url.query_pairs_mut().extend_pairs(query.iter().map(|(name, value)| (name.as_str(), plain(value))));
     }
     egress.allows(&url, &admitted.egress_hosts)?;
+    let (is_open, at) = (url.scheme() != "https", url.clone());
     let method = match http.method {
         Method::Get => reqwest::Method::GET,
         Method::Post => reqwest::Method::POST,
@@ -141,7 +142,17 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
     };
     let mut request = client.request(method, url).header("idempotency-key", key);
     request = request.header("traceparent", &admitted.traceparent);
-    request = request.headers(headers(|name| way.own_secret(name), &http.headers)?);
+    if let Some(user) = admitted.on_behalf_of.as_ref().and_then(|user| HeaderValue::from_str(user).ok()) {
+        request = request.header("waybill-on-behalf-of", user);
+    }
+    let secret = |name: &Name| match is_open && !egress.is_named_private(&at) {
+        true => Err(format!(
+            "the secret `{name}` is not sent in the clear to {}: use https",
+            at.host_str().unwrap_or_default()
+        )),
+        false => way.own_secret(name),
+    };
+    request = request.headers(headers(secret, &http.headers)?);
     if http.method.has_body() {
         let body: Map<String, Value> = body.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         request = request.header(CONTENT_TYPE, "application/json").body(Value::Object(body).to_string());

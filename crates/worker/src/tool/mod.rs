@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use waybill_context::{handoff, todo::Change, wire};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use waybill_context::{handoff, schema::Schema, todo::Change, wire};
 use waybill_core::{
     bus::PMO,
     card::{Content, Field, ResultContent},
-    id::Target,
+    id::{Name, Target},
     json,
     resource::{AfterExecution, Effect, InternalTool, Manifest, Profile, Tool},
     tool::TOOLS,
 };
 
 use crate::{knowledge::USUAL, model::Called};
-use waybill_kernel::{knowledge::Kind, resource};
+use waybill_kernel::{knowledge::Kind, resource, turn::Delegate};
 
 pub mod admit;
 pub mod artifact;
@@ -36,6 +37,7 @@ pub struct Toolbox {
     tools: Vec<Tool>,
     ours: Vec<InternalTool>,
     must_end_with: Vec<String>,
+    delegates: Vec<Delegate>,
 }
 
 /// What becomes of a call.
@@ -51,6 +53,8 @@ pub enum Sorted {
     Artifact(artifact::Request),
     /// It looks for something in what the project knows, or has done before.
     Knowledge { kind: Kind, question: String, most: usize },
+    /// It reads a plan of the project; without a name, which there are.
+    Plan { name: Option<Name>, version: Option<i32> },
     /// It leaves for whoever answers it.
     Leaves { target: Target, timeout: Duration, once: bool },
 }
@@ -63,7 +67,14 @@ impl Toolbox {
             tools: allowed.cloned().collect(),
             ours: profile.allowed_internal_tools.iter().copied().collect(),
             must_end_with: profile.must_end_with.iter().map(ToString::to_string).collect(),
+            delegates: Vec::new(),
         }
+    }
+
+    /// Whom the agent may hand work to: named where a tool asks for it.
+    #[must_use]
+    pub fn with_delegates(self, delegates: Vec<Delegate>) -> Toolbox {
+        Toolbox { delegates, ..self }
     }
 
     /// As the model is shown them. `fields` are what the result must have.
@@ -73,7 +84,7 @@ impl Toolbox {
             description: tool.description.clone(),
             parameters: Value::Object(tool.parameters.clone()),
         });
-        self.ours.iter().map(|tool| ours::definition(*tool, fields)).chain(theirs).collect()
+        self.ours.iter().map(|tool| ours::definition(*tool, fields, &self.delegates)).chain(theirs).collect()
     }
 
     /// What a turn must end with, where it must.
@@ -108,7 +119,7 @@ impl Toolbox {
             return Ok(Sorted::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
         }
         let Some(internal) = internal else { return Err(format!("there is no tool `{name}` here")) };
-        let definition = ours::definition(internal, fields);
+        let definition = ours::definition(internal, fields, &self.delegates);
         let schema = definition.parameters.as_object().cloned().unwrap_or_default();
         let arguments = Value::Object(arguments);
         fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}`: {why}"))?;
@@ -139,6 +150,10 @@ impl Toolbox {
                 kind: arguments.get("kind").cloned().map_or(Ok(Kind::Knowledge), |kind| read(name, kind))?,
                 question: said(&arguments, "question"),
                 most: arguments["most"].as_u64().map_or(USUAL, |most| usize::try_from(most).unwrap_or(USUAL)),
+            },
+            InternalTool::ReadPlan => Sorted::Plan {
+                name: arguments.get("name").cloned().map(|text| read(name, text)).transpose()?,
+                version: arguments.get("version").cloned().map(|version| read(name, version)).transpose()?,
             },
             // What it did once it does not do again: handlers know their calls.
             _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
@@ -178,15 +193,21 @@ fn submitted(arguments: Value, fields: &[Field]) -> Content {
 
 /// Whether a value is as a schema says; else where it is not, in a line.
 pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
-    let schema = Value::Object(schema.clone());
-    let validator =
-        jsonschema::validator_for(&schema).map_err(|error| format!("the schema itself is wrong: {error}"))?;
-    let wrong = |error: jsonschema::ValidationError<'_>| match error.instance_path().as_str() {
-        "" => error.to_string(),
-        path => format!("{path}: {error}"),
-    };
-    let errors: Vec<String> = validator.iter_errors(value).take(5).map(wrong).collect();
+    let schema =
+        Schema::new(&Value::Object(schema.clone())).map_err(|why| format!("the schema itself is wrong: {why}"))?;
+    let check = || schema.violations(value, 5);
+    let violations = if schema.is_slow(value) { beside(check) } else { check() };
+    let wrong = |(at, why): (String, String)| if at.is_empty() { why } else { format!("{at}: {why}") };
+    let errors: Vec<String> = violations.into_iter().map(wrong).collect();
     if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").chars().take(800).collect()) }
+}
+
+/// What takes a while, without holding up whatever else this thread has to do.
+fn beside<T>(act: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
+        _ => act(),
+    }
 }
 
 /// A tool's answer as it may be reported: what is not as the tool's own schema says is a failure.
@@ -263,8 +284,8 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
     }
     for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
         let Some(schema) = schema else { continue };
-        jsonschema::validator_for(&Value::Object(schema.clone()))
-            .map_err(|error| format!("tool `{}`: `{what}` is no JSON Schema: {error}", tool.name))?;
+        Schema::new(&Value::Object(schema.clone()))
+            .map_err(|why| format!("tool `{}`: `{what}` is no JSON Schema that can be used: {why}", tool.name))?;
     }
     Ok(())
 }

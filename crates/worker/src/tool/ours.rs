@@ -1,10 +1,11 @@
 //! What Waybill itself offers, as a model is shown it. The orchestrator refuses whatever does not fit; these schemas say so beforehand.
 
 use serde_json::{Map, Value, json};
-use waybill_context::wire;
+use waybill_context::{schema::Schema, wire};
 use waybill_core::{card::Field, resource::InternalTool};
+use waybill_kernel::turn::Delegate;
 
-pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
+pub(super) fn definition(tool: InternalTool, fields: &[Field], delegates: &[Delegate]) -> wire::Tool {
     let (description, parameters) = match tool {
         InternalTool::SubmitResult => {
             ("Ends your work with its result. Nothing follows it, so call it once, when all is done.", result(fields))
@@ -13,7 +14,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
             "Hands a task to another agent. With `wait` you get its result; without, you go on at once.",
             object(
                 json!({
-                    "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
+                    "target_strategy": strategy(), "target_ref": target_ref(delegates), "instruction": instruction(),
                     "context_box_id": boxes(), "in_session": in_session(),
                     "wait": { "type": "boolean", "description": "Whether to wait for the result." },
                     "deadline_seconds": deadline(),
@@ -24,7 +25,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
         InternalTool::LaunchPrincipal => (
             "Starts an agent on a task of its own. You do not wait for it.",
             object(
-                json!({ "profile_name": text("Name of its profile."), "instruction": instruction() }),
+                json!({ "profile_name": text(&with_names("Name of its profile.", delegates)), "instruction": instruction() }),
                 &["profile_name", "instruction"],
             ),
         ),
@@ -32,7 +33,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
             "Asks an expert one question and waits for the answer.",
             object(
                 json!({
-                    "expert_profile": text("Name of the expert's profile."),
+                    "expert_profile": text(&with_names("Name of the expert's profile.", delegates)),
                     "question": text("All that the expert needs to know, unless it sees your work."),
                     "include_history": { "type": "boolean", "description": "Whether it sees what you have done so far." },
                     "in_session": in_session(),
@@ -44,7 +45,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
         InternalTool::ForkJoin => {
             let task = object(
                 json!({
-                    "target_strategy": strategy(), "target_ref": target_ref(), "instruction": instruction(),
+                    "target_strategy": strategy(), "target_ref": target_ref(delegates), "instruction": instruction(),
                     "context_box_id": boxes(), "in_session": in_session(),
                 }),
                 &["target_ref", "instruction"],
@@ -74,7 +75,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
         ),
         InternalTool::ProvisionAgent => (
             "Makes an agent that stays and remembers. Gives its id, to be reused.",
-            object(json!({ "profile_name": text("Name of its profile.") }), &["profile_name"]),
+            object(json!({ "profile_name": text(&with_names("Name of its profile.", delegates)) }), &["profile_name"]),
         ),
         InternalTool::UpdateTodo => (
             "Changes the todo list that everybody in this session sees. All changes are made, or none.",
@@ -98,7 +99,7 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
             "Hands a package to another agent: what it needs to know, and the paths of artifacts, never their content. What is wrong with it is told all at once. Store everything before you send.",
             object(
                 json!({
-                    "target_strategy": strategy(), "target_ref": target_ref(),
+                    "target_strategy": strategy(), "target_ref": target_ref(delegates),
                     "package": {
                         "type": "object",
                         "description": "With `version` \"2.0\", `handoff_type`, `timestamp`, and what its type wants.",
@@ -167,6 +168,16 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field]) -> wire::Tool {
                 &["path", "content"],
             ),
         ),
+        InternalTool::ReadPlan => (
+            "Reads a plan of the project, or lists the plans when no name is given.",
+            object(
+                json!({
+                    "name": text("Name of the plan."),
+                    "version": { "type": "integer", "minimum": 1, "description": "The newest one when left out." },
+                }),
+                &[],
+            ),
+        ),
         InternalTool::SearchKnowledge => (
             "Finds passages in what the project knows, or in what was done before and published: by the words of a question, and by its meaning where that is set up.",
             object(
@@ -195,7 +206,7 @@ fn result(fields: &[Field]) -> Value {
         let mut schema = plain.clone();
         schema.extend(field.extra.clone());
         // Whatever else was said of it need not be a schema.
-        let schema = Some(Value::Object(schema)).filter(|schema| jsonschema::validator_for(schema).is_ok());
+        let schema = Some(Value::Object(schema)).filter(|schema| Schema::new(schema).is_ok());
         (field.name.clone(), schema.unwrap_or(Value::Object(plain)))
     };
     let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
@@ -214,8 +225,20 @@ fn instruction() -> Value {
     text("What is to be done, with all that is needed to do it.")
 }
 
-fn target_ref() -> Value {
-    text("Name of a profile where the strategy is `new`, else the id of an agent.")
+fn target_ref(delegates: &[Delegate]) -> Value {
+    text(&with_names("Name of a profile where the strategy is `new`, else the id of an agent.", delegates))
+}
+
+/// Whom it may name, and what each is for.
+fn with_names(what: &str, delegates: &[Delegate]) -> String {
+    let line = |delegate: &Delegate| match delegate.description.trim() {
+        "" => format!("\n- {}", delegate.name),
+        description => {
+            format!("\n- {}: {}", delegate.name, description.split_whitespace().collect::<Vec<_>>().join(" "))
+        }
+    };
+    let lines: String = delegates.iter().map(line).collect();
+    if lines.is_empty() { what.to_owned() } else { format!("{what} You may hand work to:{lines}") }
 }
 
 fn strategy() -> Value {

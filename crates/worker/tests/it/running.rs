@@ -211,7 +211,8 @@ async fn a_long_call_is_not_reclaimed() {
         let between = LEASE * 2;
         Reply::say("slow and steady").paced(Pace { before: LEASE * 4, between, pieces: 9, ..Pace::default() })
     })
-    .await;
+    .await
+    .hasty();
     shop.provider(json!({ "silence_seconds": 30 }));
     shop.profile("openai_chat", json!({})).await;
     let _hand = shop.hire();
@@ -270,7 +271,8 @@ async fn a_turn_is_gone_on_with_from_its_cards() {
         let between = if slow { Duration::from_secs(60) } else { Duration::ZERO };
         Reply::say("in the mill").paced(Pace { between, pieces: 3, ..Pace::default() })
     })
-    .await;
+    .await
+    .hasty();
     shop.tool("search", json!({})).await;
     shop.profile("openai_chat", json!({ "allowed_tools": ["search"] })).await;
     let first = shop.hire();
@@ -461,7 +463,8 @@ async fn every_call_of_a_troubled_turn_can_be_had_again() {
             }
         }
     })
-    .await;
+    .await
+    .hasty();
     shop.tool("search", json!({})).await;
     let memory = json!({ "order": "cache_first", "budget": 2_500, "n_pinned": 0,
         "compaction": { "at_percent": 60, "keep": 300, "least": 100 } });
@@ -499,4 +502,86 @@ async fn a_newcomer_needs_no_key() {
     assert_eq!(shop.answer("success", json!("a mill"), json!({})).await["arguments"], r#"{"q":"flour"}"#);
     assert_eq!(shop.ended(turn_id).await.1, json!("I found a mill."));
     assert_eq!((shop.server.n_asked(), shop.verify(turn_id).await), (0, 2));
+}
+
+/// WK-5: Anthropic is asked why it found less in its cache than it could, and what it says is kept with the step. No model is shown that: the request
+/// renders again without it.
+#[tokio::test]
+async fn why_the_cache_was_missed_is_kept() {
+    let mut shop = Shop::new(|asked: &Asked| {
+        let previous = &asked.body["diagnostics"]["previous_message_id"];
+        let is_first = asked.results().next().is_none();
+        assert_eq!(previous.as_str().is_some_and(|id| id.starts_with("msg_")), !is_first, "{previous}");
+        let reason = json!({ "type": "tools_changed", "cache_missed_input_tokens": 1_200 });
+        let reply = if is_first { Reply::call("list_artifacts", &json!({})) } else { Reply::say("done") };
+        Reply { cache_miss: Some(reason), ..reply }
+    })
+    .await;
+    shop.provider(json!({ "cache_diagnostics": true }));
+    shop.profile("anthropic_messages", json!({ "allowed_internal_tools": ["list_artifacts"] })).await;
+    let hand = shop.hire();
+    let turn_id = shop.ask("begin").await;
+    assert_eq!(shop.ended(turn_id).await.0, "success");
+    let steps = shop.steps(turn_id).await;
+    assert_eq!((steps.len(), &steps[0].cache_miss), (2, &None), "there was none before");
+    assert_eq!(steps[1].cache_miss.as_ref().unwrap()["type"], "tools_changed");
+    assert_eq!(shop.verify(turn_id).await, 2);
+    hand.end().await;
+}
+
+/// PM-1: an agent reads the project's plans, where its profile says so.
+#[tokio::test]
+async fn an_agent_reads_a_plan() {
+    let (shop, calls) = Shop::scripted().await;
+    let plan = |text: &str| json!({ "plan": { "name": "launch", "document": text } });
+    shop.apply(&[plan("first this")]).await;
+    shop.apply(&[plan("then that")]).await;
+    *calls.lock().unwrap() = vec![
+        ("read_plan", json!({})),
+        ("read_plan", json!({ "name": "launch" })),
+        ("read_plan", json!({ "name": "launch", "version": 1 })),
+        ("read_plan", json!({ "name": "other" })),
+    ];
+    shop.profile("openai_chat", json!({ "allowed_internal_tools": ["read_plan"] })).await;
+    let hand = shop.hire();
+    let turn_id = shop.ask("begin").await;
+    assert_eq!(shop.ended(turn_id).await.0, "success");
+    let output = shop.output(turn_id).await;
+    let results: Vec<String> = output
+        .iter()
+        .filter(|(card_type, _)| card_type == "tool.result")
+        .map(|(_, content)| content.to_string())
+        .collect();
+    assert!(results[0].contains("launch (version 2)"), "{results:?}");
+    assert!(results[1].contains("then that") && results[2].contains("first this"), "{results:?}");
+    assert!(results[3].contains("failed") && results[3].contains("other"), "{results:?}");
+    hand.end().await;
+}
+
+/// WK-3: a model is told whom it may hand work to, and what each is for: those that its profile names, and those that have one of its tags.
+#[tokio::test]
+async fn a_model_is_told_whom_it_may_delegate_to() {
+    let shop = Shop::new(|asked: &Asked| {
+        let tools = asked.body["tools"].to_string();
+        assert!(tools.contains("You may hand work to:\\n- b: Bakes bread.\\n- c"), "{tools}");
+        assert!(!tools.contains("- d"), "{tools}");
+        Reply::say("done")
+    })
+    .await;
+    let other = |name: &str, description: &str, tags: Value| {
+        json!({ "profile": {
+            "name": name, "description": description, "tags": tags, "worker_target": "llm", "system_prompt_template": "You bake.",
+            "llm_config": { "provider": "openai_chat", "model": "m" },
+        } })
+    };
+    let others =
+        [other("b", " Bakes\n bread. ", json!([])), other("c", "", json!(["cook"])), other("d", "No.", json!(["cat"]))];
+    shop.apply(&others).await;
+    let policy = json!({ "target_profiles": ["b", "missing"], "target_tags": ["cook", "waiter"] });
+    shop.profile("openai_chat", json!({ "allowed_internal_tools": ["delegate_async"], "delegation_policy": policy }))
+        .await;
+    let hand = shop.hire();
+    let turn_id = shop.ask("begin").await;
+    assert_eq!(shop.ended(turn_id).await.0, "success");
+    hand.end().await;
 }

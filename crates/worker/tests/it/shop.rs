@@ -90,7 +90,13 @@ impl Shop {
                 tokio::time::sleep(LEASE / 4).await;
             }
         });
-        Shop { t, server, providers, secrets: Vec::new(), lease: LEASE, artifacts: None, sweeper }
+        Shop { t, server, providers, secrets: Vec::new(), lease: LEASE * 20, artifacts: None, sweeper }
+    }
+
+    /// Whose workers are soon missed.
+    pub(crate) fn hasty(mut self) -> Shop {
+        self.lease = LEASE;
+        self
     }
 
     /// One with an object store, whose model makes the calls of a list, one a step, and is done.

@@ -158,7 +158,14 @@ async fn tools_outside_are_called_through_one_door() {
     assert_eq!(street.shop.verify(turn_id).await, 8, "and every call renders again");
 
     // Done again from the first call, it sees again what was seen: and is labelled before it has written anything.
-    let wanted = fork::Wanted { turn_id, step_id: None, change: fork::Change::default(), live_tools: false };
+    let wanted = fork::Wanted {
+        turn_id,
+        step_id: None,
+        change: fork::Change::default(),
+        live_tools: false,
+        may_widen: false,
+        external: false,
+    };
     let mut work = street.shop.t.begin().await;
     let forked = fork::fork(&mut work, &wanted).await.unwrap();
     work.commit().await.unwrap();

@@ -167,9 +167,10 @@ async fn keys_stay_where_they_are() {
     };
     let mut turns = Vec::new();
     for round in 0..11 {
-        shop.provider(json!({ "headers": headers(round * 9), "max_attempts": 1 }));
+        let key = format!("s{}", round * 9 + 8);
+        shop.provider(json!({ "headers": headers(round * 9), "max_attempts": 1, "secrets": [key] }));
         let hand = shop.hire();
-        let llm = json!({ "provider": ADAPTERS[round % 3], "model": "m", "api_key": { "secret": format!("s{}", round * 9 + 8) } });
+        let llm = json!({ "provider": ADAPTERS[round % 3], "model": "m", "api_key": { "secret": key } });
         shop.profile("", json!({ "llm_config": llm })).await;
         for _ in 0..4 {
             let turn_id = shop.ask("Echo.").await;
@@ -177,6 +178,15 @@ async fn keys_stay_where_they_are() {
         }
         hand.end().await;
     }
+    // SE-4: a profile does not send a secret of the operator's that is for something else.
+    let hand = shop.hire();
+    let llm = json!({ "provider": ADAPTERS[0], "model": "m", "api_key": { "secret": "s99" } });
+    shop.profile("", json!({ "llm_config": llm })).await;
+    let turn_id = shop.ask("Echo.").await;
+    let (status, why) = shop.ended(turn_id).await;
+    assert!(status == "failed" && why.to_string().contains("has no secret `s99` of its own"), "{status} {why}");
+    hand.end().await;
+    assert!(said.lock().unwrap().iter().all(|said| !said.contains("canary-099")));
     let said = said.lock().unwrap().len();
     assert!(said >= 99, "the keys were really sent: {said}");
     assert!(turns.iter().any(|(_, said)| said.to_string().contains("[secret]")), "and really echoed");

@@ -28,7 +28,7 @@ const SMALL: [&str; 4] = ["worker_leases", "relay_shards", "sweep_clock", "queue
 
 /// Where more than a portion is meant to be read, or where what is read is a portion that the rules below cannot know: the file or function, what
 /// it reads so, and why that is right.
-const MEANT: [(&str, &str, &str); 43] = [
+const MEANT: [(&str, &str, &str); 44] = [
     ("agent.rs", "project_agents_pkey", "pages of the roster, without those that are retired"),
     ("artifact.rs", "artifacts_pkey", "from path to path, one row each"),
     ("card_box.rs", "join", "the ranges of two boxes; a box of many ranges is flattened"),
@@ -71,6 +71,7 @@ const MEANT: [(&str, &str, &str); 43] = [
     ("state.room", "inbox_in_flight", "those that run, as far as a project may have any"),
     ("turn/look.rs", "agent_inbox_pkey", "pages, for people"),
     ("turn/look.rs", "turns_pkey", "pages, for people"),
+    ("turn/resources.rs", "profiles_pkey", "the first 256 profiles by name, where a profile delegates by tag"),
     ("vitals.rs", "agent_steps_", "an operator asks what a project has spent since a time"),
 ];
 

@@ -1,0 +1,360 @@
+//! Whether a key inside a project can do what it is not for (SE-1, SE-6, SE-7).
+//!
+//! A project has a team that worked, and work under way that other processes hold. There is a key of every scope, each bound to something of its own that
+//! is not the team's; each knows every id, fence and token of the project. They try every operation of the OpenAPI document: those that their scope does
+//! not have, and those that it has on what is not theirs. Nothing may succeed, and nothing of the project may change.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use waybill_api::{Config, Limits};
+use waybill_artifact::{Artifacts, Store};
+use waybill_bus::local::Local;
+use waybill_core::key::{
+    ApiKey, Bounds,
+    Scope::{self, Approver, Auditor, Developer, Operator, Reader, Tool, Worker},
+};
+use waybill_kernel::{key, resource};
+
+use crate::{
+    bench::{fresh_database, progress},
+    figure::{Bar, Figure},
+    services::{Home, Private},
+    storm::dice::Dice,
+    walls::{CANARY, Loot, books, package, settle},
+};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub attempts: u64,
+}
+
+const DATABASE: &str = "waybill_roles";
+const CLIENTS: usize = 4;
+
+/// One operation, asked for on what is the team's.
+struct Operation {
+    name: &'static str,
+    /// Whose scope has it.
+    may: &'static [Scope],
+    /// Also they may not have it on this, because their key is bound to something else or somebody else holds it.
+    bound: bool,
+    path: &'static str,
+    body: Value,
+}
+
+const READ: &[Scope] = &[Operator, Worker, Reader, Developer];
+const RECORD: &[Scope] = &[Operator, Worker, Reader, Developer, Auditor];
+const ACT: &[Scope] = &[Operator];
+
+/// Every operation of the document, and what is asked of it. Paths of artifacts are the team's, which no key here is bound to.
+fn operations() -> Vec<Operation> {
+    let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
+    let guess = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "1" });
+    let card = json!({ "card_id": "{fresh}", "type": "agent.thought", "role": "assistant", "content": "x" });
+    let deliverable = json!({ "card_id": "{fresh}", "type": "task.deliverable", "role": "assistant", "content": "x" });
+    let ending =
+        |fence: &Value| json!({ "fence": fence, "status": "success", "cards": [deliverable], "saw_external": true });
+    let claim = |target: &str| json!({ "worker": "w", "target": target });
+    let report =
+        json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 });
+    let start = |more: Value| {
+        let mut body = json!({ "profile_name": "hand", "instruction": "x" });
+        body.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        body
+    };
+    let profile = json!({ "profile": { "name": "lead", "worker_target": "llm", "system_prompt_template": "x",
+        "llm_config": { "provider": "demo", "model": "demo" } } });
+    let tool = |name: &str, target: &str| json!({ "tool": { "name": name, "description": "d", "target": target } });
+    let apply = |manifest: Value| json!({ "manifests": [manifest] });
+    let op = |name, may, path, body| Operation { name, may, bound: false, path, body };
+    let bound = |name, may, path, body| Operation { name, may, bound: true, path, body };
+    let none = Value::Null;
+    vec![
+        op("list_turns", RECORD, "/turns", none.clone()),
+        bound("start_turn", ACT, "/turns", start(json!({}))),
+        bound("start_turn", ACT, "/turns", start(json!({ "agent_id": "{agent}" }))),
+        op("show_turn", READ, "/turns/{turn}", none.clone()),
+        op("show_tree", RECORD, "/turns/{turn}/tree", none.clone()),
+        op("list_edges", RECORD, "/turns/{turn}/edges", none.clone()),
+        op("stop_turn", ACT, "/turns/{turn}/stop", json!({ "reason": "x" })),
+        bound("fork_turn", ACT, "/turns/{turn}/fork", json!({})),
+        bound(
+            "fork_turn",
+            ACT,
+            "/turns/{turn}/fork",
+            json!({ "live_tools": true, "profile_patch": { "limits": null } }),
+        ),
+        bound(
+            "fork_turn",
+            ACT,
+            "/turns/{turn}/fork",
+            json!({ "profile_name": "mine", "profile_patch": { "allowed_tools": ["slow"] } }),
+        ),
+        op("watch_turn", READ, "/turns/{turn}/events", none.clone()),
+        op("show_batch", READ, "/batches/{batch}", none.clone()),
+        op("open_session", ACT, "/sessions", json!({})),
+        op("list_sessions", READ, "/sessions", none.clone()),
+        op("show_session", READ, "/sessions/{session}", none.clone()),
+        op("describe_session", ACT, "/sessions/{session}", json!({ "title": "x" })),
+        op("forget_session", ACT, "/sessions/{session}", none.clone()),
+        op("end_session", ACT, "/sessions/{session}/end", none.clone()),
+        op("list_messages", READ, "/sessions/{session}/messages", none.clone()),
+        op("list_session_turns", READ, "/sessions/{session}/turns", none.clone()),
+        op("list_changes", READ, "/sessions/{session}/changes", none.clone()),
+        op("list_receipts", READ, "/turns/{turn}/receipts", none.clone()),
+        op("show_context", READ, "/turns/{turn}/context", none.clone()),
+        op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", none.clone()),
+        op("why_card", READ, "/turns/{turn}/why/{card}", none.clone()),
+        op("show_card", READ, "/cards/{card}", none.clone()),
+        op("show_cards", READ, "/cards/batch", json!({ "card_ids": ["{card}"] })),
+        op("show_box", READ, "/boxes/{box}", none.clone()),
+        op("show_boxes", READ, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
+        op("list_cards", READ, "/boxes/{box}/cards", none.clone()),
+        bound("put_artifact", &[Operator, Worker, Tool], "/artifacts?path={name}", json!("other words")),
+        bound("list_artifacts", READ, "/artifacts", none.clone()),
+        bound("remove_artifact", ACT, "/artifacts?path={name}", none.clone()),
+        bound("list_versions", READ, "/artifacts/versions?path={name}", none.clone()),
+        bound(
+            "read_artifact",
+            &[Operator, Worker, Reader, Developer, Tool],
+            "/artifacts/content?path={name}",
+            none.clone(),
+        ),
+        op("check_handoff", &[Operator, Worker], "/handoffs/check", json!({ "package": package("{name}")["package"] })),
+        bound("send_handoff", ACT, "/handoffs", package("{name}")),
+        op("show_schema", READ, "/handoff-types/init_to_execute/schema", none.clone()),
+        op("list_requests", &[Operator, Worker, Reader, Developer, Approver], "/requests", none.clone()),
+        op("decide_request", &[Operator, Approver], "/requests/{call}", json!({ "decision": "approved" })),
+        op("apply_document", ACT, "/knowledge?path={name}", json!("other words")),
+        op("list_documents", READ, "/knowledge?kind=knowledge", none.clone()),
+        op("remove_document", ACT, "/knowledge?kind=knowledge&path={name}", none.clone()),
+        op("search_knowledge", READ, "/knowledge/search", json!({ "question": "{name}", "folders": ["{name}"] })),
+        op("publish_turn", ACT, "/turns/{turn}/publish", json!({ "path": "{name}" })),
+        op("show_project", &Scope::ALL, "/", none.clone()),
+        bound("apply_resources", &[Developer], "/resources", apply(json!({ "settings": {} }))),
+        bound("apply_resources", &[Developer], "/resources", apply(profile)),
+        bound("apply_resources", &[Developer], "/resources", apply(tool("slow", "mine"))),
+        bound("apply_resources", &[Developer], "/resources", apply(tool("fresh", "slow"))),
+        op("list_resources", RECORD, "/resources", none.clone()),
+        op("show_profile", READ, "/profiles/lead", none.clone()),
+        op("show_tool", READ, "/tools/slow", none.clone()),
+        op("show_plan", READ, "/plans/plan", none.clone()),
+        op("show_settings", READ, "/settings", none.clone()),
+        op("list_agents", RECORD, "/agents", none.clone()),
+        bound("provision_agent", ACT, "/agents", json!({ "profile_name": "hand" })),
+        op("show_agent", RECORD, "/agents/{agent}", none.clone()),
+        op("list_keys", &[Auditor], "/keys", none.clone()),
+        op("create_key", &[], "/keys", json!({ "name": "mine", "scope": "admin" })),
+        op("revoke_key", &[], "/keys/{key}", none.clone()),
+        op("list_audit", &[Auditor], "/audit", none.clone()),
+        bound("claim_turns", &[Worker], "/worker/claim", claim("held")),
+        bound("claim_turns", &[Worker], "/worker/claim", claim("pmo")),
+        bound("keep_lease", &[Worker, Tool], "/worker/heartbeat", json!({ "worker": "w" })),
+        op("leave", &[Worker, Tool], "/worker/leave", json!({ "worker": "w" })),
+        bound(
+            "write_step",
+            &[Worker],
+            "/turns/{fence_turn}/steps",
+            json!({ "fence": fence, "step_id": "{fresh}", "cards": [card], "saw_external": true }),
+        ),
+        bound(
+            "write_step",
+            &[Worker],
+            "/turns/{fence_turn}/steps",
+            json!({ "fence": guess, "step_id": "{fresh}", "saw_external": true }),
+        ),
+        bound("finish_turn", &[Worker], "/turns/{fence_turn}/finish", ending(&fence)),
+        bound("finish_turn", &[Worker], "/turns/{fence_turn}/finish", ending(&guess)),
+        bound("give_back_turn", &[Worker], "/turns/{fence_turn}/give-back", json!({ "fence": fence, "error": "x" })),
+        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("slow")),
+        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("pmo")),
+        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("tools")),
+        bound("report_call", &[Worker, Tool], "/calls/{held_call}/report", report),
+    ]
+}
+
+/// Tries, and says what came of it.
+pub async fn run(options: Options) -> Result<Vec<Figure>> {
+    eprintln!("chaos roles: seed {}", options.seed);
+    let private = Private::start().await?;
+    let (kernel, mut admin) = fresh_database(&private.server, DATABASE).await?;
+    let kernel = kernel.on(Arc::new(Local::default()));
+    let folder = Home::find()?.path("roles-artifacts");
+    let _ = std::fs::remove_dir_all(&folder);
+    let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder)?);
+    let team = settle(&kernel, &artifacts, "roles", true).await?;
+    let mut work = kernel.begin(team.project_id).await?;
+    let mine = json!({ "profile": { "name": "mine", "worker_target": "mine", "system_prompt_template": "x",
+        "llm_config": { "provider": "demo", "model": "demo" } } });
+    let slow = json!({ "tool": { "name": "slow", "description": "d", "target": "slow" } });
+    let manifests = [mine, slow].map(serde_json::from_value).into_iter().collect::<Result<Vec<_>, _>>()?;
+    resource::apply(&mut work, &manifests).await?;
+    let bounds = Bounds {
+        targets: vec!["mine".parse()?],
+        paths: vec!["mine".parse()?],
+        profiles: vec!["mine".parse()?],
+        external: false,
+    };
+    let mut keys = Vec::new();
+    for scope in Scope::ALL.into_iter().filter(|scope| *scope != Scope::Admin) {
+        let made = ApiKey::mint("test");
+        key::create(&mut work, &made, &format!("attacker-{}", scope.as_str()).parse()?, scope, &bounds, None).await?;
+        keys.push((scope, made.expose().to_owned()));
+    }
+    work.commit().await?;
+    let loot = Loot::of(&mut admin, team.project_id).await?;
+    let before = books(&mut admin, team.project_id).await?;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let base = format!("http://{}/v1/projects/{}", listener.local_addr()?, team.slug);
+    let (end, mut ended) = watch::channel(false);
+    let limits = Limits { per_second: 1e9, ..Limits::default() };
+    let config = Config { limits, artifacts: Some(artifacts), ..Config::default() };
+    let until = async move { drop(ended.wait_for(|ended| *ended).await) };
+    let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, until, Duration::from_secs(2)));
+
+    let operations = operations();
+    let tried: BTreeSet<&str> = operations.iter().map(|operation| operation.name).collect();
+    let methods = methods();
+    let untried: Vec<&String> = methods.keys().filter(|name| !tried.contains(name.as_str())).collect();
+    untried.iter().for_each(|name| eprintln!("chaos roles: operation {name} is not tried"));
+    let n_untried = untried.len();
+    let attempts: Vec<(usize, usize)> = (0..keys.len())
+        .flat_map(|key| (0..operations.len()).map(move |operation| (key, operation)))
+        .filter(|(key, operation)| {
+            let (scope, operation) = (keys[*key].0, &operations[*operation]);
+            operation.bound || !operation.may.contains(&scope)
+        })
+        .collect();
+    let attack = Arc::new(Attack {
+        http: Client::builder().no_proxy().build()?,
+        base,
+        loot,
+        keys,
+        operations,
+        methods,
+        attempts,
+        n_left: AtomicU64::new(options.attempts),
+        bar: progress("attempts", options.attempts),
+    });
+    let mut clients = JoinSet::new();
+    for n in 0..CLIENTS {
+        let (attack, dice) = (attack.clone(), Dice::new(options.seed.rotate_left(n as u32) ^ n as u64));
+        clients.spawn(async move { attack.go_on(dice).await });
+    }
+    let (mut n, mut succeeded, mut faults) = (0, 0, 0);
+    while let Some(done) = clients.join_next().await {
+        let done = done??;
+        (n, succeeded, faults) = (n + done.0, succeeded + done.1, faults + done.2);
+    }
+    attack.bar.finish_and_clear();
+    let after = books(&mut admin, team.project_id).await?;
+    let changed = before.iter().filter(|(table, rows)| after.get(*table) != Some(rows));
+    let changed = changed.inspect(|(table, _)| eprintln!("chaos roles: {table} has changed")).count();
+    let _ = end.send(true);
+    serving.await??;
+    Ok(vec![
+        Figure::new("attempts", n as f64, "attempts", Bar::AtLeast(options.attempts as f64)),
+        Figure::new("operations that nobody tried", n_untried as f64, "operations", Bar::AtMost(0.0)),
+        Figure::new("attempts that succeeded", succeeded as f64, "attempts", Bar::AtMost(0.0)),
+        Figure::new("answers that are a fault of the server", faults as f64, "answers", Bar::AtMost(0.0)),
+        Figure::new("tables that have changed", changed as f64, "tables", Bar::AtMost(0.0)),
+    ])
+}
+
+/// The method of each operation of the document.
+fn methods() -> std::collections::BTreeMap<String, Method> {
+    let document = serde_json::to_value(waybill_api::document()).unwrap_or_default();
+    let paths = document["paths"].as_object().cloned().unwrap_or_default();
+    let operations = paths.into_iter().flat_map(|(_, item)| item.as_object().cloned().unwrap_or_default());
+    let named = operations.filter_map(|(method, operation)| {
+        let name = operation["operationId"].as_str()?.to_owned();
+        Some((name, Method::from_bytes(method.to_uppercase().as_bytes()).ok()?))
+    });
+    named.collect()
+}
+
+struct Attack {
+    http: Client,
+    base: String,
+    loot: Loot,
+    keys: Vec<(Scope, String)>,
+    operations: Vec<Operation>,
+    methods: std::collections::BTreeMap<String, Method>,
+    /// Key and operation.
+    attempts: Vec<(usize, usize)>,
+    n_left: AtomicU64,
+    bar: indicatif::ProgressBar,
+}
+
+impl Attack {
+    /// How many attempts were made, how many succeeded, and how many met a fault.
+    async fn go_on(&self, mut dice: Dice) -> Result<(u64, u64, u64)> {
+        let (mut n, mut succeeded, mut faults) = (0, 0, 0);
+        while self.n_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+            let (key, operation) = self.attempts[dice.one_of(self.attempts.len())];
+            let ((scope, key), operation) = (&self.keys[key], &self.operations[operation]);
+            let method =
+                self.methods.get(operation.name).with_context(|| format!("no operation {}", operation.name))?;
+            let path = if operation.path == "/" { "" } else { operation.path };
+            let mut request = self.http.request(method.clone(), format!("{}{}", self.base, self.fill(path, &mut dice)));
+            request = request.bearer_auth(key);
+            match &operation.body {
+                Value::Null => {}
+                Value::String(text) => request = request.body(text.clone()),
+                body => {
+                    let body = self.fill(&body.to_string(), &mut dice);
+                    request = request.header("content-type", "application/json").body(body);
+                }
+            }
+            let response = request.send().await.context("the server answers")?;
+            let status = response.status();
+            let said = if status.is_success() { String::new() } else { response.text().await? };
+            n += 1;
+            self.bar.inc(1);
+            if status.is_success() {
+                succeeded += 1;
+                eprintln!("chaos roles: a key of scope {} could {method} {path}: {status}", scope.as_str());
+            }
+            if status.is_server_error() {
+                faults += 1;
+                eprintln!("chaos roles: {} {method} {path}: {status} {said}", scope.as_str());
+            }
+        }
+        Ok((n, succeeded, faults))
+    }
+
+    fn fill(&self, text: &str, dice: &mut Dice) -> String {
+        let fence = &self.loot.fences[dice.one_of(self.loot.fences.len())];
+        let call = &self.loot.calls[dice.one_of(self.loot.calls.len())];
+        let mut filled = text.replace("\"{epoch}\"", &fence[2]).replace("{name}", CANARY);
+        for (place, value) in [
+            ("{fence_turn}", &fence[0]),
+            ("{fence_agent}", &fence[1]),
+            ("{token}", &fence[3]),
+            ("{held_call}", &call[0]),
+            ("{call_token}", &call[1]),
+        ] {
+            filled = filled.replace(place, value);
+        }
+        for (place, known) in &self.loot.ids {
+            filled = filled.replace(place, &known[dice.one_of(known.len())]);
+        }
+        while filled.contains("{fresh}") {
+            filled = filled.replacen("{fresh}", &uuid::Uuid::now_v7().to_string(), 1);
+        }
+        filled
+    }
+}
