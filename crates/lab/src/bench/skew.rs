@@ -52,6 +52,8 @@ const MANY: usize = 500;
 const BATCH: usize = 50;
 const CONTEXT: usize = 100;
 const DUE: usize = 8;
+/// PostgreSQL plans a prepared statement anew the first five times that a connection runs it, and a pool hands out its few connections in turn.
+const WARM_UPS: usize = 20;
 const LONG: Duration = Duration::from_secs(3600);
 
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -65,7 +67,11 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
         let mut large = Side::prepare(&private.server, database, options.projects, options.agents, statistics).await?;
         let bar = progress(&format!("statistics {statistics}"), options.rounds as u64);
         let (mut of_small, mut of_large) = (Meter::default(), Meter::default());
-        // The first round makes connections and plans.
+        for _ in 0..WARM_UPS {
+            small.warm_up().await?;
+            large.warm_up().await?;
+        }
+        // The first round warms up what is large.
         for round in 0..=options.rounds {
             if round == 1 {
                 (of_small, of_large) = (Meter::default(), Meter::default());
@@ -290,6 +296,15 @@ impl Side {
             Part::Fork => self.fork(meter).await,
             Part::Sweep => self.sweep(meter).await,
         }
+    }
+
+    /// Everything small, so that every connection of the pool has its plans.
+    async fn warm_up(&mut self) -> Result<()> {
+        let mut unmeasured = Meter::default();
+        self.one(&mut unmeasured).await?;
+        self.read(&mut unmeasured).await?;
+        sweep::tick(&self.kernel, &sweep::Config::default()).await?;
+        Ok(())
     }
 
     /// A turn of one step more than it needs.
