@@ -225,6 +225,19 @@ begin
   end loop;
   return null;
 end $$;
+CREATE FUNCTION cardbox.label_card() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if not new.is_external and json_typeof(new.content -> 'artifacts') = 'object' and exists (
+       select from json_each_text(new.content -> 'artifacts') named
+        where exists (select from cardbox.artifacts a
+                       where a.project_id = new.project_id and a.path = named.key and encode(a.hash, 'hex') = named.value and a.is_external
+                      offset 0)) then
+    new.is_external := true;
+  end if;
+  return new;
+end $$;
 CREATE FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) RETURNS integer
     LANGUAGE plpgsql STABLE
     AS $$
@@ -391,13 +404,14 @@ begin
      order by a.version desc
      limit 1
        for share;
-    -- The label may be raised by a new version; by the same content again it is never lowered.
+    -- The same content keeps its label, whatever else is said about it. A new version can raise it.
     if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null and v_last.is_external >= v_external then
       return query select v_last.version, false;
       return;
     end if;
-    insert into cardbox.artifacts (project_id, path, version, hash, media_type, author_id)
-    values (p_project, p_path, coalesce(v_last.version, 0) + 1, p_hash, p_media_type, p_author)
+    insert into cardbox.artifacts (project_id, path, version, hash, media_type, author_id, is_external)
+    values (p_project, p_path, coalesce(v_last.version, 0) + 1, p_hash, p_media_type, p_author,
+            v_external or coalesce(v_last.hash = p_hash and v_last.is_external, false))
         on conflict do nothing;
     exit when found;
   end loop;
@@ -1711,6 +1725,37 @@ begin
   end loop;
   return v_added;
 end $$;
+CREATE FUNCTION state.check_quota(p_project uuid, p_more integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $_$
+declare
+  v_quota record;
+  v_n     bigint;
+begin
+  select p.max_open_turns, p.max_microdollars into v_quota
+    from resource.projects p
+   where p.project_id = p_project and (p.max_open_turns is not null or p.max_microdollars is not null);
+  if not found then
+    return true;
+  end if;
+  if v_quota.max_open_turns is not null then
+    select count(*) into v_n from (select from state.agent_inbox i where i.project_id = p_project limit v_quota.max_open_turns) open;
+    if v_n + p_more > v_quota.max_open_turns then
+      raise exception 'too many open turns' using errcode = 'WB020', hint = '5', detail = format(
+        'the project has %s open turns and may have %s: wait until some have ended, or raise `max_open_turns` in its settings', v_n, v_quota.max_open_turns);
+    end if;
+  end if;
+  if v_quota.max_microdollars is not null then
+    v_n := state.spent(p_project);
+    if v_n >= v_quota.max_microdollars then
+      raise exception 'too much is spent' using errcode = 'WB020',
+        hint = ceil(extract(epoch from date_trunc('month', now() at time zone 'utc') + interval '1 month' - now() at time zone 'utc'))::text,
+        detail = format('the project has spent $%s this month and may spend $%s: wait for the next month, or raise `max_microdollars_per_month` in its settings',
+                        round(v_n / 1e6, 2), round(v_quota.max_microdollars / 1e6, 2));
+    end if;
+  end if;
+  return true;
+end $_$;
 CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_target text, call_target text)
     LANGUAGE plpgsql
     AS $$
@@ -1996,6 +2041,7 @@ declare
   v_written integer;
   v_status text;
   v_later  boolean;
+  v_within boolean;
   v_started_by   text;
   v_on_behalf_of text;
 begin
@@ -2045,6 +2091,7 @@ begin
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
   end if;
+  v_within := state.check_quota(p_project, 1);
   if p_session is not null and not exists (
        select from state.blackboards b where b.project_id = p_project and b.session_id = p_session) then
     raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
@@ -2126,6 +2173,7 @@ declare
   v_sessions uuid[];
   v_unknown uuid[];
   v_agent  record;
+  v_within boolean;
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -2204,6 +2252,7 @@ begin
   end if;
   --! enqueue_many.turn
   if v_new is not null then
+    v_within := state.check_quota(p_project, cardinality(v_new));
     v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
     --! enqueue_many.cards
     with asked as materialized (
@@ -3626,18 +3675,20 @@ CREATE FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap intege
     AS $$
 declare
   v_mark record;
+  -- The project's own quota may be less.
+  v_cap  integer := least(p_in_flight_cap, (select p.max_running_turns from resource.projects p where p.project_id = p_project));
 begin
-  select m.running_seq, p_in_flight_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
+  select m.running_seq, v_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
     from state.queue_marks m
    cross join state.agent_inbox_inbox_seq_seq s
    where m.worker_target = p_target and m.project_id = p_project;
   if v_mark.room >= p_most then
     return v_mark.room;
   end if;
-  return p_in_flight_cap - (select count(*)
-                              from (select from state.agent_inbox i
-                                     where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
-                                     limit p_in_flight_cap) running);
+  return v_cap - (select count(*)
+                    from (select from state.agent_inbox i
+                           where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
+                           limit v_cap) running);
 end $$;
 CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -3753,6 +3804,12 @@ CREATE FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) RETURNS 
     LANGUAGE plpgsql
     AS $$
 begin
+  -- Before any budget: a backend has one slot, so nobody waits for it who holds a budget that its owner wants.
+  if (p_usage ->> 'microdollars')::bigint > 0 then
+    insert into state.spending as s (project_id, month, slot, microdollars)
+    values (p_project, date_trunc('month', now() at time zone 'utc')::date, (pg_backend_pid() & 63)::smallint, (p_usage ->> 'microdollars')::bigint)
+        on conflict (project_id, month, slot) do update set microdollars = s.microdollars + excluded.microdollars;
+  end if;
   update state.budgets b
      set steps_left = b.steps_left - 1,
          tokens_left = b.tokens_left - (p_usage ->> 'input_tokens')::bigint - (p_usage ->> 'output_tokens')::bigint,
@@ -3763,6 +3820,13 @@ begin
   end if;
   return state.budget_of(p_project, p_turn);
 end $$;
+CREATE FUNCTION state.spent(p_project uuid) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(sum(s.microdollars), 0)::bigint
+    from state.spending s
+   where s.project_id = p_project and s.month = date_trunc('month', now() at time zone 'utc')::date
+$$;
 CREATE FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -4446,7 +4510,13 @@ CREATE TABLE resource.projects (
     slug text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     settings_card_id uuid,
+    max_open_turns integer,
+    max_running_turns integer,
+    max_microdollars bigint,
     artifact_bytes bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT projects_max_microdollars_check CHECK ((max_microdollars > 0)),
+    CONSTRAINT projects_max_open_turns_check CHECK ((max_open_turns > 0)),
+    CONSTRAINT projects_max_running_turns_check CHECK ((max_running_turns > 0)),
     CONSTRAINT projects_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.projects FORCE ROW LEVEL SECURITY;
@@ -4720,6 +4790,14 @@ CREATE TABLE state.relay_shards (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.relay_shards FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.spending (
+    project_id uuid NOT NULL,
+    month date NOT NULL,
+    slot smallint NOT NULL,
+    microdollars bigint NOT NULL
+)
+WITH (fillfactor='50');
+ALTER TABLE ONLY state.spending FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.sweep_clock (
     one boolean DEFAULT true NOT NULL,
     beat_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -4889,6 +4967,8 @@ ALTER TABLE ONLY state.refusals
     ADD CONSTRAINT refusals_pkey PRIMARY KEY (project_id, refusal_id);
 ALTER TABLE ONLY state.relay_shards
     ADD CONSTRAINT relay_shards_pkey PRIMARY KEY (shard);
+ALTER TABLE ONLY state.spending
+    ADD CONSTRAINT spending_pkey PRIMARY KEY (project_id, month, slot);
 ALTER TABLE ONLY state.sweep_clock
     ADD CONSTRAINT sweep_clock_pkey PRIMARY KEY (one);
 ALTER TABLE ONLY state.turns
@@ -4952,6 +5032,7 @@ CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXEC
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.erasures FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
 CREATE TRIGGER label AFTER INSERT ON cardbox.box_entries REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cardbox.label();
+CREATE TRIGGER label BEFORE INSERT ON cardbox.cards FOR EACH ROW WHEN (((new.type = ANY (ARRAY['handoff.package'::text, 'tool.result'::text])) AND (POSITION(('"artifacts":{'::text) IN ((new.content)::text)) > 0))) EXECUTE FUNCTION cardbox.label_card();
 CREATE TRIGGER pin AFTER INSERT ON cardbox.cards FOR EACH ROW WHEN (((new.type = ANY (ARRAY['handoff.package'::text, 'tool.result'::text])) AND (POSITION(('"artifacts":{'::text) IN ((new.content)::text)) > 0))) EXECUTE FUNCTION cardbox.pin();
 CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION cardbox.refuse('only an erasure writes its record');
 CREATE TRIGGER stay BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN ((old.has_external AND (NOT new.has_external))) EXECUTE FUNCTION cardbox.refuse('what came from outside stays so');
@@ -5052,6 +5133,7 @@ CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting(
 CREATE POLICY project ON state.queue_marks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.spending USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
@@ -5071,6 +5153,7 @@ CREATE POLICY scheduler ON state.sweep_clock TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.turns TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.waiting_calls TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.worker_leases TO waybill_scheduler USING (true);
+ALTER TABLE state.spending ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.sweep_clock ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.turns ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.waiting_calls ENABLE ROW LEVEL SECURITY;
@@ -5096,6 +5179,7 @@ REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.label() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.label_card() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
@@ -5210,6 +5294,8 @@ REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) TO waybill_service;
+REVOKE ALL ON FUNCTION state.check_quota(p_project uuid, p_more integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.check_quota(p_project uuid, p_more integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_service;
 REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUBLIC;
@@ -5319,6 +5405,8 @@ REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most i
 GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_service;
 REVOKE ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) TO waybill_service;
+REVOKE ALL ON FUNCTION state.spent(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.spent(p_project uuid) TO waybill_service;
 REVOKE ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) TO waybill_service;
 REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
@@ -5461,6 +5549,10 @@ GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
 GRANT INSERT(slug) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(slug) ON TABLE resource.projects TO waybill_scheduler;
 GRANT UPDATE(settings_card_id) ON TABLE resource.projects TO waybill_service;
+GRANT UPDATE(max_open_turns) ON TABLE resource.projects TO waybill_service;
+GRANT UPDATE(max_running_turns) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(max_running_turns) ON TABLE resource.projects TO waybill_scheduler;
+GRANT UPDATE(max_microdollars) ON TABLE resource.projects TO waybill_service;
 GRANT UPDATE(artifact_bytes) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
@@ -5532,6 +5624,7 @@ GRANT SELECT,INSERT,UPDATE ON TABLE state.quarantine TO waybill_scheduler;
 GRANT SELECT ON TABLE state.queue_marks TO waybill_service;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
+GRANT SELECT,INSERT,UPDATE ON TABLE state.spending TO waybill_service;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.turns TO waybill_service;
 GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;

@@ -13,14 +13,15 @@ use axum::{
 use waybill_core::{
     artifact::ArtifactPath,
     bus::PMO,
-    id::{KeyId, Name, ProjectId, Target, WorkerId},
+    guard::Guard,
+    id::{AgentId, KeyId, Name, ProjectId, Target, WorkerId},
     key::{ApiKey, Bounds, MalformedKey, Scope},
     resource::{Manifest, Tool},
     tool::TOOLS,
     turn::Fence,
 };
 use waybill_kernel::{
-    key, project, resource, turn,
+    agent, key, project, resource, turn,
     work::{Actor, UnitOfWork},
 };
 
@@ -28,6 +29,7 @@ use crate::{
     Access, Api, Peer,
     limit::{Answered, Lane},
     problem::Problem,
+    refused::Asker,
     token::Tokens,
 };
 
@@ -42,7 +44,7 @@ pub(crate) const STANDING: Duration = Duration::from_secs(3);
 pub(crate) struct Caller {
     /// The project of the key.
     pub(crate) project_id: ProjectId,
-    /// The project that was asked for. Another one only where a test says that callers are trusted.
+    /// The project that was asked for. Another one only where a test has taken that guard away.
     pub(crate) asked: ProjectId,
     pub(crate) slug: String,
     pub(crate) scope: Scope,
@@ -68,7 +70,7 @@ enum Standing {
 impl Caller {
     /// Whether the key may do what needs one of these scopes. An admin may do everything.
     pub(crate) fn may(&self, scopes: &[Scope]) -> Result<(), Problem> {
-        if self.scope == Scope::Admin || scopes.contains(&self.scope) {
+        if self.scope == Scope::Admin || scopes.contains(&self.scope) || !Guard::Scope.stands() {
             return Ok(());
         }
         let allowed: Vec<&str> = scopes.iter().chain([&Scope::Admin]).map(|scope| scope.as_str()).collect();
@@ -90,7 +92,8 @@ impl Caller {
     /// Whether it may claim turns or calls of this target. Nobody may over HTTP what is the orchestrator's.
     pub(crate) fn may_claim(&self, target: &Target) -> Result<(), Problem> {
         let is_free = self.scope == Scope::Admin && self.bounds.targets.is_empty() && target.as_str() != TOOLS;
-        if target.as_str() != PMO && (is_free || self.bounds.targets.contains(target)) {
+        let is_named = self.bounds.targets.contains(target) || !Guard::Targets.stands();
+        if target.as_str() != PMO && (is_free || is_named) {
             return Ok(());
         }
         let said = match target.as_str() {
@@ -103,7 +106,7 @@ impl Caller {
     /// Whether it may read or write the artifact at a path.
     pub(crate) fn may_touch(&self, path: &ArtifactPath) -> Result<(), Problem> {
         let is_free = self.bounds.paths.is_empty() && self.scope != Scope::Tool;
-        if is_free || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
+        if is_free || !Guard::Paths.stands() || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
             return Ok(());
         }
         Err(forbidden(format!("this key may not touch the artifact `{path}`: its `paths` name what it may")))
@@ -111,7 +114,7 @@ impl Caller {
 
     /// Whether it may have turns of this profile started.
     pub(crate) fn may_start(&self, profile: &Name) -> Result<(), Problem> {
-        if self.bounds.profiles.is_empty() || self.bounds.profiles.contains(profile) {
+        if self.bounds.profiles.is_empty() || self.bounds.profiles.contains(profile) || !Guard::Profiles.stands() {
             return Ok(());
         }
         Err(forbidden(format!("this key may not start `{profile}`: its `profiles` name what it may")))
@@ -119,7 +122,7 @@ impl Caller {
 
     /// Whether it may apply these. A developer: profiles, and tools of its own targets; a tool of somebody else's target stays theirs.
     pub(crate) async fn may_apply(&self, work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<(), Problem> {
-        if self.scope == Scope::Admin {
+        if self.scope == Scope::Admin || !Guard::Apply.stands() {
             return Ok(());
         }
         for manifest in manifests {
@@ -172,7 +175,9 @@ impl Caller {
             return Err(Problem::invalid("`worker` has 1 to 200 characters"));
         }
         let mut bytes = [0; 16];
-        bytes[..6].copy_from_slice(&self.mark());
+        if Guard::WorkerName.stands() {
+            bytes[..6].copy_from_slice(&self.mark());
+        }
         bytes[6..].copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..10]);
         Ok(WorkerId::from_bytes(bytes))
     }
@@ -194,14 +199,29 @@ impl Caller {
     pub(crate) async fn holds(&self, work: &mut UnitOfWork, fence: &Fence) -> Result<bool, Problem> {
         match turn::holder(work, fence).await? {
             None => Ok(false),
-            Some(worker_id) if worker_id.as_bytes().starts_with(&self.mark()) => Ok(true),
+            Some(worker_id) if worker_id.as_bytes().starts_with(&self.mark()) || !Guard::TurnHolder.stands() => {
+                Ok(true)
+            }
             Some(_) => Err(turn::Error::Stale(fence.to_string()).into()),
         }
     }
 
     /// Whose sessions it may see; none: everybody's.
     pub(crate) fn owner(&self) -> Option<String> {
-        (self.scope != Scope::Admin).then(|| self.actor.clone())
+        (self.scope != Scope::Admin && Guard::SessionOwner.stands()).then(|| self.actor.clone())
+    }
+
+    /// Whether it may give more than a profile allows.
+    pub(crate) fn may_widen(&self) -> bool {
+        self.scope == Scope::Admin || !Guard::Widening.stands()
+    }
+
+    /// Whether it may have turns of this agent started: those of the profiles that it names, where it names some.
+    pub(crate) async fn may_employ(&self, work: &mut UnitOfWork, agent_id: Option<AgentId>) -> Result<(), Problem> {
+        let (false, Some(agent_id)) = (self.bounds.profiles.is_empty(), agent_id) else { return Ok(()) };
+        let profile = agent::profiles(work, &[agent_id]).await?.remove(&agent_id);
+        let unknown = || Problem::not_found(format!("there is no agent {agent_id} here with a profile"));
+        self.may_start(&profile.ok_or_else(unknown)?)
     }
 
     /// Waits for something else than the database: its place is given to others meanwhile.
@@ -238,6 +258,7 @@ impl Caller {
 
     pub(crate) async fn begin(&self, api: &Api) -> Result<UnitOfWork, Problem> {
         self.enter(api).await?;
+        #[cfg(debug_assertions)]
         if self.asked != self.project_id {
             return Ok(api.kernel.begin_mistaken(self.project_id, self.asked).await?);
         }
@@ -259,6 +280,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let asked = params.iter().find(|(name, _)| *name == "project").map(|(_, value)| value.to_owned());
         let asked = asked.unwrap_or_default();
         let address = peer(parts).map(|peer| peer.ip());
+        let asker = parts.extensions.get::<Asker>().cloned().unwrap_or_default();
         let caller = match (bearer(&parts.headers)?, &api.tokens) {
             (None, _) => without_key(api, parts, address, &asked).await,
             (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => {
@@ -266,9 +288,10 @@ impl FromRequestParts<Arc<Api>> for Caller {
             }
             (Some(key), _) => {
                 let key = key.parse().map_err(|error: MalformedKey| unauthorized(&error.to_string()))?;
-                with_key(api, key, address, &asked).await
+                with_key(api, key, address, &asked, &asker).await
             }
         }?;
+        asker.is(caller.project_id, Actor { name: caller.actor.clone(), address });
         // For the body, which is read after this.
         parts.extensions.insert(caller.lane);
         Ok(caller)
@@ -281,7 +304,13 @@ fn no_project(asked: &str) -> Problem {
     Problem::not_found(format!("there is no project {asked:?} for this key"))
 }
 
-async fn with_key(api: &Api, key: ApiKey, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
+async fn with_key(
+    api: &Api,
+    key: ApiKey,
+    address: Option<IpAddr>,
+    asked: &str,
+    asker: &Asker,
+) -> Result<Caller, Problem> {
     // Whoever is known waits in its own lane, before anybody is asked whether the key is still good.
     let hash = key.hash();
     let known = api.gate.known(&hash);
@@ -294,6 +323,7 @@ async fn with_key(api: &Api, key: ApiKey, address: Option<IpAddr>, asked: &str) 
         api.gate.forget(&hash);
         return Err(unauthorized("there is no such key, or it has expired or was revoked"));
     };
+    asker.is(holder.project_id, Actor { name: format!("key:{}", holder.name), address });
     let lane = Lane { project_id: holder.project_id, key_id: key.key_id() };
     if known.is_none() {
         api.gate.remember(hash, lane);
@@ -301,7 +331,7 @@ async fn with_key(api: &Api, key: ApiKey, address: Option<IpAddr>, asked: &str) 
     }
     let named = asked.parse::<ProjectId>().ok();
     let own = named == Some(holder.project_id) || asked == holder.slug;
-    if !own && !api.config.trusting {
+    if !own && Guard::Project.stands() {
         return Err(no_project(asked));
     }
     let asked = if own { holder.project_id } else { named.ok_or_else(|| no_project(asked))? };

@@ -30,7 +30,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{
@@ -52,6 +56,7 @@ mod caller;
 mod kept;
 mod limit;
 mod problem;
+mod refused;
 mod request;
 mod routes;
 mod tls;
@@ -83,9 +88,8 @@ pub struct Config {
     pub artifacts: Option<Artifacts>,
     /// Whose tokens are taken beside our own keys.
     pub identity: Option<Identity>,
-    /// So that a test can see that the database alone keeps projects apart: what a caller names is taken for theirs.
-    #[doc(hidden)]
-    pub trusting: bool,
+    /// How often refused requests are put on record.
+    pub refusals_every: Duration,
 }
 
 impl Default for Config {
@@ -96,7 +100,7 @@ impl Default for Config {
             tls: None,
             artifacts: None,
             identity: None,
-            trusting: false,
+            refusals_every: refused::EVERY,
         }
     }
 }
@@ -110,6 +114,7 @@ pub(crate) struct Api {
     backlog: limit::Backlog,
     tokens: Option<token::Tokens>,
     watchers: Watchers,
+    refused: refused::Refused,
     /// True once it is to end: whoever waits or watches is let go.
     ending: watch::Receiver<bool>,
 }
@@ -217,7 +222,7 @@ where
 {
     let (end, ending) = watch::channel(false);
     let limits = config.limits;
-    let app = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
+    let (app, recording) = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
     let mut http2 = builder.http2();
@@ -240,6 +245,8 @@ where
     let _ = end.send(true);
     // A connection that somebody keeps open without a word is not waited for.
     let _ = tokio::time::timeout(grace, async { while open.join_next().await.is_some() {} }).await;
+    // What was refused until now is on record, if the database can be reached.
+    let _ = tokio::time::timeout(RECORDED, recording).await;
     Ok(())
 }
 
@@ -291,21 +298,29 @@ fn noted(served: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<Router, IdentityError> {
+/// The longest that the last refusals may take to be written.
+const RECORDED: Duration = Duration::from_secs(5);
+
+type App = (Router, JoinHandle<()>);
+
+fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<App, IdentityError> {
     let (router, document) = routes();
     // Whoever is answered works with the database: more at a time would only wait for a connection.
     let answered = kernel.pool().options().get_max_connections() as usize * 2;
     let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
     let tokens = config.identity.clone().map(Identity::tokens).transpose()?;
-    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, watchers: Watchers::default() });
+    let (watchers, refused) = (Watchers::default(), refused::Refused::default());
+    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, watchers, refused });
     tokio::spawn(routes::look_around(api.clone()));
+    let recording = tokio::spawn(refused::keep(api.clone()));
     let document = Arc::new(document.to_json().unwrap_or_default());
     let served = move || {
         let document = document.clone();
         async move { ([("content-type", "application/json")], document.as_str().to_owned()).into_response() }
     };
     let router = router
+        .route_layer(axum::middleware::from_fn_with_state(api.clone(), refused::note))
         .route_layer(axum::middleware::from_fn(limit::count))
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
@@ -317,7 +332,7 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
         .layer(DefaultBodyLimit::max(most_bytes))
         .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))
         .with_state(api);
-    Ok(router)
+    Ok((router, recording))
 }
 
 /// Whether the database can be reached.

@@ -57,7 +57,7 @@ impl Problem {
     pub(crate) fn busy(code: &'static str, detail: impl Into<String>, seconds: u32) -> Problem {
         metrics::counter!(metric::REFUSED, "why" => code).increment(1);
         let status = match code {
-            "rate_limited" | "backlog" => StatusCode::TOO_MANY_REQUESTS,
+            "rate_limited" | "backlog" | "quota" => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         Problem { retry_after: Some(seconds), ..Problem::new(status, code, detail) }
@@ -74,10 +74,15 @@ impl Problem {
     }
 }
 
+/// What a response says is wrong, for those that pass it on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Code(pub(crate) &'static str);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(&self)).into_response();
+        response.extensions_mut().insert(Code(self.code));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
@@ -140,6 +145,7 @@ impl From<turn::Error> for Problem {
             turn::Error::HeadLost(_) => Problem::conflict("head_lost", said),
             turn::Error::NoArtifact(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no_artifact", said),
             turn::Error::BudgetExhausted(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "budget_exhausted", said),
+            turn::Error::Quota { retry_after, .. } => Problem::busy("quota", said, retry_after),
             turn::Error::LeaseLost => Problem::new(StatusCode::GONE, "lease_lost", said),
             turn::Error::Invalid(_) | turn::Error::Card(_) => Problem::invalid(causes(&error)),
             turn::Error::OtherProject => Problem::not_found("there is no such turn here"),

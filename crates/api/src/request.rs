@@ -5,11 +5,20 @@ use std::sync::Arc;
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Request, rejection::BytesRejection},
-    http::{StatusCode, header::CONTENT_LENGTH, request::Parts},
+    http::{
+        StatusCode,
+        header::{CONTENT_LENGTH, CONTENT_TYPE},
+        request::Parts,
+    },
+    response::{IntoResponse, Response},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
-use waybill_core::span::read_traceparent;
+use waybill_core::{
+    card::{Content, Reading},
+    span::read_traceparent,
+};
+use waybill_kernel::offload;
 
 use crate::{
     Api,
@@ -54,7 +63,7 @@ impl FromRequest<Arc<Api>> for Plain {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Body<T>, Problem> {
@@ -64,11 +73,33 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", said));
         }
         let Plain { bytes, place } = Plain::from_request(request, api).await?;
-        let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+        let body = bytes.clone();
+        let value = offload::run(body.len(), move || serde_json::from_slice(&body)).await;
         let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
         Ok(Body { value, bytes, _place: place })
     }
+}
+
+/// An answer with cards in it, which may be large.
+pub(crate) async fn answer<T>(value: T, cards: impl Fn(&T) -> usize) -> Result<Response, Problem>
+where
+    T: Serialize + Send + 'static,
+{
+    let n_bytes = cards(&value);
+    let written = offload::run(n_bytes, move || serde_json::to_vec(&value)).await.map_err(Problem::internal)?;
+    Ok(([(CONTENT_TYPE, "application/json")], written).into_response())
+}
+
+/// About how many bytes cards have.
+pub(crate) fn size<'a>(cards: impl IntoIterator<Item = &'a Reading>) -> usize {
+    let bytes = cards.into_iter().map(|reading| match reading {
+        Reading::Live(card) => match &card.content {
+            Content::Text(text) => text.len(),
+            _ => usize::try_from(card.n_tokens.get()).unwrap_or_default() * 4,
+        },
+        Reading::Gone(_) => 0,
+    });
+    bytes.sum()
 }
 
 /// The trace that a caller's own work belongs to, where it sends one that can be read.
@@ -116,6 +147,10 @@ pub(crate) struct Page<T> {
 }
 
 impl<T> Page<T> {
+    pub(crate) fn items(&self) -> &[T] {
+        &self.items
+    }
+
     /// `items` may be one more than asked for.
     pub(crate) fn new<C: ToString>(mut items: Vec<T>, most: usize, cursor: impl Fn(&T) -> C) -> Page<T> {
         let more = items.len() > most;

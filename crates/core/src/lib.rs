@@ -18,6 +18,7 @@ pub mod turn;
 
 pub mod template;
 
+pub mod guard;
 pub mod handoff;
 pub mod handover;
 pub mod key;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    num::NonZero,
 };
 
 use serde::{
@@ -427,6 +428,15 @@ pub struct Settings {
     pub framework: Option<FrameworkText>,
     /// Bytes of artifacts that it may store, each content counted once.
     pub artifact_quota_bytes: u64,
+    /// How many turns may be open at a time, those that wait included. One more is refused. None: any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_open_turns: Option<NonZero<u32>>,
+    /// How many turns may run at a time. The rest wait. None: as many as the workers allow every project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_running_turns: Option<NonZero<u32>>,
+    /// Once it has spent this in a calendar month (UTC), no turn starts until the next; turns that are open go on. None: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_microdollars_per_month: Option<NonZero<u64>>,
     /// Whom its tools may reach. Empty: nobody.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub egress_hosts: BTreeSet<HostPattern>,
@@ -449,6 +459,9 @@ impl Default for Settings {
             max_seconds: 30 * 24 * 3600,
             framework: None,
             artifact_quota_bytes: 100 << 30,
+            max_open_turns: None,
+            max_running_turns: None,
+            max_microdollars_per_month: None,
             egress_hosts: BTreeSet::new(),
             result_tokens: Tokens::new(8_000).unwrap_or_default(),
             embedding: None,

@@ -179,6 +179,16 @@ create table state.budgets (
   primary key (project_id, agent_turn_id)
 ) with (fillfactor = 50);
 
+-- ── what a project has spent, by month, counted in slots so that steps do not wait for each other ───────────────
+
+create table state.spending (
+  project_id   uuid     not null,
+  month        date     not null,
+  slot         smallint not null,
+  microdollars bigint   not null,
+  primary key (project_id, month, slot)
+) with (fillfactor = 50);
+
 -- ── calls that a turn waits for; also the queue of commands (L0-13) ─────────────────────────────────────────────
 --   pending     ready: its target may claim it
 --   processing  claimed, by worker_id under claim_token
@@ -502,7 +512,7 @@ declare
   t text;
 begin
   foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
-                           'state.agent_inbox', 'state.waiting_calls', 'state.budgets', 'state.pmo_batches', 'state.pmo_batch_slots',
+                           'state.agent_inbox', 'state.waiting_calls', 'state.budgets', 'state.spending', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
                            'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards', 'state.forgotten_sessions',
                            'state.outbox'] loop
@@ -518,7 +528,7 @@ begin
 end $$;
 
 grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls, state.budgets to waybill_service;
-grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks to waybill_service;
+grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks, state.spending to waybill_service;
 grant select, insert, update, delete on state.pmo_batch_slots to waybill_service;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges

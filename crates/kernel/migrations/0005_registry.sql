@@ -1,7 +1,12 @@
 -- What a project has: profiles, tools, plans, settings (PM-1). Each is a card, shared by content; what changes is where a name points.
 
 alter table resource.projects add column settings_card_id uuid;
-grant update (settings_card_id) on resource.projects to waybill_service;
+-- What its settings allow, where they do not allow any number: turns that are open, turns that run, money in a month.
+alter table resource.projects add column max_open_turns integer check (max_open_turns > 0);
+alter table resource.projects add column max_running_turns integer check (max_running_turns > 0);
+alter table resource.projects add column max_microdollars bigint check (max_microdollars > 0);
+grant update (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_service;
+grant select (max_running_turns) on resource.projects to waybill_scheduler;
 
 create table resource.profiles (
   project_id      uuid         not null,

@@ -15,6 +15,23 @@ grant update (has_external) on cardbox.boxes to waybill_service;
 
 create index cards_external on cardbox.cards (project_id, card_id) where is_external;
 
+-- A card that names an artifact from outside says something from outside: its name.
+create function cardbox.label_card() returns trigger
+language plpgsql as $$
+begin
+  if not new.is_external and json_typeof(new.content -> 'artifacts') = 'object' and exists (
+       select from json_each_text(new.content -> 'artifacts') named
+        where exists (select from cardbox.artifacts a
+                       where a.project_id = new.project_id and a.path = named.key and encode(a.hash, 'hex') = named.value and a.is_external
+                      offset 0)) then
+    new.is_external := true;
+  end if;
+  return new;
+end $$;
+create trigger label before insert on cardbox.cards for each row
+  when (new.type in ('handoff.package', 'tool.result') and position('"artifacts":{' in new.content::text) > 0)
+  execute function cardbox.label_card();
+
 create function cardbox.label() returns trigger
 language plpgsql as $$
 declare

@@ -58,13 +58,14 @@ begin
      order by a.version desc
      limit 1
        for share;
-    -- The label may be raised by a new version; by the same content again it is never lowered.
+    -- The same content keeps its label, whatever else is said about it. A new version can raise it.
     if v_last.hash = p_hash and v_last.media_type = p_media_type and v_last.removed_at is null and v_last.is_external >= v_external then
       return query select v_last.version, false;
       return;
     end if;
-    insert into cardbox.artifacts (project_id, path, version, hash, media_type, author_id)
-    values (p_project, p_path, coalesce(v_last.version, 0) + 1, p_hash, p_media_type, p_author)
+    insert into cardbox.artifacts (project_id, path, version, hash, media_type, author_id, is_external)
+    values (p_project, p_path, coalesce(v_last.version, 0) + 1, p_hash, p_media_type, p_author,
+            v_external or coalesce(v_last.hash = p_hash and v_last.is_external, false))
         on conflict do nothing;
     exit when found;
   end loop;

@@ -26,6 +26,9 @@ pub struct Entry {
     pub created_at: DateTime<Utc>,
 }
 
+/// The action of requests that were refused: the subject is the code, and `n` how many there were since the last such entry.
+pub const REFUSED: &str = "request.refused";
+
 /// Puts on record what the unit of work does.
 pub async fn record(
     work: &mut UnitOfWork,

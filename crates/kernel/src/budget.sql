@@ -60,10 +60,56 @@ language sql stable as $$
    where b.project_id = p_project and b.agent_turn_id = p_turn
 $$;
 
+-- What a project has spent this month.
+create or replace function state.spent(p_project uuid) returns bigint
+language sql stable as $$
+  select coalesce(sum(s.microdollars), 0)::bigint
+    from state.spending s
+   where s.project_id = p_project and s.month = date_trunc('month', now() at time zone 'utc')::date
+$$;
+
+-- Whether a project may have so many more turns. More than its settings allow is WB020, with what is full and when to ask again.
+create or replace function state.check_quota(p_project uuid, p_more integer) returns boolean
+language plpgsql as $$
+declare
+  v_quota record;
+  v_n     bigint;
+begin
+  select p.max_open_turns, p.max_microdollars into v_quota
+    from resource.projects p
+   where p.project_id = p_project and (p.max_open_turns is not null or p.max_microdollars is not null);
+  if not found then
+    return true;
+  end if;
+  if v_quota.max_open_turns is not null then
+    select count(*) into v_n from (select from state.agent_inbox i where i.project_id = p_project limit v_quota.max_open_turns) open;
+    if v_n + p_more > v_quota.max_open_turns then
+      raise exception 'too many open turns' using errcode = 'WB020', hint = '5', detail = format(
+        'the project has %s open turns and may have %s: wait until some have ended, or raise `max_open_turns` in its settings', v_n, v_quota.max_open_turns);
+    end if;
+  end if;
+  if v_quota.max_microdollars is not null then
+    v_n := state.spent(p_project);
+    if v_n >= v_quota.max_microdollars then
+      raise exception 'too much is spent' using errcode = 'WB020',
+        hint = ceil(extract(epoch from date_trunc('month', now() at time zone 'utc') + interval '1 month' - now() at time zone 'utc'))::text,
+        detail = format('the project has spent $%s this month and may spend $%s: wait for the next month, or raise `max_microdollars_per_month` in its settings',
+                        round(v_n / 1e6, 2), round(v_quota.max_microdollars / 1e6, 2));
+    end if;
+  end if;
+  return true;
+end $$;
+
 -- One step was taken.
 create or replace function state.spend(p_project uuid, p_turn uuid, p_usage jsonb) returns jsonb
 language plpgsql as $$
 begin
+  -- Before any budget: a backend has one slot, so nobody waits for it who holds a budget that its owner wants.
+  if (p_usage ->> 'microdollars')::bigint > 0 then
+    insert into state.spending as s (project_id, month, slot, microdollars)
+    values (p_project, date_trunc('month', now() at time zone 'utc')::date, (pg_backend_pid() & 63)::smallint, (p_usage ->> 'microdollars')::bigint)
+        on conflict (project_id, month, slot) do update set microdollars = s.microdollars + excluded.microdollars;
+  end if;
   update state.budgets b
      set steps_left = b.steps_left - 1,
          tokens_left = b.tokens_left - (p_usage ->> 'input_tokens')::bigint - (p_usage ->> 'output_tokens')::bigint,

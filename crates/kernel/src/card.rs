@@ -21,7 +21,7 @@ use waybill_core::{
     id::{CardId, ProjectId, StepId, ToolCallId, TraceId},
 };
 
-use crate::work::UnitOfWork;
+use crate::{offload, work::UnitOfWork};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -194,7 +194,7 @@ pub async fn fetch(
     as_of: Option<DateTime<Utc>>,
 ) -> Result<Batch<Reading, CardId>, Error> {
     let project_id = work.project_id();
-    let rows: Vec<ReadingRow> = sqlx::query_as(
+    let rows = sqlx::query(
         "select r.*
            from (select distinct card_id from unnest($2::uuid[]) as asked (card_id)) asked
           cross join lateral cardbox.reading($1, asked.card_id, coalesce($3, statement_timestamp())) r",
@@ -204,7 +204,7 @@ pub async fn fetch(
     .bind(as_of)
     .fetch_all(&mut **work)
     .await?;
-    let readings = rows.into_iter().map(|row| row.0).collect();
+    let readings = offload::decode::<ReadingRow>(rows).await?.into_iter().map(|row| row.0).collect();
     Ok(Batch::in_order(card_ids, readings, Reading::card_id))
 }
 

@@ -21,6 +21,7 @@ use waybill_core::{
 
 use crate::{
     card::{self, Batch, ReadingRow},
+    offload,
     work::UnitOfWork,
 };
 
@@ -327,7 +328,7 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
     let span = check(span)?;
     let project_id = work.project_id();
     // The references are sorted, not the cards: wide rows would spill to disk.
-    let rows: Vec<PlacedRow> = sqlx::query_as(
+    let rows = sqlx::query(
         "select p.place, p.origin_box_id, p.origin_seq, r.*
            from cardbox.boxes b
            left join (
@@ -346,6 +347,7 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
     if rows.is_empty() {
         return Err(Error::NotFound(span.box_id));
     }
+    let rows: Vec<PlacedRow> = offload::decode(rows).await?;
     Ok(without_repeats(rows.into_iter().filter_map(|row| row.0)))
 }
 

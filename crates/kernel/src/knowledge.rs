@@ -10,7 +10,7 @@ use waybill_core::{
 };
 
 use crate::{
-    turn,
+    external, turn,
     work::{UnitOfWork, Work},
 };
 
@@ -182,9 +182,9 @@ async fn taken_out(
         .bind(project_id)
         .execute(&mut **work)
         .await?;
-    let found: Option<(uuid::Uuid, i32, ArtifactHash, String, bool)> = sqlx::query_as(
+    let found: Option<(uuid::Uuid, i32, ArtifactHash, String, bool, bool)> = sqlx::query_as(
         "select document_id, version, hash, title,
-                is_external = (coalesce(current_setting('waybill.external', true), '') = 'on')
+                is_external, coalesce(current_setting('waybill.external', true), '') = 'on'
            from resource.documents
           where project_id = $1 and kind = $2 and path = $3",
     )
@@ -193,9 +193,17 @@ async fn taken_out(
     .bind(path)
     .fetch_optional(&mut **work)
     .await?;
-    let Some((document_id, version, hash, title, is_alike)) = found else { return Ok(Before::Nothing) };
-    if is_alike && instead.is_some_and(|(other, said)| *other == hash && said == title) {
-        return Ok(Before::Same);
+    let Some((document_id, version, hash, title, was_external, is_external)) = found else {
+        return Ok(Before::Nothing);
+    };
+    if let Some((other, said)) = instead
+        && *other == hash
+    {
+        // The same words keep their label. It can be raised.
+        if said == title && was_external >= is_external {
+            return Ok(Before::Same);
+        }
+        external::label(work, was_external || is_external).await?;
     }
     sqlx::query("select resource.forget_chunks($1, $2)")
         .bind(project_id)

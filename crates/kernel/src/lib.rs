@@ -9,6 +9,7 @@
 //!
 //! Not here: NATS, HTTP, models, files, environment. Nothing is published inside a transaction.
 
+pub mod offload;
 pub mod work;
 
 pub mod artifact;

@@ -13,6 +13,7 @@ use sqlx::{FromRow, types::Json};
 use waybill_core::{
     bus::Door,
     card::{CardType, Content, Draft, NewCard, Role},
+    guard::Guard,
     id::{AgentId, CardId, Target, ToolCallId, TurnId},
     request::{Decided, Decision, Kind, Request},
 };
@@ -75,7 +76,10 @@ pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &De
 /// A person decides: what there is to decide is looked up first, and that it was decided goes on record.
 pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Refused> {
     let request = find(work, tool_call_id).await?.ok_or(Refused::Gone(tool_call_id))?;
-    if request.four_eyes && started_by(work, tool_call_id).await?.as_ref() == Some(&decided.by) {
+    if request.four_eyes
+        && Guard::FourEyes.stands()
+        && started_by(work, tool_call_id).await?.as_ref() == Some(&decided.by)
+    {
         return Err(work.refuse(Refused::FourEyes));
     }
     if !decided.decision.fits(request.kind) {

@@ -3,7 +3,7 @@
 //! Applying the same again changes nothing: the card is known by its content. What changed becomes a new card and a new version; a turn
 //! keeps the version that it was dispatched with.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, num::NonZero};
 
 use chrono::{DateTime, Utc};
 use serde::{Serialize, de::DeserializeOwned};
@@ -142,7 +142,7 @@ pub async fn apply(work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<Vec<
             Manifest::Profile(profile) => put_profile(work, profile, card_id).await?,
             Manifest::Plan(plan) => put_plan(work, plan, card_id).await?,
             Manifest::HandoffType(handoff_type) => put_handoff_type(work, &handoff_type.name, card_id).await?,
-            Manifest::Settings(_) => put_settings(work, card_id).await?,
+            Manifest::Settings(settings) => put_settings(work, card_id, settings).await?,
         };
         let (version, change) = match version {
             Put { version, changed: false } => (version, Change::Unchanged),
@@ -273,13 +273,16 @@ async fn put_handoff_type(work: &mut UnitOfWork, name: &Name, card_id: CardId) -
     Ok(put)
 }
 
-async fn put_settings(work: &mut UnitOfWork, card_id: CardId) -> Result<Put, Error> {
+async fn put_settings(work: &mut UnitOfWork, card_id: CardId, settings: &Settings) -> Result<Put, Error> {
     let project_id = work.project_id();
+    let number = |most: Option<NonZero<u32>>| most.map(|most| i32::try_from(most.get()).unwrap_or(i32::MAX));
+    let money = settings.max_microdollars_per_month.map(|most| i64::try_from(most.get()).unwrap_or(i64::MAX));
     let put: Option<Put> = sqlx::query_as(
         "with old as (
            select settings_card_id from resource.projects where project_id = $1 for no key update
          ), put as (
-           update resource.projects p set settings_card_id = $2
+           update resource.projects p
+              set settings_card_id = $2, max_open_turns = $3, max_running_turns = $4, max_microdollars = $5
              from old
             where p.project_id = $1 and old.settings_card_id is distinct from $2
         returning 1
@@ -288,6 +291,9 @@ async fn put_settings(work: &mut UnitOfWork, card_id: CardId) -> Result<Put, Err
     )
     .bind(project_id)
     .bind(card_id)
+    .bind(number(settings.max_open_turns))
+    .bind(number(settings.max_running_turns))
+    .bind(money)
     .fetch_optional(&mut **work)
     .await?;
     put.ok_or(Error::NoProject)

@@ -139,7 +139,7 @@ impl Kernel {
 
     /// Opens a transaction that sees one project and whose statements ask for another: so that a test can see that the database alone keeps
     /// projects apart.
-    #[doc(hidden)]
+    #[cfg(debug_assertions)]
     pub async fn begin_mistaken(&self, project_id: ProjectId, asked: ProjectId) -> sqlx::Result<UnitOfWork> {
         let mut work = self.begin(project_id).await?;
         work.project_id = asked;

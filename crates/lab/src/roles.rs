@@ -5,7 +5,7 @@
 //! not have, and those that it has on what is not theirs. Nothing may succeed, and nothing of the project may change.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,17 +14,22 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use reqwest::{Client, Method};
+use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use waybill_api::{Config, Limits};
 use waybill_artifact::{Artifacts, Store};
 use waybill_bus::local::Local;
-use waybill_core::key::{
-    ApiKey, Bounds,
-    Scope::{self, Approver, Auditor, Developer, Operator, Reader, Tool, Worker},
+use waybill_core::{
+    guard::{self, Guard},
+    id::ProjectId,
+    key::{
+        ApiKey, Bounds,
+        Scope::{self, Approver, Auditor, Developer, Operator, Reader, Tool, Worker},
+    },
 };
-use waybill_kernel::{key, resource};
+use waybill_kernel::{key, resource, work::Kernel};
 
 use crate::{
     bench::{fresh_database, progress},
@@ -106,13 +111,13 @@ fn operations() -> Vec<Operation> {
         op("show_batch", READ, "/batches/{batch}", none.clone()),
         op("open_session", ACT, "/sessions", json!({})),
         op("list_sessions", READ, "/sessions", none.clone()),
-        op("show_session", READ, "/sessions/{session}", none.clone()),
-        op("describe_session", ACT, "/sessions/{session}", json!({ "title": "x" })),
-        op("forget_session", ACT, "/sessions/{session}", none.clone()),
-        op("end_session", ACT, "/sessions/{session}/end", none.clone()),
-        op("list_messages", READ, "/sessions/{session}/messages", none.clone()),
-        op("list_session_turns", READ, "/sessions/{session}/turns", none.clone()),
-        op("list_changes", READ, "/sessions/{session}/changes", none.clone()),
+        bound("show_session", READ, "/sessions/{session}", none.clone()),
+        bound("describe_session", ACT, "/sessions/{session}", json!({ "title": "x" })),
+        bound("forget_session", ACT, "/sessions/{session}", none.clone()),
+        bound("end_session", ACT, "/sessions/{session}/end", none.clone()),
+        bound("list_messages", READ, "/sessions/{session}/messages", none.clone()),
+        bound("list_session_turns", READ, "/sessions/{session}/turns", none.clone()),
+        bound("list_changes", READ, "/sessions/{session}/changes", none.clone()),
         op("list_receipts", READ, "/turns/{turn}/receipts", none.clone()),
         op("show_context", READ, "/turns/{turn}/context", none.clone()),
         op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", none.clone()),
@@ -185,7 +190,7 @@ fn operations() -> Vec<Operation> {
     ]
 }
 
-/// Tries, and says what came of it.
+/// Tries, and says what came of it. Then takes each guard away in turn, and says which attack succeeds without it.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     eprintln!("chaos roles: seed {}", options.seed);
     let private = Private::start().await?;
@@ -194,88 +199,172 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let folder = Home::find()?.path("roles-artifacts");
     let _ = std::fs::remove_dir_all(&folder);
     let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder)?);
-    let team = settle(&kernel, &artifacts, "roles", true).await?;
-    let mut work = kernel.begin(team.project_id).await?;
-    let mine = json!({ "profile": { "name": "mine", "worker_target": "mine", "system_prompt_template": "x",
-        "llm_config": { "provider": "demo", "model": "demo" } } });
-    let slow = json!({ "tool": { "name": "slow", "description": "d", "target": "slow" } });
-    let manifests = [mine, slow].map(serde_json::from_value).into_iter().collect::<Result<Vec<_>, _>>()?;
-    resource::apply(&mut work, &manifests).await?;
-    let bounds = Bounds {
-        targets: vec!["mine".parse()?],
-        paths: vec!["mine".parse()?],
-        profiles: vec!["mine".parse()?],
-        external: false,
-    };
-    let mut keys = Vec::new();
-    for scope in Scope::ALL.into_iter().filter(|scope| *scope != Scope::Admin) {
-        let made = ApiKey::mint("test");
-        key::create(&mut work, &made, &format!("attacker-{}", scope.as_str()).parse()?, scope, &bounds, None).await?;
-        keys.push((scope, made.expose().to_owned()));
-    }
-    work.commit().await?;
-    let loot = Loot::of(&mut admin, team.project_id).await?;
-    let before = books(&mut admin, team.project_id).await?;
-
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let base = format!("http://{}/v1/projects/{}", listener.local_addr()?, team.slug);
+    let address = listener.local_addr()?;
     let (end, mut ended) = watch::channel(false);
     let limits = Limits { per_second: 1e9, ..Limits::default() };
-    let config = Config { limits, artifacts: Some(artifacts), ..Config::default() };
+    let config = Config { limits, artifacts: Some(artifacts.clone()), ..Config::default() };
     let until = async move { drop(ended.wait_for(|ended| *ended).await) };
     let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, until, Duration::from_secs(2)));
+    let house = House { kernel, artifacts, url: format!("http://{address}/v1/projects") };
 
-    let operations = operations();
-    let tried: BTreeSet<&str> = operations.iter().map(|operation| operation.name).collect();
-    let methods = methods();
-    let untried: Vec<&String> = methods.keys().filter(|name| !tried.contains(name.as_str())).collect();
+    let attack = Arc::new(house.attack(&mut admin, "roles").await?);
+    let tried: BTreeSet<&str> = attack.operations.iter().map(|operation| operation.name).collect();
+    let untried: Vec<&String> = attack.methods.keys().filter(|name| !tried.contains(name.as_str())).collect();
     untried.iter().for_each(|name| eprintln!("chaos roles: operation {name} is not tried"));
     let n_untried = untried.len();
-    let attempts: Vec<(usize, usize)> = (0..keys.len())
-        .flat_map(|key| (0..operations.len()).map(move |operation| (key, operation)))
-        .filter(|(key, operation)| {
-            let (scope, operation) = (keys[*key].0, &operations[*operation]);
-            operation.bound || !operation.may.contains(&scope)
-        })
-        .collect();
-    let attack = Arc::new(Attack {
-        http: Client::builder().no_proxy().build()?,
-        base,
-        loot,
-        keys,
-        operations,
-        methods,
-        attempts,
-        n_left: AtomicU64::new(options.attempts),
-        bar: progress("attempts", options.attempts),
-    });
+    let before = books(&mut admin, attack.project_id).await?;
+    let bar = progress("attempts", options.attempts);
+    let n_left = Arc::new(AtomicU64::new(options.attempts));
     let mut clients = JoinSet::new();
     for n in 0..CLIENTS {
-        let (attack, dice) = (attack.clone(), Dice::new(options.seed.rotate_left(n as u32) ^ n as u64));
-        clients.spawn(async move { attack.go_on(dice).await });
+        let mut dice = Dice::new(options.seed.rotate_left(n as u32) ^ n as u64);
+        let (attack, bar, n_left) = (attack.clone(), bar.clone(), n_left.clone());
+        clients.spawn(async move {
+            let mut account = Account::default();
+            while n_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+                let n = dice.one_of(attack.attempts.len());
+                account.add(attack.attempt(n, &mut dice).await?);
+                bar.inc(1);
+            }
+            anyhow::Ok(account)
+        });
     }
-    let (mut n, mut succeeded, mut faults) = (0, 0, 0);
+    let mut all = Account::default();
     while let Some(done) = clients.join_next().await {
         let done = done??;
-        (n, succeeded, faults) = (n + done.0, succeeded + done.1, faults + done.2);
+        all =
+            Account { n: all.n + done.n, succeeded: all.succeeded + done.succeeded, faults: all.faults + done.faults };
     }
-    attack.bar.finish_and_clear();
-    let after = books(&mut admin, team.project_id).await?;
+    bar.finish_and_clear();
+    let after = books(&mut admin, attack.project_id).await?;
     let changed = before.iter().filter(|(table, rows)| after.get(*table) != Some(rows));
     let changed = changed.inspect(|(table, _)| eprintln!("chaos roles: {table} has changed")).count();
+    let mut figures = vec![
+        Figure::new("attempts", all.n as f64, "attempts", Bar::AtLeast(options.attempts as f64)),
+        Figure::new("operations that nobody tried", n_untried as f64, "operations", Bar::AtMost(0.0)),
+        Figure::new("attempts that succeeded", all.succeeded as f64, "attempts", Bar::AtMost(0.0)),
+        Figure::new("answers that are a fault of the server", all.faults as f64, "answers", Bar::AtMost(0.0)),
+        Figure::new("tables that have changed", changed as f64, "tables", Bar::AtMost(0.0)),
+    ];
+    if cfg!(debug_assertions) {
+        let unnoticed = house.without_guards(&mut admin, options.seed).await?;
+        figures.push(Figure::new(
+            "guards without which no attack succeeds",
+            unnoticed as f64,
+            "guards",
+            Bar::AtMost(0.0),
+        ));
+    } else {
+        eprintln!("chaos roles: guards are taken away in a build with debug assertions only");
+    }
     let _ = end.send(true);
     serving.await??;
-    Ok(vec![
-        Figure::new("attempts", n as f64, "attempts", Bar::AtLeast(options.attempts as f64)),
-        Figure::new("operations that nobody tried", n_untried as f64, "operations", Bar::AtMost(0.0)),
-        Figure::new("attempts that succeeded", succeeded as f64, "attempts", Bar::AtMost(0.0)),
-        Figure::new("answers that are a fault of the server", faults as f64, "answers", Bar::AtMost(0.0)),
-        Figure::new("tables that have changed", changed as f64, "tables", Bar::AtMost(0.0)),
-    ])
+    Ok(figures)
+}
+
+/// Where the attacks take place.
+struct House {
+    kernel: Kernel,
+    artifacts: Artifacts,
+    url: String,
+}
+
+/// The guards of the API that these attacks go against. `chaos walls` is for the one between projects; a test of the API for four eyes.
+const GUARDS: [Guard; 9] = [
+    Guard::Scope,
+    Guard::Targets,
+    Guard::Paths,
+    Guard::Profiles,
+    Guard::Apply,
+    Guard::Widening,
+    Guard::TurnHolder,
+    Guard::SessionOwner,
+    Guard::WorkerName,
+];
+/// Ids are chosen by chance, and not every turn can be forked.
+const TRIES: usize = 8;
+
+impl House {
+    /// A project with a team, and attackers inside it.
+    async fn attack(&self, admin: &mut PgConnection, slug: &'static str) -> Result<Attack> {
+        let House { kernel, artifacts, url } = self;
+        let team = settle(kernel, artifacts, slug, true).await?;
+        let mut work = kernel.begin(team.project_id).await?;
+        let mine = json!({ "profile": { "name": "mine", "worker_target": "mine", "system_prompt_template": "x",
+            "llm_config": { "provider": "demo", "model": "demo" } } });
+        let slow = json!({ "tool": { "name": "slow", "description": "d", "target": "slow" } });
+        let manifests = [mine, slow].map(serde_json::from_value).into_iter().collect::<Result<Vec<_>, _>>()?;
+        resource::apply(&mut work, &manifests).await?;
+        let bounds = Bounds {
+            targets: vec!["mine".parse()?],
+            paths: vec!["mine".parse()?],
+            profiles: vec!["mine".parse()?],
+            external: false,
+        };
+        let mut keys = Vec::new();
+        for scope in Scope::ALL.into_iter().filter(|scope| *scope != Scope::Admin) {
+            let made = ApiKey::mint("test");
+            let name = format!("attacker-{}", scope.as_str()).parse()?;
+            key::create(&mut work, &made, &name, scope, &bounds, None).await?;
+            keys.push((scope, made.expose().to_owned()));
+        }
+        work.commit().await?;
+        let (http, base) = (Client::builder().no_proxy().build()?, format!("{url}/{}", team.slug));
+        // Somebody of the team holds a turn over HTTP, under a name that the attackers know.
+        let worker = team.keys.iter().find(|(scope, _)| *scope == Worker).context("the team has a worker")?;
+        let claim = json!({ "worker": "w", "target": "held", "lease_seconds": 300 });
+        let claimed = http.post(format!("{base}/worker/claim")).bearer_auth(&worker.1).json(&claim).send().await?;
+        let claimed: Value = claimed.json().await?;
+        anyhow::ensure!(claimed["turns"].as_array().is_some_and(|turns| turns.len() == 1), "it claims: {claimed}");
+        let loot = Loot::of(admin, team.project_id).await?;
+        let operations = operations();
+        let attempts = (0..keys.len())
+            .flat_map(|key| (0..operations.len()).map(move |operation| (key, operation)))
+            .filter(|(key, operation)| {
+                let (scope, operation) = (keys[*key].0, &operations[*operation]);
+                operation.bound || !operation.may.contains(&scope)
+            })
+            .collect();
+        Ok(Attack { http, base, loot, keys, operations, methods: methods(), attempts, project_id: team.project_id })
+    }
+
+    /// Takes each guard away, and attacks a project of its own until something succeeds. Says how many guards nothing depended on.
+    async fn without_guards(&self, admin: &mut PgConnection, seed: u64) -> Result<usize> {
+        let mut unnoticed = 0;
+        let bar = progress("guards that are taken away", GUARDS.len() as u64);
+        let mut table = Vec::new();
+        for (n, guard) in GUARDS.into_iter().enumerate() {
+            guard::take_away(Some(guard));
+            let slug: &'static str = ["g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"][n];
+            let found = async {
+                let attack = self.attack(admin, slug).await?;
+                let mut dice = Dice::new(seed ^ n as u64);
+                for _ in 0..TRIES {
+                    for attempt in 0..attack.attempts.len() {
+                        if attack.attempt(attempt, &mut dice).await?.status.is_success() {
+                            return anyhow::Ok(Some(attack.name(attempt)));
+                        }
+                    }
+                }
+                Ok(None)
+            };
+            let found = found.await;
+            guard::take_away(None);
+            let found = found?;
+            unnoticed += usize::from(found.is_none());
+            table.push((guard, found.unwrap_or_else(|| "no attack".to_owned())));
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        eprintln!("{:<16} the attack that succeeds without it", "guard");
+        table.iter().for_each(|(guard, attack)| eprintln!("{:<16} {attack}", guard.as_str()));
+        Ok(unnoticed)
+    }
 }
 
 /// The method of each operation of the document.
-fn methods() -> std::collections::BTreeMap<String, Method> {
+fn methods() -> BTreeMap<String, Method> {
     let document = serde_json::to_value(waybill_api::document()).unwrap_or_default();
     let paths = document["paths"].as_object().cloned().unwrap_or_default();
     let operations = paths.into_iter().flat_map(|(_, item)| item.as_object().cloned().unwrap_or_default());
@@ -286,59 +375,81 @@ fn methods() -> std::collections::BTreeMap<String, Method> {
     named.collect()
 }
 
+/// What came of one attempt.
+struct Outcome {
+    status: StatusCode,
+    said: String,
+    what: String,
+}
+
+/// What came of many.
+#[derive(Default)]
+struct Account {
+    n: u64,
+    succeeded: u64,
+    faults: u64,
+}
+
+impl Account {
+    fn add(&mut self, Outcome { status, said, what }: Outcome) {
+        self.n += 1;
+        if status.is_success() {
+            self.succeeded += 1;
+            eprintln!("chaos roles: it succeeded: {what}");
+        }
+        if status.is_server_error() {
+            self.faults += 1;
+            eprintln!("chaos roles: {what}: {status} {said}");
+        }
+    }
+}
+
 struct Attack {
     http: Client,
     base: String,
+    project_id: ProjectId,
     loot: Loot,
     keys: Vec<(Scope, String)>,
     operations: Vec<Operation>,
-    methods: std::collections::BTreeMap<String, Method>,
+    methods: BTreeMap<String, Method>,
     /// Key and operation.
     attempts: Vec<(usize, usize)>,
-    n_left: AtomicU64,
-    bar: indicatif::ProgressBar,
 }
 
 impl Attack {
-    /// How many attempts were made, how many succeeded, and how many met a fault.
-    async fn go_on(&self, mut dice: Dice) -> Result<(u64, u64, u64)> {
-        let (mut n, mut succeeded, mut faults) = (0, 0, 0);
-        while self.n_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
-            let (key, operation) = self.attempts[dice.one_of(self.attempts.len())];
-            let ((scope, key), operation) = (&self.keys[key], &self.operations[operation]);
-            let method =
-                self.methods.get(operation.name).with_context(|| format!("no operation {}", operation.name))?;
-            let path = if operation.path == "/" { "" } else { operation.path };
-            let mut request = self.http.request(method.clone(), format!("{}{}", self.base, self.fill(path, &mut dice)));
-            request = request.bearer_auth(key);
-            match &operation.body {
-                Value::Null => {}
-                Value::String(text) => request = request.body(text.clone()),
-                body => {
-                    let body = self.fill(&body.to_string(), &mut dice);
-                    request = request.header("content-type", "application/json").body(body);
-                }
-            }
-            let response = request.send().await.context("the server answers")?;
-            let status = response.status();
-            let said = if status.is_success() { String::new() } else { response.text().await? };
-            n += 1;
-            self.bar.inc(1);
-            if status.is_success() {
-                succeeded += 1;
-                eprintln!("chaos roles: a key of scope {} could {method} {path}: {status}", scope.as_str());
-            }
-            if status.is_server_error() {
-                faults += 1;
-                eprintln!("chaos roles: {} {method} {path}: {status} {said}", scope.as_str());
-            }
-        }
-        Ok((n, succeeded, faults))
+    fn name(&self, attempt: usize) -> String {
+        let (key, operation) = self.attempts[attempt];
+        let Operation { name, path, .. } = &self.operations[operation];
+        format!("a key of scope {}: {name}, {path}", self.keys[key].0.as_str())
     }
 
-    fn fill(&self, text: &str, dice: &mut Dice) -> String {
-        let fence = &self.loot.fences[dice.one_of(self.loot.fences.len())];
-        let call = &self.loot.calls[dice.one_of(self.loot.calls.len())];
+    async fn attempt(&self, attempt: usize, dice: &mut Dice) -> Result<Outcome> {
+        let (key, operation) = self.attempts[attempt];
+        let ((_, key), operation) = (&self.keys[key], &self.operations[operation]);
+        let method = self.methods.get(operation.name).with_context(|| format!("no operation {}", operation.name))?;
+        let path = if operation.path == "/" { "" } else { operation.path };
+        // The same turn or call in the path and in the body.
+        let held = dice.one_of(64);
+        let path = self.fill(path, held, dice);
+        let mut request = self.http.request(method.clone(), format!("{}{path}", self.base));
+        request = request.bearer_auth(key);
+        match &operation.body {
+            Value::Null => {}
+            Value::String(text) => request = request.body(text.clone()),
+            body => {
+                let body = self.fill(&body.to_string(), held, dice);
+                request = request.header("content-type", "application/json").body(body);
+            }
+        }
+        let response = request.send().await.context("the server answers")?;
+        let status = response.status();
+        let said = if status.is_success() { String::new() } else { response.text().await? };
+        Ok(Outcome { status, said, what: self.name(attempt) })
+    }
+
+    fn fill(&self, text: &str, held: usize, dice: &mut Dice) -> String {
+        let fence = &self.loot.fences[held % self.loot.fences.len()];
+        let call = &self.loot.calls[held % self.loot.calls.len()];
         let mut filled = text.replace("\"{epoch}\"", &fence[2]).replace("{name}", CANARY);
         for (place, value) in [
             ("{fence_turn}", &fence[0]),

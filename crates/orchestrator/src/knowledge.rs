@@ -63,12 +63,12 @@ async fn record(
     Ok(audit::record(work, actor, action, path.as_str(), said).await.map_err(turn::Error::from)?)
 }
 
-/// Publishes what a turn delivered, on record: whoever's profile names its folder may find it.
+/// Publishes what a turn delivered, on record, under a title that may come from outside. Agents whose profile names its folder find it.
 pub async fn publish(
     work: &mut UnitOfWork,
     turn_id: TurnId,
     path: &ArtifactPath,
-    title: &str,
+    (title, is_external): (&str, bool),
     actor: &str,
 ) -> Result<(Document, bool), Error> {
     let turn = turn::show(work, &[turn_id]).await?.pop();
@@ -80,7 +80,7 @@ pub async fn publish(
         Content::Text(text) => text.clone(),
         other => serde_json::to_string_pretty(other).unwrap_or_default(),
     };
-    external::label(work, card.origin == Origin::External).await?;
+    external::label(work, is_external || card.origin == Origin::External).await?;
     let (document, changed) = put(work, Kind::Experience, path, title, &said, Some((turn_id, card_id))).await?;
     let said = json!({ "agent_turn_id": turn_id, "version": document.version, "changed": changed });
     record(work, actor, "knowledge.publish", path, &said).await?;

@@ -77,16 +77,45 @@ impl Secrets {
         Err(NotOwn(name.clone()))
     }
 
-    /// The text without anything that was given out as a secret.
+    /// The text without anything that was given out as a secret: as it is, in base64, in hex or percent-encoded. One that is cut in two is not found.
     pub fn blot(&self, text: String) -> String {
         let given = self.given();
-        let echoed = given.iter().filter(|secret| text.contains(secret.as_str()));
-        echoed.fold(text.clone(), |text, secret| text.replace(secret.as_str(), BLOT))
+        let forms = given.iter().flat_map(|secret| echoes(secret));
+        let echoed: Vec<String> = forms.filter(|form| text.contains(form.as_str())).collect();
+        echoed.iter().fold(text, |text, form| text.replace(form.as_str(), BLOT))
     }
 
     fn given(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The ways in which a secret may come back. Encodings are without padding, so that they are found with it too.
+fn echoes(secret: &str) -> [String; 6] {
+    let hex = |digits: &[u8; 16]| -> String {
+        let byte = |byte: u8| [digits[usize::from(byte >> 4)] as char, digits[usize::from(byte & 15)] as char];
+        secret.bytes().flat_map(byte).collect()
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let percent = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    [
+        secret.to_owned(),
+        base64(secret, *b"+/"),
+        base64(secret, *b"-_"),
+        hex(b"0123456789abcdef"),
+        hex(b"0123456789ABCDEF"),
+        secret.bytes().map(percent).collect(),
+    ]
+}
+
+fn base64(text: &str, last: [u8; 2]) -> String {
+    let letters: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(last).collect();
+    let three = |three: &[u8]| {
+        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        let letter = |n: usize| char::from(letters[(bits >> (18 - 6 * n) & 63) as usize]);
+        (0..=three.len()).map(letter).collect::<String>()
+    };
+    text.as_bytes().chunks(3).map(three).collect()
 }
 
 /// What a header, or a variable, says, with the secret that it names as `find` knows it.
@@ -110,6 +139,24 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn an_echo_in_another_encoding_is_found() {
+        let secret = "ab?>~/p-secret";
+        let forms = [
+            "YWI/Pn4vcC1zZWNyZXQ",
+            "YWI_Pn4vcC1zZWNyZXQ",
+            "61623f3e7e2f702d736563726574",
+            "61623F3E7E2F702D736563726574",
+            "ab%3F%3E~%2Fp-secret",
+        ];
+        assert_eq!(echoes(secret)[1..], forms);
+        let secrets = Secrets::new(None, [("WAYBILL_SECRET_KEY".to_owned(), secret.to_owned())]);
+        secrets.find(ProjectId::new(), &"key".parse().unwrap()).unwrap();
+        for form in forms {
+            assert_eq!(secrets.blot(format!("Basic {form}== and more")), format!("Basic {BLOT}== and more"));
+        }
+    }
 
     /// SE-4: found by name, a project's own first, and blotted out once it was given.
     #[test]

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Json};
+use axum::{
+    extract::State,
+    response::{Json, Response},
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
@@ -20,7 +23,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Page, Path, Query, most, not_too_many},
+    request::{Body, Page, Path, Query, answer, most, not_too_many, size},
 };
 
 #[derive(Debug, Deserialize)]
@@ -37,10 +40,11 @@ pub(crate) async fn show_card(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneCard { card: card_id }): Path<OneCard>,
-) -> Result<Json<Reading>, Problem> {
+) -> Result<Response, Problem> {
     caller.may_read()?;
     let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no card {card_id} here")))
+    let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} here")))?;
+    answer(found, |found| size([found])).await
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -71,13 +75,15 @@ pub(crate) async fn show_cards(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Body { value: CardIds { card_ids }, .. }: Body<CardIds>,
-) -> Result<Json<Cards>, Problem> {
+) -> Result<Response, Problem> {
     caller.may_read()?;
     not_too_many("card_ids", &card_ids)?;
     let mut work = caller.begin(&api).await?;
     let (now, left) = card_ids.split_at(card::n_within(&mut work, &card_ids, MOST_BYTES).await?);
     let card::Batch { found, missing } = card::fetch(&mut work, now, None).await?;
-    Ok(Json(Cards { found, missing_card_ids: missing, left_card_ids: left.to_vec() }))
+    drop(work);
+    let cards = Cards { found, missing_card_ids: missing, left_card_ids: left.to_vec() };
+    answer(cards, |cards| size(&cards.found)).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,20 +149,17 @@ pub(crate) struct Places {
 
 impl Places {
     /// The cards of a box of this length that stand there.
-    pub(super) async fn page(
-        &self,
-        work: &mut UnitOfWork,
-        box_id: BoxId,
-        length: i64,
-    ) -> Result<Page<Placed>, Problem> {
+    pub(super) async fn page(&self, mut work: UnitOfWork, box_id: BoxId, length: i64) -> Result<Response, Problem> {
         let (n, after) = (most(self.most)?, self.after.unwrap_or(0));
         if !(0..=i64::MAX / 2).contains(&after) {
             return Err(Problem::invalid("`after` is a place in a box, or 0"));
         }
         let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
-        let upto = card_box::within(work, Span { box_id, from: after + 1, upto }, MOST_BYTES).await?;
-        let cards = card_box::read(work, Span { box_id, from: after + 1, upto }, None).await?;
-        Ok(Page::upto(cards, (upto < length).then_some(upto)))
+        let upto = card_box::within(&mut work, Span { box_id, from: after + 1, upto }, MOST_BYTES).await?;
+        let cards = card_box::read(&mut work, Span { box_id, from: after + 1, upto }, None).await?;
+        drop(work);
+        let page = Page::upto(cards, (upto < length).then_some(upto));
+        answer(page, |page| size(page.items().iter().map(|placed| &placed.reading))).await
     }
 }
 
@@ -170,10 +173,10 @@ pub(crate) async fn list_cards(
     caller: Caller,
     Path(OneBox { card_box: box_id }): Path<OneBox>,
     Query(params): Query<Places>,
-) -> Result<Json<Page<Placed>>, Problem> {
+) -> Result<Response, Problem> {
     caller.may_read()?;
     let mut work = caller.begin(&api).await?;
     let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
     let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))?.length;
-    Ok(Json(params.page(&mut work, box_id, length).await?))
+    params.page(work, box_id, length).await
 }

@@ -73,6 +73,7 @@ pub(crate) async fn check_handoff(
     caller.may(&[Scope::Operator, Scope::Worker])?;
     caller.enter(&api).await?;
     let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &package, None).await?;
+    verdict.artifacts.keys().try_for_each(|path| caller.may_touch(path))?;
     let problems = verdict.problems.into_iter().map(|problem| Wrong {
         check: match problem.check {
             Check::Schema => "schema",
@@ -137,6 +138,7 @@ pub(crate) async fn send_handoff(
     caller.may_start(&send.profile_name)?;
     caller.enter(&api).await?;
     let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &send.package, None).await?;
+    verdict.artifacts.keys().try_for_each(|path| caller.may_touch(path))?;
     let content = verdict.content(&send.package)?;
     let instruction = send.instruction.unwrap_or_else(|| handoff::instruction(&content));
     not_empty("instruction", &instruction)?;
@@ -151,14 +153,14 @@ pub(crate) async fn send_handoff(
         traceparent,
         ..Launch::new(send.profile_name, instruction)
     };
-    let actor = caller.actor.clone();
-    let late = api.backlog.late(&api.kernel).await;
+    let (late, acting) = (api.backlog.late(&api.kernel).await, caller.clone());
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
+            acting.may_employ(work, wanted.agent_id).await?;
             late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
             let launched = launch(work, &wanted).await?;
             let detail = json!({ "n_tokens": verdict.n_tokens, "warnings": verdict.warnings });
-            audit::record(work, &actor, "handoff.send", &launched.agent_turn_id.to_string(), &detail).await?;
+            audit::record(work, &acting.actor, "handoff.send", &launched.agent_turn_id.to_string(), &detail).await?;
             Ok(launched)
         })
     })

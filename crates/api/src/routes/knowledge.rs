@@ -214,7 +214,7 @@ pub(crate) async fn publish_turn(
     not_empty("path", path.as_str())?;
     not_too_long(&title)?;
     let mut work = caller.begin(&api).await?;
-    let (document, changed) = publish(&mut work, turn, &path, &title, &caller.actor).await?;
+    let (document, changed) = publish(&mut work, turn, &path, (&title, caller.bounds.external), &caller.actor).await?;
     work.commit().await?;
     Ok(Json(Put { document, changed }))
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Json};
+use axum::{
+    extract::State,
+    response::{Json, Response},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -66,12 +69,13 @@ pub(crate) async fn open_session(
     Body { value: open, bytes, .. }: Body<Open>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
-    let owner = caller.owner();
+    let (owner, actor) = (caller.owner(), caller.actor.clone());
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
             let session_id = open.session_id.unwrap_or_else(SessionId::new);
             session::enter(work, session_id, owner.as_deref()).await?;
             session::describe(work, session_id, &About { title: open.title, labels: open.labels }).await?;
+            audit::record(work, &actor, "session.open", &session_id.to_string(), &json!({})).await?;
             Ok(session::find(work, session_id, owner.as_deref()).await?)
         })
     })
@@ -156,11 +160,12 @@ pub(crate) async fn describe_session(
     Body { value: Describe { title, labels }, bytes, .. }: Body<Describe>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
-    let owner = caller.owner();
+    let (owner, actor) = (caller.owner(), caller.actor.clone());
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
             session::find(work, session_id, owner.as_deref()).await?;
             session::describe(work, session_id, &About { title, labels }).await?;
+            audit::record(work, &actor, "session.describe", &session_id.to_string(), &json!({})).await?;
             Ok(session::find(work, session_id, owner.as_deref()).await?)
         })
     })
@@ -233,11 +238,11 @@ pub(crate) async fn list_messages(
     caller: Caller,
     Path(OneSession { session }): Path<OneSession>,
     Query(params): Query<Places>,
-) -> Result<Json<Page<Placed>>, Problem> {
+) -> Result<Response, Problem> {
     caller.may_read()?;
     let mut work = caller.begin(&api).await?;
     let session = session::find(&mut work, session, caller.owner().as_deref()).await?;
-    Ok(Json(params.page(&mut work, session.messages_box_id, session.n_messages).await?))
+    params.page(work, session.messages_box_id, session.n_messages).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -113,16 +113,17 @@ pub(crate) async fn start_turn(
         while_running: start.while_running,
         channel: start.channel,
         limits: start.limits,
-        may_widen: caller.scope == Scope::Admin,
+        may_widen: caller.may_widen(),
         external: start.external || caller.bounds.external,
         on_behalf_of: start.on_behalf_of,
         emit_state_event: true,
         traceparent,
         ..Launch::new(start.profile_name, start.instruction)
     };
-    let late = api.backlog.late(&api.kernel).await;
+    let (late, acting) = (api.backlog.late(&api.kernel).await, caller.clone());
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
+            acting.may_employ(work, wanted.agent_id).await?;
             // What a running turn is told starts nothing.
             if wanted.while_running != WhileRunning::Steer {
                 late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
@@ -330,7 +331,7 @@ pub(crate) async fn fork_turn(
         profile_name: value.profile_name,
         profile_patch: value.profile_patch.map(Value::Object),
     };
-    let may_widen = caller.scope == Scope::Admin;
+    let may_widen = caller.may_widen();
     let wanted = fork::Wanted {
         turn_id: turn,
         step_id: value.step_id,

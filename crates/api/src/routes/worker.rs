@@ -760,7 +760,11 @@ pub(crate) async fn report_call(
     drop(work);
     if let Some(held) = held {
         let after = said.after_execution.map(|after| ("after_execution".to_owned(), serde_json::json!(after)));
-        let answer = Said { status: said.status, result: said.result, extra: after.into_iter().collect() };
+        let answer = Said {
+            extra: after.into_iter().collect(),
+            author_id: Some(caller.actor.clone()),
+            ..Said::new(&said.status, said.result)
+        };
         let reported = conclude(&api.kernel, api.config.artifacts.as_ref(), &held, said.card_id, answer).await?;
         return Ok(Json(reported));
     }
@@ -768,7 +772,8 @@ pub(crate) async fn report_call(
         return Err(turn::Error::Stale(call.to_string()).into());
     }
     // It is over: whether by this answer, or before it came.
-    let draft = Draft { card_id: said.card_id, ..Draft::tool_result(call, &said.status, said.result) };
+    let mut draft = Draft { card_id: said.card_id, ..Draft::tool_result(call, &said.status, said.result) };
+    draft.metadata.author_id = Some(caller.actor.clone());
     let report = Report {
         is_external: true,
         tool_call_id: call,

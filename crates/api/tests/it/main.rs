@@ -16,6 +16,7 @@ use waybill_testkit::{TestDb, fresh_db};
 mod asking;
 mod bulk;
 mod document;
+mod record;
 mod roles;
 mod talking;
 mod tls;

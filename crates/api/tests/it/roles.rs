@@ -270,16 +270,13 @@ async fn narrow_scopes_are_narrow() {
     assert_eq!(apply(json!({ "settings": {} })).await, 403);
 }
 
-/// HO-7: where a tool asks for four eyes, whoever had the turn started does not decide.
-#[tokio::test]
-async fn who_started_does_not_decide() {
-    let house = House::open().await;
+/// A call that waits for a decision of somebody else than who had its turn started: where to decide, and the key of who had.
+pub(crate) async fn waits_for_four_eyes(house: &House) -> (String, String) {
     let tool = json!({ "tool": { "name": "pay", "description": "d", "target": "sums", "approval": "always", "four_eyes": true } });
     let mut hand = profile("hand", "python");
     hand["profile"]["allowed_tools"] = json!(["pay"]);
     house.post("/resources", json!({ "manifests": [tool, hand] })).await;
-    let (one, other) = (house.key("one", Scope::Operator).await, house.key("other", Scope::Approver).await);
-    let worker = house.key("w", Scope::Worker).await;
+    let (one, worker) = (house.key("one", Scope::Operator).await, house.key("w", Scope::Worker).await);
     let start = json!({ "profile_name": "hand", "instruction": "x", "on_behalf_of": "ada" });
     house.ask(Method::POST, "/turns", Some(&one), Some(start)).await;
     let claim = json!({ "worker": "w", "target": "python", "wait_seconds": 5, "lease_seconds": 60 });
@@ -294,11 +291,20 @@ async fn who_started_does_not_decide() {
     let steps = format!("/turns/{}/steps", turn["agent_turn_id"].as_str().unwrap());
     assert_eq!(house.ask(Method::POST, &steps, Some(&worker), Some(step)).await.0, 200);
     let claim = json!({ "worker": "w", "target": "sums", "lease_seconds": 60 });
-    house.ask(Method::POST, "/calls/claim", Some(&worker), Some(claim.clone())).await;
-    let decide = format!("/requests/{call_id}");
+    house.ask(Method::POST, "/calls/claim", Some(&worker), Some(claim)).await;
+    (format!("/requests/{call_id}"), one)
+}
+
+/// HO-7: where a tool asks for four eyes, whoever had the turn started does not decide.
+#[tokio::test]
+async fn who_started_does_not_decide() {
+    let house = House::open().await;
+    let (decide, one) = waits_for_four_eyes(&house).await;
+    let (other, worker) = (house.key("other", Scope::Approver).await, house.key("w", Scope::Worker).await);
     let yes = Some(json!({ "decision": "approved" }));
     assert_eq!(house.refused(Method::POST, &decide, Some(&one), yes.clone()).await, (403, "forbidden".to_owned()));
     assert_eq!(house.ask(Method::POST, &decide, Some(&other), yes).await.0, 200);
+    let claim = json!({ "worker": "w", "target": "sums", "lease_seconds": 60 });
     let calls = house.ask(Method::POST, "/calls/claim", Some(&worker), Some(claim)).await.1;
     assert_eq!(calls["calls"][0]["on_behalf_of"], "ada", "whoever answers is told for whom it is");
 }

@@ -138,18 +138,20 @@ create or replace function state.room(p_target text, p_project uuid, p_in_flight
 language plpgsql as $$
 declare
   v_mark record;
+  -- The project's own quota may be less.
+  v_cap  integer := least(p_in_flight_cap, (select p.max_running_turns from resource.projects p where p.project_id = p_project));
 begin
-  select m.running_seq, p_in_flight_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
+  select m.running_seq, v_cap - m.n_running - (s.last_value - m.drawn_seq) as room into v_mark
     from state.queue_marks m
    cross join state.agent_inbox_inbox_seq_seq s
    where m.worker_target = p_target and m.project_id = p_project;
   if v_mark.room >= p_most then
     return v_mark.room;
   end if;
-  return p_in_flight_cap - (select count(*)
-                              from (select from state.agent_inbox i
-                                     where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
-                                     limit p_in_flight_cap) running);
+  return v_cap - (select count(*)
+                    from (select from state.agent_inbox i
+                           where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
+                           limit v_cap) running);
 end $$;
 
 -- How many entries of the indexes of ready and running turns this session has read. Those of turns that vacuum could not take away are among them.

@@ -18,6 +18,7 @@ declare
   v_written integer;
   v_status text;
   v_later  boolean;
+  v_within boolean;
   v_started_by   text;
   v_on_behalf_of text;
 begin
@@ -67,6 +68,7 @@ begin
        and e.primitive = 'enqueue' and e.edge_phase = 'request';
     return;
   end if;
+  v_within := state.check_quota(p_project, 1);
   if p_session is not null and not exists (
        select from state.blackboards b where b.project_id = p_project and b.session_id = p_session) then
     raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
@@ -155,6 +157,7 @@ declare
   v_sessions uuid[];
   v_unknown uuid[];
   v_agent  record;
+  v_within boolean;
   v_count  integer := jsonb_array_length(p_turns);
 begin
   v_entered := state.enter(p_project);
@@ -235,6 +238,7 @@ begin
   --! enqueue_many.turn
 
   if v_new is not null then
+    v_within := state.check_quota(p_project, cardinality(v_new));
     v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
     --! enqueue_many.cards
     with asked as materialized (

@@ -74,6 +74,9 @@ pub enum Error {
     /// Its parent, or whoever asked, has nothing left to give it.
     #[error("nothing is left to spend: {0}")]
     BudgetExhausted(String),
+    /// More than the project's settings allow. After so many seconds it may help to ask again.
+    #[error("{said}")]
+    Quota { said: String, retry_after: u32 },
     #[error("a card names artifacts that are not there: {0}; store them first")]
     NoArtifact(String),
     #[error("the worker's lease is lost: cancel what it does and start anew")]
@@ -152,6 +155,10 @@ impl From<sqlx::Error> for Error {
             "WB016" => Error::BudgetExhausted(detail()),
             "WB018" => Error::NoArtifact(detail()),
             "WB019" => Error::Unseen(detail()),
+            "WB020" => {
+                let retry_after = refusal.hint().and_then(|hint| hint.parse().ok()).unwrap_or(5);
+                Error::Quota { said: detail(), retry_after }
+            }
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "23505" => Error::Taken(detail()),

@@ -225,7 +225,7 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     .unwrap();
     // In `state` only ids, numbers, times, words of closed sets, two texts of our own, the server's names of transactions, and the trace's headers that go
     // with events.
-    let projects = ["resource.projects.project_id", "resource.projects.slug"];
+    let projects = ["resource.projects.max_running_turns", "resource.projects.project_id", "resource.projects.slug"];
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep", "state.queue_marks.open_then"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
     // What a request is known by, before anybody knows its project.
@@ -332,7 +332,8 @@ async fn every_table_is_walled_off() {
     let house = crate::turns::House::new().await;
     house.family(2, false, crate::turns::LONG).await;
     let child = house.claim().await.unwrap();
-    let ending = Ending { receipt: Some("{}".into()), ..crate::turns::ending(child.fence) };
+    let usage = waybill_core::turn::Usage { microdollars: 7, ..Default::default() };
+    let ending = Ending { receipt: Some("{}".into()), usage: Some(usage), ..crate::turns::ending(child.fence) };
     let mut work = house.t.begin().await;
     turn::finish(&mut work, &[ending]).await.unwrap();
     let limits = waybill_core::turn::Limits { steps: Some(1), ..Default::default() };
@@ -412,7 +413,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 42, "{tables:?}");
+    assert_eq!(tables.len(), 43, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

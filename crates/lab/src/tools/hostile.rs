@@ -174,7 +174,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder.display().to_string())?);
     let documents = [
         json!({ "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } }),
-        json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp") } }),
+        json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } }),
         json!({ "egress": { "private_hosts": [outside.host()] } }),
     ];
     let documents = documents.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?;

@@ -77,8 +77,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let crew = crew(&kernel, listener);
     let world = json!([
         { "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } },
-        { "mcp_server": { "name": "program", "command": [options.program, "lab", "mcp", "--ledger", folder.join("stdio")] } },
-        { "mcp_server": { "name": "web", "url": outside.url("/mcp") } },
+        { "mcp_server": { "name": "program", "command": [options.program, "lab", "mcp", "--ledger", folder.join("stdio")], "projects": "*" } },
+        { "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } },
         { "egress": { "private_hosts": [outside.host()] } },
     ]);
     let documents: Vec<String> = world.as_array().into_iter().flatten().map(Value::to_string).collect();

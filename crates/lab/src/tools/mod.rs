@@ -1,7 +1,7 @@
 //! Tools of others: servers that do what they are asked once for each key, and servers that do not mean well.
 //!
 //! [`Outside`] is a server on 127.0.0.1 that answers plain HTTP and MCP, and remembers who asked for what. [`stdio`] is an MCP server as a
-//! program. [`killed`] and [`hostile`] are what `waybill chaos tools` does with them.
+//! program. [`killed`], [`hostile`] and [`washing`] are what `waybill chaos tools` does with them.
 
 use std::{
     collections::HashMap,
@@ -33,6 +33,7 @@ use waybill_worker::tool::mcp::KEY;
 
 pub mod hostile;
 pub mod killed;
+pub mod washing;
 
 /// What the tools of [`Outside`] and [`stdio`] take.
 pub fn parameters() -> Value {

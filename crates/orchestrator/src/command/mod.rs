@@ -170,6 +170,7 @@ impl Error {
             Error::Turn(turn::Error::Busy) => Some(("busy", "busy")),
             Error::Turn(turn::Error::RecursionDepthExceeded { .. }) => Some(("rejected", "recursion_depth_exceeded")),
             Error::Turn(turn::Error::BudgetExhausted(_)) => Some(("rejected", "budget_exhausted")),
+            Error::Turn(turn::Error::Quota { .. }) => Some(("rejected", "quota")),
             Error::Turn(turn::Error::NotFound(_) | turn::Error::NoArtifact(_)) => Some(("rejected", "not_found")),
             Error::Turn(turn::Error::Card(_) | turn::Error::Invalid(_)) => Some(("rejected", "bad_request")),
             Error::Handover(error) if error.code() != "error" => Some(("rejected", error.code())),

@@ -17,7 +17,7 @@ use waybill_lab::{
         schedule::Plan,
     },
     team,
-    tools::{hostile, killed},
+    tools::{hostile, killed, washing},
     walls,
 };
 
@@ -103,7 +103,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "URL")]
         store: Option<String>,
     },
-    /// Tools of every kind, while workers and a tool service are killed; then flows among tools that do not mean well.
+    /// Tools of every kind, while workers and a tool service are killed; then flows among tools that do not mean well; then every way to wash off the label
+    /// of content from outside.
     ///
     /// Long: 300 turns and 150 kills; 2,000 flows.
     Tools {
@@ -316,6 +317,7 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             let (program, seed) = (std::env::current_exe().context("this program cannot be found")?, options.seed());
             let mut figures = killed::run(&killed::Options { program, turns, kills, seed }).await?;
             figures.extend(hostile::run(&hostile::Options { flows, seed }).await?);
+            figures.extend(washing::run().await?);
             Ok(figures)
         }
         Command::Failover { options } => {

@@ -42,6 +42,7 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
             checks.insert(0, reachable(None));
             checks.push(check::statistics(&kernel).await);
             if is_fit {
+                checks.push(check::memberships(&kernel).await);
                 checks.push(check::partitions(&kernel).await);
                 checks.push(check::quarantined(&kernel).await);
             }

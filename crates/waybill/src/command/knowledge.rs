@@ -155,7 +155,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Publish { turn, path, title, place } => {
             let mut work = place.begin().await?;
-            let published = publish(&mut work, turn, &path, &title, &connect::actor()).await?;
+            let published = publish(&mut work, turn, &path, (&title, false), &connect::actor()).await?;
             work.commit().await?;
             tell(&[published], as_json)?;
             Ok(ExitCode::SUCCESS)

@@ -93,6 +93,7 @@ async fn migrate_and_doctor_bring_up_an_empty_database() {
             "walls",
             "crossing projects",
             "statistics",
+            "role memberships",
             "history partitions",
             "quarantine"
         ]

@@ -277,6 +277,16 @@ async fn dev_uses_another_database_only_when_it_is_named() {
     assert!(folder.run("./target/release/waybill turn list").status.success());
     let known = |password: &str| format!("postgres://waybill_service:{password}@127.0.0.1:{port}/app");
     assert!(sqlx::PgConnection::connect(&known("waybill-lab")).await.is_err(), "a constant password opens it");
+
+    // SE-2: somebody who was let into a role of Waybill's is named.
+    assert!(folder.run("./target/release/waybill doctor").status.success());
+    let grant = "create role intruder; grant waybill_scheduler to intruder";
+    sqlx::raw_sql(grant).execute(&mut admin).await.unwrap();
+    let doctor = folder.run("./target/release/waybill doctor");
+    assert!(
+        !doctor.status.success() && text(&doctor.stdout).contains("intruder belongs to waybill_scheduler"),
+        "{doctor:?}"
+    );
     dev.end(&folder);
 
     // Another folder does not know it, and leaves it as it is.

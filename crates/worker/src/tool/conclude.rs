@@ -35,11 +35,17 @@ pub struct Said {
     pub result: Value,
     /// What else it says, such as `after_execution`.
     pub extra: Map<String, Value>,
+    /// The key that it was given with; none: it came from Waybill's own tool service.
+    pub author_id: Option<String>,
 }
 
 impl Said {
+    pub fn new(status: &str, result: Value) -> Said {
+        Said { status: status.to_owned(), result, extra: Map::new(), author_id: None }
+    }
+
     pub fn failed(why: impl Into<String>) -> Said {
-        Said { status: "failed".to_owned(), result: json::text(&why.into()).into_owned().into(), extra: Map::new() }
+        Said::new("failed", json::text(&why.into()).into_owned().into())
     }
 }
 
@@ -62,7 +68,7 @@ pub async fn conclude(
     };
     let settings = of_resource(resource::settings(&mut work).await)?.unwrap_or_default();
     drop(work);
-    let Said { status, result, mut extra } = said;
+    let Said { status, result, mut extra, author_id } = said;
     let result = match json::check(&result) {
         Ok(()) => result,
         // Numbers that would be rounded, and the like: as it was said.
@@ -79,7 +85,8 @@ pub async fn conclude(
         result = keep(artifacts, call, text, is_json, is_external, &mut extra).await;
     }
     let content = Content::ToolResult(ResultContent { status: status.clone(), result, extra });
-    let draft = Draft { card_id, content, ..Draft::tool_result(call.tool_call_id, &status, Value::Null) };
+    let mut draft = Draft { card_id, content, ..Draft::tool_result(call.tool_call_id, &status, Value::Null) };
+    draft.metadata.author_id = author_id;
     let report = Report {
         tool_call_id: call.tool_call_id,
         claim_token: Some(call.claim_token),

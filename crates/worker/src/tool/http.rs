@@ -1,6 +1,10 @@
 //! A tool over HTTP: one request, with the call's own key, and what came back.
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use reqwest::{
@@ -9,6 +13,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use waybill_core::{
     error::innermost,
     id::{Name, ProjectId},
@@ -19,8 +24,38 @@ use waybill_core::{
 use super::{admit::Admitted, conclude::Said, egress::Egress};
 use crate::secret::{Secrets, told};
 
-/// More than this nobody can want of a tool in one piece.
-pub(super) const MOST_BYTES: usize = 64 << 20;
+/// The largest answer of a tool.
+pub(super) const MOST_BYTES: usize = 8 << 20;
+/// Of all answers that this process is reading, and of those for one project.
+const MOST_READ: usize = 64 << 20;
+const MOST_READ_OF_ONE: usize = MOST_READ / 2;
+
+static READ: Semaphore = Semaphore::const_new(MOST_READ >> 10);
+static READ_BY_PROJECT: LazyLock<Mutex<HashMap<ProjectId, Weak<Semaphore>>>> = LazyLock::new(Mutex::default);
+
+/// Memory for an answer, until this is dropped.
+struct Room {
+    _of_project: OwnedSemaphorePermit,
+    _of_all: SemaphorePermit<'static>,
+}
+
+impl Room {
+    /// Waits until there is room for an answer of this length; of an unknown one, for the longest that is read.
+    async fn take(project_id: ProjectId, length: Option<u64>) -> Option<Room> {
+        let bytes = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        let n = u32::try_from((bytes >> 10) + 1).ok()?;
+        let of_project = {
+            let mut all = READ_BY_PROJECT.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|_, one| one.strong_count() > 0);
+            let found = all.get(&project_id).and_then(Weak::upgrade);
+            let one = found.unwrap_or_else(|| Arc::new(Semaphore::new(MOST_READ_OF_ONE >> 10)));
+            all.insert(project_id, Arc::downgrade(&one));
+            one
+        };
+        let of_project = of_project.acquire_many_owned(n).await.ok()?;
+        Some(Room { _of_project: of_project, _of_all: READ.acquire_many(n).await.ok()? })
+    }
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -81,6 +116,7 @@ pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
         let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         kind == "application/json" || kind.ends_with("+json")
     });
+    let _room = Room::take(way.project_id, response.content_length()).await;
     let mut body = Vec::new();
     let mut stream = response.bytes_stream();
     while let Some(piece) = stream.next().await {
@@ -110,10 +146,10 @@ pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
     };
     let result = blotted(secrets, result);
     if status.is_success() {
-        return Ok(Said { status: "success".to_owned(), result, extra: Map::new() });
+        return Ok(Said::new("success", result));
     }
     let result = json!({ "http_status": status.as_u16(), "body": result });
-    Ok(Said { status: "failed".to_owned(), result, extra: Map::new() })
+    Ok(Said::new("failed", result))
 }
 
 fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<RequestBuilder, String> {

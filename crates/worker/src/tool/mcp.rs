@@ -24,7 +24,7 @@ use rmcp::{
     },
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 use tokio::{process::Command, sync::Mutex as AsyncMutex, time::timeout};
 use waybill_core::{
@@ -62,9 +62,42 @@ pub struct McpServer {
     pub url: Option<UrlTemplate>,
     #[serde(default)]
     pub headers: BTreeMap<String, Header>,
-    /// The projects that may use it. None: all.
-    #[serde(default)]
-    pub projects: Option<Vec<ProjectId>>,
+    /// The projects that may use it: what it can do, each of them can. It must be said.
+    pub projects: Projects,
+}
+
+/// `"*"`, or a list of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Projects {
+    All,
+    These(Vec<ProjectId>),
+}
+
+impl Projects {
+    fn contain(&self, project_id: ProjectId) -> bool {
+        match self {
+            Projects::All => true,
+            Projects::These(projects) => projects.contains(&project_id),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Projects {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Projects, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "`projects` is a list of project ids, or \"*\" for all")]
+        enum Said {
+            Word(String),
+            These(Vec<ProjectId>),
+        }
+        match Said::deserialize(deserializer)? {
+            Said::Word(word) if word == "*" => Ok(Projects::All),
+            Said::Word(word) => {
+                Err(de::Error::custom(format!("`projects: {word}`: say a list of project ids, or \"*\"")))
+            }
+            Said::These(projects) => Ok(Projects::These(projects)),
+        }
+    }
 }
 
 type Connection = RunningService<RoleClient, ()>;
@@ -154,7 +187,7 @@ impl Servers {
             None => json::text(&text_of(&result.content)).into_owned().into(),
         };
         let status = if is_error { "failed" } else { "success" };
-        Ok(Said { status: status.to_owned(), result: blotted(secrets, said), extra: Map::new() })
+        Ok(Said::new(status, blotted(secrets, said)))
     }
 
     /// What a server that was named offers.
@@ -178,10 +211,7 @@ impl Servers {
     ) -> Result<Place<'a>, String> {
         match (&mcp.server, &mcp.url) {
             (Some(name), None) => {
-                let server = self
-                    .named
-                    .get(name)
-                    .filter(|server| server.projects.as_ref().is_none_or(|projects| projects.contains(&project_id)));
+                let server = self.named.get(name).filter(|server| server.projects.contain(project_id));
                 let server = server.ok_or_else(|| format!("there is no MCP server `{name}` for this project here"))?;
                 Ok(Place::Named(server))
             }

@@ -49,7 +49,7 @@ impl Street {
         let (shop, script) = Shop::scripted().await;
         let outside = Outside::start(Duration::ZERO).await.unwrap();
         let documents: Vec<Document> = [
-            json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp") } }),
+            json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } }),
             json!({ "egress": { "private_hosts": [outside.host()], "shared_secrets": ["door"] } }),
         ]
         .map(|document| serde_json::from_value(document).unwrap())

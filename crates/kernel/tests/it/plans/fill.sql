@@ -47,6 +47,7 @@ begin
                     when b.typname = 'bytea' then 'sha256(g::text::bytea)'
                     when b.typname = 'int2' then '(g % 16)::int2'
                     when b.typname in ('int4', 'int8') then 'g'
+                    when b.typname = 'date' then $v$date '2026-01-01' + g$v$
                     when b.typname = 'timestamptz' then $v$now() + g * interval '1 second'$v$
                     when b.typname = 'bool' then '(g % 2 = 0)'
                     when b.typname in ('json', 'jsonb') then $v$'{}'$v$
