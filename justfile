@@ -1,19 +1,19 @@
-# The one command that checks everything.
+# Runs every check, as CI does.
 check:
     .ci/run
 
-# Starts the services that test runs share, and says where they are.
+# Starts the services that test runs share, and prints their addresses.
 up:
     cargo run --quiet -p waybill-lab --bin services -- up
 
-# Ends them.
+# Stops these services.
 down:
     cargo run --quiet -p waybill-lab --bin services -- down
 
-# The long counts of the random tests.
+# Runs the random tests with many cases.
 long:
     WAYBILL_CASES=10000 cargo nextest run --workspace -E 'test(random_programs) + test(out_of_reach)'
 
-# The figures at full size.
+# Runs the box benchmark at full size.
 bench:
     cargo run --release -p waybill -- bench box

@@ -1,4 +1,4 @@
-"""Makes or drops a database beside the one that `services up` names, and prints how to reach it."""
+"""Creates or drops a database on the server that `services up` names, and prints its URLs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every command, flag, setting and value that the files of deploy/ name is one that there is."""
+"""Checks that every command, flag, setting and value that the files of deploy/ name exists."""
 
 import json
 import re
@@ -13,7 +13,7 @@ wrong = []
 
 
 def known(*command: str) -> None:
-    """A flag that there is not is refused before the help is shown."""
+    """Checks a command. An unknown flag is refused before the help is shown."""
     asked = subprocess.run([waybill, *command, "--help"], capture_output=True, text=True)
     if asked.returncode:
         wrong.append(f"waybill {' '.join(command)}: {asked.stderr.splitlines()[0]}")

@@ -1,11 +1,11 @@
 """What `.ci/schemathesis` adds to Schemathesis: ids that exist, and turns and calls that can be written to, so that a request gets
-further than a 404; and what nobody would think of, once it is there.
+further than a 404. Some of these requests then get unusual values.
 
-    schemathesis_hooks.py seed FOLDER             have a team work, and write down the ids of everything that came of it
-    (as a module of hooks)                        change requests on their way
-    schemathesis_hooks.py figures FOLDER LEAST    say how it went
+    schemathesis_hooks.py seed FOLDER             run a team, and write down the ids of everything that it made
+    (as a module of hooks)                        change requests before they are sent
+    schemathesis_hooks.py figures FOLDER LEAST    print the figures
 
-Only requests that are valid by the document are changed: what is wrong on purpose stays as wrong as it was, and must be refused.
+Only requests that are valid by the document are changed. Requests that are wrong on purpose stay as they are, and must be refused.
 """
 
 import atexit
@@ -29,13 +29,13 @@ minted = collections.deque(maxlen=20)
 
 
 def new_id():
-    """A UUIDv7 of the present time: others are refused where history is cut on them."""
+    """Returns a UUIDv7 of the present time. Others are refused where history is partitioned by them."""
     minted.append(str(uuid.UUID(int=(time.time_ns() // 1_000_000) << 80 | 7 << 76 | chance.getrandbits(12) << 64 | 2 << 62 | chance.getrandbits(62))))
     return minted[-1]
 
 
 def some_id():
-    """Now and then one that was used before, for something else."""
+    """Returns a new id, or sometimes one that was used before for something else."""
     return chance.choice(minted) if minted and chance.random() < 0.1 else new_id()
 
 
@@ -57,7 +57,7 @@ def seed(folder):
     until = time.monotonic() + 60
     while ask(f"turns/{root}")["turn"]["status"] == "open":
         if time.monotonic() > until:
-            sys.exit("the demo team did not come to its end")
+            sys.exit("the demo team did not finish within 60 s")
         time.sleep(0.2)
 
     for path in ("reports/summary.json", "reports/log.txt"):
@@ -68,7 +68,7 @@ def seed(folder):
     asked = {call_from(live_turn(), "ask_person", "pmo", {"question": "?", "kind": kind}) for kind in ("approval", "question") * 3}
     while len(ask("requests")["items"]) < len(asked):
         if time.monotonic() > until:
-            sys.exit("nobody was asked")
+            sys.exit("the requests to people did not appear within 60 s")
         time.sleep(0.2)
     turns = ask(f"turns/{root}/tree")
     boxes = {turn[box] for turn in turns for box in ("profile_box_id", "context_box_id", "output_box_id")}
@@ -88,13 +88,13 @@ def seed(folder):
     }
     for name, values in found.items():
         with open(f"{folder}/{name}.dict", "w") as file:
-            # The first is taken most often.
+            # Schemathesis uses the first value most often.
             file.writelines(f'"{value}"\n' for value in (values if isinstance(values, list) else sorted(values)))
 
 
 def figures(folder, least):
     if not os.path.exists(f"{folder}/report.json") or not os.path.exists(f"{folder}/answers.json"):
-        sys.exit("Schemathesis did not come to its end")
+        sys.exit("Schemathesis did not finish")
     with open(f"{folder}/answers.json") as file:
         answers = json.load(file)
     with open(f"{folder}/report.json") as file:
@@ -102,7 +102,7 @@ def figures(folder, least):
     n_sent, n_failed = sum(answers.values()), report["test_cases"]["unique_failures"] + len(report["errors"])
     print("answers:", ", ".join(f"{n} of {status}" for status, n in sorted(answers.items())))
     sent = {"figure": "schemathesis: requests", "value": n_sent, "unit": "requests", "bar": f">= {least}", "ok": n_sent >= least}
-    # Cut short, it has not seen everything that fails.
+    # An incomplete run may have missed failures.
     is_clean = n_failed == 0 and report["complete"]
     failed = {"figure": "schemathesis: failures", "value": n_failed, "unit": "failures", "bar": "<= 0", "ok": is_clean}
     print(json.dumps(sent), json.dumps(failed), sep="\n")
@@ -110,14 +110,14 @@ def figures(folder, least):
 
 
 def live_turn():
-    """A turn that is ours to write to."""
+    """Starts and claims a turn, so that we can write to it."""
     ask("turns", {"profile_name": "live", "instruction": "Be fuzzed."})
-    # A name of its own: others are made to leave.
+    # A new worker name, because other requests make known workers leave.
     return ask("worker/claim", {"worker": new_id(), "target": "live", "wait_seconds": 10})["turns"][0]
 
 
 def call_from(turn, tool_name, target, arguments):
-    """A turn calls, and waits."""
+    """Lets a turn make a call and wait for it. Returns the id of the call."""
     call_id, card_id = new_id(), new_id()
     content = {"tool_name": tool_name, "arguments": json.dumps(arguments)}
     card = {"card_id": card_id, "type": "tool.call", "role": "assistant", "tool_call_id": call_id, "content": content}
@@ -128,15 +128,15 @@ def call_from(turn, tool_name, target, arguments):
 
 
 def live_call():
-    """A call that is ours to answer."""
+    """Makes and claims a call, so that we can answer it."""
     worker = new_id()
     call_from(live_turn(), "live", "live-tools", {})
     return ask("calls/claim", {"worker": worker, "target": "live-tools", "wait_seconds": 10})["calls"][0] | {"worker": worker}
 
 
 def mend(body, ends):
-    """Cards of types that there are, and calls with a card. What they say stays as it was made up."""
-    # A request may come by again, for a check: then it is rough already.
+    """Gives cards known types, and calls a card each. Their generated content stays."""
+    # A check may send a request again. Then it was roughened already.
     cards = [card for card in body.get("cards") or [] if isinstance(card, dict)]
     calls = [call for call in body.get("calls") or [] if isinstance(call, dict)]
     for card in cards:
@@ -155,7 +155,7 @@ def mend(body, ends):
 
 
 def roughen(value):
-    """One place, somewhere inside, is made what a database may stumble over."""
+    """Replaces one value, somewhere inside, with one that may cause trouble in a database."""
     places = list(value.items() if isinstance(value, dict) else enumerate(value))
     if not places:
         return
@@ -179,7 +179,7 @@ def hook():
 
     @schemathesis.hook
     def before_load_schema(context, raw_schema):
-        """A stream is a string to OpenAPI 3.1; Schemathesis takes the schema for that of one event."""
+        """In OpenAPI 3.1 an event stream is a string, but Schemathesis expects the schema of one event."""
         text = {"type": "string"}
         event = {"type": "object", "required": ["event", "data"], "properties": {"event": text, "data": text, "id": text}}
         for path in raw_schema["paths"].values():
@@ -191,11 +191,11 @@ def hook():
 
     @schemathesis.hook
     def before_call(context, case, kwargs):
-        # Copies: what is generated may be shared between requests.
+        # Copy, because generated values may be shared between requests.
         case.path_parameters, case.body = copy.deepcopy(case.path_parameters), copy.deepcopy(case.body)
         path, named, body = case.operation.path.removeprefix("/v1/projects/{project}"), case.path_parameters, case.body
         if case.method == "DELETE" and named.get("key") == KEY_ID:
-            named["key"] = new_id()  # the rest of the requests need ours
+            named["key"] = new_id()  # the other requests need our key
         if not isinstance(body, dict):
             return
         if path.endswith("/claim") and isinstance(body.get("wait_seconds"), (int, float)) and 0 < body["wait_seconds"] <= 30:

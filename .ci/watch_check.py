@@ -1,4 +1,4 @@
-"""Holds what was scraped and traced to the dashboard, the alert rules and the turns that were run."""
+"""Checks what was scraped and traced against the dashboard, the alert rules and the turns that were run."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def spans() -> list[dict]:
     return found
 
 
-# The editor asks three researchers, each of whom asks the archivist: 1 + 3 + 3 turns; and the clerk's, which is another tree of the same trace.
+# The editor asks three researchers, and each asks the archivist: 1 + 3 + 3 turns. The clerk's turn is another tree of the same trace.
 wanted = {"invoke_agent editor": 1, "invoke_agent researcher": 3, "invoke_agent archivist": 3, "invoke_agent clerk": 1}
 deadline = time.time() + 60
 while time.time() < deadline:

@@ -1,4 +1,4 @@
-"""A tool over HTTP, and a model that calls it once: both answer at once."""
+"""An HTTP tool, and a model that calls it once. Both answer immediately."""
 
 import json
 import sys

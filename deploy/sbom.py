@@ -1,4 +1,4 @@
-"""The bill of materials of the binary, as CycloneDX 1.5: every crate that is built into it, with its licence and checksum, from Cargo.lock and cargo metadata."""
+"""Prints the bill of materials of the binary as CycloneDX 1.5: every crate with licence and checksum, from Cargo.lock and cargo metadata."""
 
 import json
 import os

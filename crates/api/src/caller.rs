@@ -1,4 +1,4 @@
-//! Who asks, in which project, and what they may do (SE-1, SE-2).
+//! The caller of a request, its project, and what it may do there (SE-1, SE-2).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -10,6 +10,7 @@ use axum::{
     extract::{ConnectInfo, FromRequestParts, RawPathParams},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
+use serde_json::Value;
 use waybill_core::{
     artifact::ArtifactPath,
     bus::PMO,
@@ -24,6 +25,7 @@ use waybill_kernel::{
     agent, key, project, resource, turn,
     work::{Actor, UnitOfWork},
 };
+use waybill_orchestrator::handoff::Sender;
 
 use crate::{
     Access, Api, Peer,
@@ -36,15 +38,15 @@ use crate::{
 /// What our own keys begin with.
 const PREFIX: &str = "wb_";
 
-/// How often it is checked whether a caller that waits or watches still may: a revoked or expired key ends both.
+/// How often a caller that waits or watches is checked again: a revoked or expired key ends both.
 pub(crate) const STANDING: Duration = Duration::from_secs(3);
 
-/// Whoever asks, in the project they ask for.
+/// The caller of a request, in the project that it asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The project of the key.
     pub(crate) project_id: ProjectId,
-    /// The project that was asked for. Another one only where a test has taken that guard away.
+    /// The project that was asked for. It differs from `project_id` only where a test has taken that guard away.
     pub(crate) asked: ProjectId,
     pub(crate) slug: String,
     pub(crate) scope: Scope,
@@ -54,11 +56,11 @@ pub(crate) struct Caller {
     address: Option<IpAddr>,
     pub(crate) lane: Lane,
     standing: Standing,
-    /// Its place among the requests that are answered, from its first look into the database on.
+    /// Its slot among the requests that are answered, from its first use of the database on.
     place: Arc<Mutex<Option<Answered>>>,
 }
 
-/// What lets somebody in, and whether it still does.
+/// What gives a caller access, and how to check that it still does.
 #[derive(Clone, Debug)]
 enum Standing {
     Key(Box<ApiKey>),
@@ -68,28 +70,28 @@ enum Standing {
 }
 
 impl Caller {
-    /// Whether the key may do what needs one of these scopes. An admin may do everything.
+    /// Checks whether the key has one of these scopes. An admin may do everything.
     pub(crate) fn may(&self, scopes: &[Scope]) -> Result<(), Problem> {
         if self.scope == Scope::Admin || scopes.contains(&self.scope) || !Guard::Scope.stands() {
             return Ok(());
         }
         let allowed: Vec<&str> = scopes.iter().chain([&Scope::Admin]).map(|scope| scope.as_str()).collect();
         let said =
-            format!("a key of scope `{}` may not do this: it takes one of {}", self.scope.as_str(), allowed.join(", "));
+            format!("a key of scope `{}` may not do this: it needs one of {}", self.scope.as_str(), allowed.join(", "));
         Err(forbidden(said))
     }
 
-    /// Reading what was said is for everybody but those that only answer calls, decide requests, or audit.
+    /// Checks whether the caller may read content. All may, except those that only answer calls, decide requests, or audit.
     pub(crate) fn may_read(&self) -> Result<(), Problem> {
         self.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer])
     }
 
-    /// Reading what happened, without what was said.
+    /// Checks whether the caller may read what happened, without the content.
     pub(crate) fn may_audit(&self) -> Result<(), Problem> {
         self.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Auditor])
     }
 
-    /// Whether it may claim turns or calls of this target. Nobody may over HTTP what is the orchestrator's.
+    /// Checks whether the caller may claim turns or calls of this target. No caller may claim the orchestrator's over HTTP.
     pub(crate) fn may_claim(&self, target: &Target) -> Result<(), Problem> {
         let is_free = self.scope == Scope::Admin && self.bounds.targets.is_empty() && target.as_str() != TOOLS;
         let is_named = self.bounds.targets.contains(target) || !Guard::Targets.stands();
@@ -97,30 +99,45 @@ impl Caller {
             return Ok(());
         }
         let said = match target.as_str() {
-            PMO => format!("`{PMO}` is Waybill's own orchestrator: nobody claims from it over HTTP"),
-            _ => format!("this key may not claim from `{target}`: its `targets` name what it may"),
+            PMO => format!("`{PMO}` is Waybill's own orchestrator: no key may claim from it over HTTP"),
+            _ => format!("this key may not claim from `{target}`: it may claim from its `targets` only"),
         };
         Err(forbidden(said))
     }
 
-    /// Whether it may read or write the artifact at a path.
+    /// Checks whether the caller may read or write the artifact at a path.
     pub(crate) fn may_touch(&self, path: &ArtifactPath) -> Result<(), Problem> {
-        let is_free = self.bounds.paths.is_empty() && self.scope != Scope::Tool;
-        if is_free || !Guard::Paths.stands() || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
+        if self.sender().is_none() || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
             return Ok(());
         }
-        Err(forbidden(format!("this key may not touch the artifact `{path}`: its `paths` name what it may")))
+        Err(forbidden(format!("this key may not use the artifact `{path}`: it may use what is below its `paths`")))
     }
 
-    /// Whether it may have turns of this profile started.
+    /// Returns what the caller may hand over. `None` means everything.
+    pub(crate) fn sender(&self) -> Option<Sender<'_>> {
+        let is_bound = !self.bounds.paths.is_empty() || self.scope == Scope::Tool;
+        (is_bound && Guard::Paths.stands()).then_some(Sender::Key { paths: &self.bounds.paths })
+    }
+
+    /// Checks whether the caller may write this content to a card: a card that names artifacts lets every turn that has it read them.
+    pub(crate) fn may_say(&self, content: &Value) -> Result<(), Problem> {
+        for path in content["artifacts"].as_object().into_iter().flat_map(|named| named.keys()) {
+            let path = path.parse().map_err(|error| Problem::invalid(format!("`artifacts`: {error}")))?;
+            self.may_touch(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Checks whether the caller may start turns of this profile.
     pub(crate) fn may_start(&self, profile: &Name) -> Result<(), Problem> {
         if self.bounds.profiles.is_empty() || self.bounds.profiles.contains(profile) || !Guard::Profiles.stands() {
             return Ok(());
         }
-        Err(forbidden(format!("this key may not start `{profile}`: its `profiles` name what it may")))
+        Err(forbidden(format!("this key may not start `{profile}`: it may start its `profiles` only")))
     }
 
-    /// Whether it may apply these. A developer: profiles, and tools of its own targets; a tool of somebody else's target stays theirs.
+    /// Checks whether the caller may apply these manifests. A developer may apply profiles, and tools of its own targets; it cannot take over a tool
+    /// of another target.
     pub(crate) async fn may_apply(&self, work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<(), Problem> {
         if self.scope == Scope::Admin || !Guard::Apply.stands() {
             return Ok(());
@@ -147,7 +164,7 @@ impl Caller {
                     let targets = now.iter().map(|now| &now.target).chain([&tool.target]);
                     if let Some(target) = targets.into_iter().find(|target| !is_own(target)) {
                         let said = "which this key's `targets` do not name";
-                        return Err(forbidden(format!("tool `{}` is of `{target}`, {said}", tool.name)));
+                        return Err(forbidden(format!("tool `{}` belongs to `{target}`, {said}", tool.name)));
                     }
                     let strict = |tool: &Tool| (tool.approval as u8, tool.four_eyes);
                     let loosens = now.as_ref().is_some_and(|now| {
@@ -155,13 +172,13 @@ impl Caller {
                         is < was || eyes && !four
                     });
                     if loosens || tool.trusted {
-                        let said = "declares a tool `trusted`, or takes away its `approval` or `four_eyes`";
+                        let said = "may declare a tool `trusted`, or take away its `approval` or `four_eyes`";
                         return Err(forbidden(format!("tool `{}`: only a key of scope `admin` {said}", tool.name)));
                     }
                 }
                 Manifest::Plan(_) | Manifest::HandoffType(_) | Manifest::Settings(_) => {
                     return Err(forbidden(
-                        "a key of scope `developer` applies profiles and tools: the rest takes `admin`".to_owned(),
+                        "a key of scope `developer` applies profiles and tools: the rest needs `admin`".to_owned(),
                     ));
                 }
             }
@@ -169,10 +186,11 @@ impl Caller {
         Ok(())
     }
 
-    /// A worker's name belongs to whoever says it: another key has no lease in common with it, whatever its workers are called.
+    /// Returns the id of a worker of this caller. A worker's name belongs to its key: workers of another key never share a lease with it, whatever
+    /// their names are.
     pub(crate) fn worker_id(&self, name: &str) -> Result<WorkerId, Problem> {
         if !(1..=200).contains(&name.chars().count()) {
-            return Err(Problem::invalid("`worker` has 1 to 200 characters"));
+            return Err(Problem::invalid("`worker` must have 1 to 200 characters"));
         }
         let mut bytes = [0; 16];
         if Guard::WorkerName.stands() {
@@ -182,20 +200,20 @@ impl Caller {
         Ok(WorkerId::from_bytes(bytes))
     }
 
-    /// What its own idempotency keys begin with: those of another key are another's.
+    /// Returns the idempotency key under which a request is stored: callers with different keys cannot meet under the same one.
     pub(crate) fn once(&self, key: &str) -> String {
         let mark: String = self.mark().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("http:{mark}:{key}")
     }
 
-    /// What the ids of all its workers begin with. The key that takes the place of one has the same.
+    /// Returns what the ids of all its workers begin with. A key that replaces another one of the same name has the same mark.
     fn mark(&self) -> [u8; 6] {
         let mut mark = [0; 6];
         mark.copy_from_slice(&blake3::hash(format!("{}/{}", self.project_id, self.actor).as_bytes()).as_bytes()[..6]);
         mark
     }
 
-    /// Whether a worker of this caller holds the turn. An error where somebody else's does; false: nobody has it under this claim.
+    /// Checks whether a worker of this caller holds the turn. Fails if a worker of another caller does; false if no worker has it under this claim.
     pub(crate) async fn holds(&self, work: &mut UnitOfWork, fence: &Fence) -> Result<bool, Problem> {
         match turn::holder(work, fence).await? {
             None => Ok(false),
@@ -206,30 +224,30 @@ impl Caller {
         }
     }
 
-    /// Whose sessions it may see; none: everybody's.
+    /// Returns the owner whose sessions the caller may see. `None` means the sessions of all owners.
     pub(crate) fn owner(&self) -> Option<String> {
         (self.scope != Scope::Admin && Guard::SessionOwner.stands()).then(|| self.actor.clone())
     }
 
-    /// Whether it may give more than a profile allows.
+    /// Returns whether the caller may give a turn more than its profile allows.
     pub(crate) fn may_widen(&self) -> bool {
         self.scope == Scope::Admin || !Guard::Widening.stands()
     }
 
-    /// Whether it may have turns of this agent started: those of the profiles that it names, where it names some.
+    /// Checks whether the caller may start turns of this agent: if its key names profiles, the agent must have one of them.
     pub(crate) async fn may_employ(&self, work: &mut UnitOfWork, agent_id: Option<AgentId>) -> Result<(), Problem> {
         let (false, Some(agent_id)) = (self.bounds.profiles.is_empty(), agent_id) else { return Ok(()) };
         let profile = agent::profiles(work, &[agent_id]).await?.remove(&agent_id);
-        let unknown = || Problem::not_found(format!("there is no agent {agent_id} here with a profile"));
+        let unknown = || Problem::not_found(format!("there is no agent {agent_id} with a profile in this project"));
         self.may_start(&profile.ok_or_else(unknown)?)
     }
 
-    /// Waits for something else than the database: its place is given to others meanwhile.
+    /// Gives up its slot, while the request waits for something other than the database.
     pub(crate) fn rest(&self) {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Takes its place among the requests that are answered, once it is its turn.
+    /// Takes its slot among the requests that are answered, once it is its turn.
     pub(crate) async fn enter(&self, api: &Api) -> Result<(), Problem> {
         let has_one = self.place.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if !has_one {
@@ -239,7 +257,7 @@ impl Caller {
         Ok(())
     }
 
-    /// What it showed, where that can be looked up once for all who showed it.
+    /// Returns the id of its key, if it has one: all callers with the same key can be checked with one lookup.
     pub(crate) fn key_id(&self) -> Option<KeyId> {
         match &self.standing {
             Standing::Key(key) => Some(key.key_id()),
@@ -247,7 +265,7 @@ impl Caller {
         }
     }
 
-    /// Whether what it showed has been revoked since, or has expired. Not where it cannot be found out.
+    /// Checks whether its key or token has been revoked or has expired since. False if that cannot be found out.
     pub(crate) async fn is_shut_out(&self, api: &Api) -> bool {
         match &self.standing {
             Standing::Key(key) => matches!(key::find(&api.kernel, key).await, Ok(None)),
@@ -298,7 +316,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
     }
 }
 
-/// The same words for what is another project's and for what never was.
+/// Refuses a project that is not the caller's, with the same words as one that never existed.
 fn no_project(asked: &str) -> Problem {
     let asked: String = asked.chars().take(80).collect();
     Problem::not_found(format!("there is no project {asked:?} for this key"))
@@ -311,22 +329,26 @@ async fn with_key(
     asked: &str,
     asker: &Asker,
 ) -> Result<Caller, Problem> {
-    // Whoever is known waits in its own lane, before anybody is asked whether the key is still good.
+    // A known key waits in its own lane, before the database is asked whether it is still valid.
     let hash = key.hash();
     let known = api.gate.known(&hash);
-    match known {
-        Some(lane) => api.gate.pass(lane.key_id)?,
+    match &known {
+        Some((lane, name)) => {
+            asker.is(lane.project_id, Actor { name: format!("key:{name}"), address });
+            api.gate.pass(lane.key_id)?;
+        }
         None => api.gate.pass_stranger(address)?,
     }
-    let _place = api.gate.enter(known.unwrap_or(Lane::STRANGERS)).await?;
+    let is_known = known.is_some();
+    let _place = api.gate.enter(known.map_or(Lane::STRANGERS, |(lane, _)| lane)).await?;
     let Some(holder) = key::find(&api.kernel, &key).await? else {
         api.gate.forget(&hash);
         return Err(unauthorized("there is no such key, or it has expired or was revoked"));
     };
     asker.is(holder.project_id, Actor { name: format!("key:{}", holder.name), address });
     let lane = Lane { project_id: holder.project_id, key_id: key.key_id() };
-    if known.is_none() {
-        api.gate.remember(hash, lane);
+    if !is_known {
+        api.gate.remember(hash, lane, holder.name.clone());
         api.gate.pass(lane.key_id)?;
     }
     let named = asked.parse::<ProjectId>().ok();
@@ -349,7 +371,7 @@ async fn with_key(
     })
 }
 
-/// A token says itself what its holder may do in which project.
+/// Identifies a caller by a token, which itself says what its holder may do in which project.
 async fn with_token(
     api: &Api,
     tokens: &Tokens,
@@ -371,7 +393,7 @@ async fn with_token(
     };
     let key_id = KeyId::from_bytes(hashed(&holder.subject));
     api.gate.pass(key_id)?;
-    // Nobody waits in the lane of a project that is not theirs.
+    // A caller never waits in the lane of a project that its token does not name.
     let project_id = match holder.scopes.contains_key(asked) {
         true => ProjectId::from_bytes(hashed(asked)),
         false => ProjectId::nil(),
@@ -397,7 +419,7 @@ async fn with_token(
     })
 }
 
-/// By its slug or its id.
+/// Finds a project by its slug or its id.
 async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, String)>, Problem> {
     Ok(match asked.parse::<ProjectId>() {
         Ok(project_id) => project::slug(&api.kernel, project_id).await?.map(|slug| (project_id, slug)),
@@ -409,7 +431,7 @@ async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, Strin
     })
 }
 
-/// On the machine itself, where that was said to be enough; and not on behalf of a page that a browser shows.
+/// Accepts a caller without a key, if it is on this machine and the configuration allows that; but not on behalf of a page in a browser.
 async fn without_key(api: &Api, parts: &Parts, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
     let here = address.is_some_and(|address| address.is_loopback());
     if api.config.access != Access::Loopback || !here || !names_loopback(&parts.headers) {
@@ -444,10 +466,10 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(header) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = header.to_str().ok().and_then(|text| text.split_once(' '));
     let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
-    token.map(Some).ok_or_else(|| unauthorized("the header is `Authorization: Bearer wb_…`"))
+    token.map(Some).ok_or_else(|| unauthorized("the header must be `Authorization: Bearer wb_…`"))
 }
 
-/// A page of another origin can make a browser ask, but not in our name.
+/// Checks that the request names this machine as its host and origin: a page of another origin can make a browser send requests, but not these.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let is_loopback = |authority: &str| {
         let host = authority

@@ -1,4 +1,4 @@
-//! An answer of a moment ago, for many who ask: one of them has it anew now and then.
+//! A cached answer for many requests: now and then one of them refreshes it.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
     answer: RwLock<Arc<T>>,
-    /// One asks at a time; and when somebody last did.
+    /// Held by the one request that refreshes the answer; says when that last happened.
     asking: Mutex<Option<Instant>>,
 }
 
@@ -23,7 +23,8 @@ impl<T> Kept<T> {
         self.answer.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has it anew where nobody has asked for so long. Whoever finds somebody else asking waits for them, or goes on with what there is. No new answer changes nothing.
+    /// Refreshes the answer if the last refresh is at least `pause` ago. A caller that finds another one refreshing waits for it if `waits` is set;
+    /// otherwise it goes on with the cached answer. If `ask` returns `None`, the cached answer stays.
     pub(crate) async fn renew(&self, pause: Duration, waits: bool, ask: impl Future<Output = Option<T>>) {
         let asking = match waits {
             true => Some(self.asking.lock().await),

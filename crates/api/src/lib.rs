@@ -1,9 +1,9 @@
 //! Waybill over HTTP (UI-1, UI-2).
 //!
-//! * A request is made with a key (SE-1), which belongs to one project. What is another project's is not there: the answer is the same as for what
-//!   never was.
-//! * Every write is one unit of work of the kernel, and may carry a key of the caller's own (`Idempotency-Key`): asked again, it is answered again.
-//! * Errors have one shape (RFC 9457) and a code that stays.
+//! * A request carries a key (SE-1), which belongs to one project. What belongs to another project does not exist for it: the answer is the same as
+//!   for something that never existed.
+//! * Every write is one unit of work of the kernel, and may carry an idempotency key (`Idempotency-Key`): sent again, it gets the same answer.
+//! * Errors have one shape (RFC 9457) and a stable code.
 //! * The OpenAPI document is made from these handlers, and served at `/openapi.json`.
 //!
 //! Not here: SQL, and any rule of how turns are run. A worker over HTTP writes under the same fence as one with a database connection.
@@ -30,11 +30,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{
-    net::TcpListener,
-    sync::watch,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{
@@ -68,27 +64,27 @@ pub use problem::Problem;
 pub use tls::{Tls, TlsError};
 pub use token::{Identity, IdentityError};
 
-/// Whom it answers.
+/// Which callers the API answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever has a key.
+    /// Callers with a key.
     Keys,
-    /// Whoever asks without a key may do everything, as long as they are on this machine.
+    /// Also callers without a key, as long as they are on this machine. They may do everything.
     Loopback,
 }
 
-/// How it is served.
+/// How the API is served.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub access: Access,
     pub limits: Limits,
-    /// None: it speaks plain HTTP.
+    /// `None` means plain HTTP.
     pub tls: Option<Tls>,
-    /// Bulk content. Without, nothing is stored or read.
+    /// Bulk content. With `None`, artifacts can be neither stored nor read.
     pub artifacts: Option<Artifacts>,
-    /// Whose tokens are taken beside our own keys.
+    /// The identity provider whose tokens are accepted beside our own keys.
     pub identity: Option<Identity>,
-    /// How often refused requests are put on record.
+    /// How often refused requests are written to the audit.
     pub refusals_every: Duration,
 }
 
@@ -115,7 +111,7 @@ pub(crate) struct Api {
     tokens: Option<token::Tokens>,
     watchers: Watchers,
     refused: refused::Refused,
-    /// True once it is to end: whoever waits or watches is let go.
+    /// True once the server is to end: callers that wait or watch are let go.
     ending: watch::Receiver<bool>,
 }
 
@@ -123,7 +119,7 @@ impl Api {
     /// Returns once the server is to end.
     async fn ended(&self) {
         let mut ending = self.ending.clone();
-        // Nobody is left to say so: it has ended.
+        // An error means that the sender is gone: the server has ended.
         let _ = ending.wait_for(|ending| *ending).await;
     }
 }
@@ -135,14 +131,14 @@ impl Api {
     components(schemas(Problem)),
     security(("key" = [])),
     tags(
-        (name = "turns", description = "Start, watch, look at and stop work."),
-        (name = "sessions", description = "Conversations of several turns: what was said, the todo list, the summary."),
+        (name = "turns", description = "Start, watch, inspect and stop work."),
+        (name = "sessions", description = "Conversations of several turns: messages, todo list, summary."),
         (name = "context", description = "What a model saw, byte for byte, and why."),
         (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
         (name = "artifacts", description = "Bulk content by path: streamed, versioned, verified."),
-        (name = "handoffs", description = "Packages that name artifacts, and what people are asked."),
-        (name = "knowledge", description = "Documents that a project knows, and what it publishes of what it has done."),
-        (name = "resources", description = "Profiles, tools, plans, types of packages, settings, agents, keys."),
+        (name = "handoffs", description = "Packages that name artifacts, and requests that people decide."),
+        (name = "knowledge", description = "Documents that a project knows, and deliverables that it has published."),
+        (name = "resources", description = "Profiles, tools, plans, handoff types, settings, agents, keys, audit."),
         (name = "worker", description = "Run turns and answer calls, under the same fence as Waybill's own processes."),
     )
 )]
@@ -164,7 +160,7 @@ fn routes() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
     (router, document)
 }
 
-/// What every operation has: the project it is about, and the shape of its refusals.
+/// What every operation has: the project parameter, and the shape of a refusal.
 struct Everywhere;
 
 impl Modify for Everywhere {
@@ -173,12 +169,12 @@ impl Modify for Everywhere {
             .name("project")
             .parameter_in(ParameterIn::Path)
             .required(Required::True)
-            .description(Some("Slug or id."))
+            .description(Some("Slug or id of the project."))
             .schema(Some(String::schema()))
             .build();
         let problem = Content::new(Some(Ref::from_schema_name("Problem")));
         let refusal = ResponseBuilder::new()
-            .description("Refused: what was wrong, and what to do.")
+            .description("The request was refused: what is wrong, and what to do.")
             .content("application/problem+json", problem)
             .build();
         for item in document.paths.paths.values_mut() {
@@ -191,12 +187,12 @@ impl Modify for Everywhere {
     }
 }
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub fn document() -> utoipa::openapi::OpenApi {
     routes().1
 }
 
-/// Serves until `stop` is done; then whoever waits is let go, and requests under way have `grace` to end.
+/// Serves until `stop` is done. Then callers that wait are let go, and requests in progress have `grace` to end.
 pub async fn serve(
     listener: TcpListener,
     kernel: Kernel,
@@ -222,7 +218,7 @@ where
 {
     let (end, ending) = watch::channel(false);
     let limits = config.limits;
-    let (app, recording) = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
+    let (app, api) = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
     let mut http2 = builder.http2();
@@ -237,20 +233,20 @@ where
             Some(_) = open.join_next() => continue,
             () = &mut stop => break,
         };
-        // One too many is closed without a word: there is nothing that could be said before it has asked.
+        // A connection above the limit is closed without an answer: before its first request there is nothing to answer.
         let Some(place) = connections.take(peer.ip()) else { continue };
         open.spawn(connection(builder.clone(), io, peer, app.clone(), ending.clone(), place, limits.head_timeout));
     }
     drop(listener);
     let _ = end.send(true);
-    // A connection that somebody keeps open without a word is not waited for.
+    // The server does not wait longer for an idle connection that a client keeps open.
     let _ = tokio::time::timeout(grace, async { while open.join_next().await.is_some() {} }).await;
-    // What was refused until now is on record, if the database can be reached.
-    let _ = tokio::time::timeout(RECORDED, recording).await;
+    // Writes the refusals so far, if the database can be reached.
+    let _ = tokio::time::timeout(RECORDED, api.refused.write(&api)).await;
     Ok(())
 }
 
-/// Answers what is asked on a connection, until it is closed, or the server is to end and what is under way is answered.
+/// Answers the requests of a connection, until it is closed, or the server is to end and requests in progress are answered.
 async fn connection<I>(
     builder: Builder<TokioExecutor>,
     io: I,
@@ -272,7 +268,7 @@ async fn connection<I>(
     let served = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(served);
     let ended = async { drop(ending.wait_for(|ending| *ending).await) };
-    // Whoever says nothing at all is not known to speak HTTP/1 yet, and has none of its time-outs.
+    // A client that sends nothing at all is not known to speak HTTP/1 yet, so none of its timeouts apply.
     let silent = async {
         tokio::time::sleep(most_silent).await;
         if asked.load(Ordering::Relaxed) {
@@ -287,25 +283,23 @@ async fn connection<I>(
     noted(served.await);
 }
 
-/// What went wrong on a connection is the other end's to know.
+/// Logs how a connection ended, at debug level: an error on it matters to the other end only.
 fn noted(served: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = served {
         tracing::debug!(error, "a connection ended");
     }
 }
 
-/// Who is at the other end.
+/// The address of the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// The longest that the last refusals may take to be written.
+/// The longest that writing the last refusals may take.
 const RECORDED: Duration = Duration::from_secs(5);
 
-type App = (Router, JoinHandle<()>);
-
-fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<App, IdentityError> {
+fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<(Router, Arc<Api>), IdentityError> {
     let (router, document) = routes();
-    // Whoever is answered works with the database: more at a time would only wait for a connection.
+    // A request that is being answered uses the database: more at a time would only wait for a connection.
     let answered = kernel.pool().options().get_max_connections() as usize * 2;
     let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
@@ -313,7 +307,7 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
     let (watchers, refused) = (Watchers::default(), refused::Refused::default());
     let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, watchers, refused });
     tokio::spawn(routes::look_around(api.clone()));
-    let recording = tokio::spawn(refused::keep(api.clone()));
+    tokio::spawn(refused::keep(api.clone()));
     let document = Arc::new(document.to_json().unwrap_or_default());
     let served = move || {
         let document = document.clone();
@@ -325,17 +319,17 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
         .route("/ready", get(ready))
-        .fallback(|| async { Problem::not_found("there is nothing at this path: `/openapi.json` has what there is") })
+        .fallback(|| async { Problem::not_found("there is nothing at this path: `/openapi.json` lists all paths") })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take that method")
         })
         .layer(DefaultBodyLimit::max(most_bytes))
         .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))
-        .with_state(api);
-    Ok((router, recording))
+        .with_state(api.clone());
+    Ok((router, api))
 }
 
-/// Whether the database can be reached.
+/// Answers whether the database can be reached.
 async fn ready(State(api): State<Arc<Api>>) -> Result<Json<serde_json::Value>, Problem> {
     waybill_kernel::vitals::ping(&api.kernel).await?;
     Ok(Json(serde_json::json!({ "status": "ready" })))

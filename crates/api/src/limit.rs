@@ -1,7 +1,9 @@
-//! How much is taken at once, and from whom: connections, requests of a key in a second, requests under way, those that wait or watch, uploads.
+//! Limits on what the server takes at once, and from which caller: connections, requests per key and second, requests in progress, long polls,
+//! event streams, uploads.
 //!
-//! No project can take all of anything. Requests that are being answered are few, and whoever waits for a place among them gets one project after the
-//! other. Of the rest a project may take one more while it has fewer than are free: alone it gets half, beside another a third, and some are always left.
+//! No project can use up a limit alone. Few requests are answered at the same time; those that wait for a slot get one project by project, in turn.
+//! Of everything else a project may take one more place while it has fewer than are free: alone it gets half, beside another project a third, and
+//! some are always left.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,35 +20,35 @@ use axum::{
 };
 use tokio::sync::oneshot;
 use waybill_core::{
-    id::{KeyId, ProjectId, Target},
+    id::{KeyId, Name, ProjectId, Target},
     metric,
 };
 use waybill_kernel::{vitals, work::Kernel};
 
 use crate::{kept::Kept, problem::Problem};
 
-/// Of one process.
+/// Limits of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of the body of a request.
+    /// Bytes in the body of a request.
     pub most_bytes: usize,
-    /// Of one key, in a second; twice as many in a burst.
+    /// Requests of one key per second; twice as many in a burst.
     pub per_second: f64,
-    /// Requests at a time, answered or waiting for their turn.
+    /// Requests in progress at a time, being answered or waiting for a slot.
     pub most_at_once: usize,
-    /// Of those that wait for work, and of those that watch a turn, at a time.
+    /// Long polls for work at a time; and as many event streams.
     pub most_waiting: usize,
     /// Uploads at a time.
     pub most_uploads: usize,
-    /// Bytes of all bodies at a time, uploads aside.
+    /// Bytes of all request bodies at a time, without uploads.
     pub most_bodies: usize,
     /// Connections at a time.
     pub most_connections: usize,
-    /// The longest that the head of a request may take, or a connection say nothing at all.
+    /// The longest that a client may take to send the head of a request, or may send nothing at all on a connection.
     pub head_timeout: Duration,
-    /// The longest that a body may take; of an upload, the longest between two pieces of it.
+    /// The longest that a body may take to arrive. For an upload, the longest pause between two pieces.
     pub body_timeout: Duration,
-    /// While a project's oldest ready turn for a target waits longer than this, it may start no more for it.
+    /// Back-pressure: while a project's oldest ready turn for a target has waited longer than this, the project may start no more turns for it.
     pub most_wait: Duration,
 }
 
@@ -60,7 +62,7 @@ impl Default for Limits {
             most_uploads: 32,
             most_bodies: 64 << 20,
             most_connections: 8_192,
-            // Longer than proxies keep a connection that says nothing.
+            // Longer than proxies keep an idle connection.
             head_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             most_wait: Duration::from_secs(300),
@@ -68,7 +70,7 @@ impl Default for Limits {
     }
 }
 
-/// Whose request it is: those of one lane wait for each other. A key that nobody knows yet has the lane of all such.
+/// The project and key that a request belongs to: requests of one lane wait for each other. All keys that are not known yet share one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) project_id: ProjectId,
@@ -79,29 +81,29 @@ impl Lane {
     pub(crate) const STRANGERS: Lane = Lane { project_id: ProjectId::nil(), key_id: KeyId::nil() };
 }
 
-/// What is left of them.
+/// What is left of the limits.
 #[derive(Debug)]
 pub(crate) struct Gate {
     requests: Arc<Fair>,
     pub(crate) waits: Arc<Places>,
     pub(crate) streams: Arc<Places>,
     pub(crate) uploads: Arc<Places>,
-    /// Of bodies that are read or worked with, in KiB.
+    /// Bodies that are being read or worked on, in KiB.
     pub(crate) bodies: Arc<Places>,
     per_key: Rate<KeyId>,
-    /// Of one address, for keys that were not good lately.
+    /// Rate of one address, for keys that are not known to be valid.
     strangers: Rate<IpAddr>,
-    /// Keys that were good when they were last shown, by their hash: whose they are, so that they wait in their own lane before they are looked up.
-    known: Mutex<HashMap<[u8; 32], Lane>>,
+    /// Keys that were valid when they were last used, by their hash: such a key waits in its own lane before it is looked up.
+    known: Mutex<HashMap<[u8; 32], (Lane, Name)>>,
 }
 
-/// Things that are remembered before some are forgotten.
+/// Entries that a map holds before some are dropped.
 const MOST_COUNTED: usize = 10_000;
-/// Keys that nobody knows, of one address in a second.
+/// Requests with unknown keys from one address, per second.
 const STRANGERS_PER_SECOND: f64 = 50.0;
 
 impl Gate {
-    /// `answered`: requests that are answered at a time.
+    /// `answered` is the number of requests that are answered at a time.
     pub(crate) fn new(limits: &Limits, answered: usize) -> Gate {
         Gate {
             requests: Fair::new(answered, limits.most_at_once),
@@ -115,43 +117,43 @@ impl Gate {
         }
     }
 
-    /// A place among those that are answered, once it is this one's turn.
+    /// Waits for a slot among the requests that are answered, and returns it.
     pub(crate) async fn enter(&self, lane: Lane) -> Result<Answered, Problem> {
         self.requests.enter(lane).await
     }
 
-    /// Whose key this was when it was last shown.
-    pub(crate) fn known(&self, hash: &[u8; 32]) -> Option<Lane> {
-        lock(&self.known).get(hash).copied()
+    /// Returns the lane and the name of a key, as of its last use.
+    pub(crate) fn known(&self, hash: &[u8; 32]) -> Option<(Lane, Name)> {
+        lock(&self.known).get(hash).cloned()
     }
 
-    pub(crate) fn remember(&self, hash: [u8; 32], lane: Lane) {
+    pub(crate) fn remember(&self, hash: [u8; 32], lane: Lane, name: Name) {
         let mut known = lock(&self.known);
         if known.len() >= MOST_COUNTED {
-            // Any of them: a hash says nothing.
+            // Any of them: a hash says nothing about its key.
             known.retain(|hash, _| hash[0] & 15 != 0);
         }
-        known.insert(hash, lane);
+        known.insert(hash, (lane, name));
     }
 
     pub(crate) fn forget(&self, hash: &[u8; 32]) {
         lock(&self.known).remove(hash);
     }
 
-    /// Takes one request of a key.
+    /// Counts one request against the rate of its key.
     pub(crate) fn pass(&self, key_id: KeyId) -> Result<(), Problem> {
         match self.per_key.take(key_id) {
             true => Ok(()),
-            false => Err(Problem::busy("rate_limited", "this key asks too often: slow down", 1)),
+            false => Err(Problem::busy("rate_limited", "this key sends requests too often: slow down", 1)),
         }
     }
 
-    /// Takes one request with a key that nobody knows yet.
+    /// Counts one request with an unknown key against the rate of its address.
     pub(crate) fn pass_stranger(&self, address: Option<IpAddr>) -> Result<(), Problem> {
         match address.is_none_or(|address| self.strangers.take(one_house(address))) {
             true => Ok(()),
             false => {
-                let said = "too many unknown keys came from this address: slow down";
+                let said = "too many requests with unknown keys came from this address: slow down";
                 Err(Problem::busy("rate_limited", said, 1))
             }
         }
@@ -162,7 +164,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// So many in a second, of each; twice as many in a burst.
+/// A rate limit for each `K`: so many per second, twice as many in a burst.
 #[derive(Debug)]
 struct Rate<K> {
     per_second: f64,
@@ -191,7 +193,7 @@ impl<K: Hash + Eq> Rate<K> {
     }
 }
 
-/// Places of one kind. A project may take one more while it has fewer than are free, a key while it has fewer than half of them.
+/// Places of one kind. A project may take one more while it has fewer than are free; a key, while it has fewer than half of those.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
@@ -205,7 +207,7 @@ struct Taken {
     of_key: HashMap<KeyId, usize>,
 }
 
-/// Places that somebody has, until this is dropped.
+/// Places that a caller holds until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -218,7 +220,7 @@ impl Places {
         Arc::new(Places { most, taken: Mutex::default() })
     }
 
-    /// So many of them.
+    /// Takes `n` places for a lane.
     pub(crate) fn take(self: &Arc<Places>, lane: Lane, n: usize) -> Result<Place, Problem> {
         if !lock(&self.taken).take(lane, n, self.most) {
             return Err(overloaded());
@@ -263,14 +265,14 @@ impl Drop for Place {
     }
 }
 
-/// Connections. An address may have one more while it has fewer than are free.
+/// Open connections. An address may open one more while it has fewer than are free.
 #[derive(Debug)]
 pub(crate) struct Connections {
     most: usize,
     open: Mutex<(usize, HashMap<IpAddr, usize>)>,
 }
 
-/// One of them, until it is dropped.
+/// One open connection, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Connection {
     of: Arc<Connections>,
@@ -295,7 +297,7 @@ impl Connections {
     }
 }
 
-/// Whoever has one address of version 6 has 2^64 of them.
+/// Returns the address to count by. The owner of one IPv6 address has 2^64 of them, so a whole /64 network counts as one.
 fn one_house(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -315,10 +317,10 @@ impl Drop for Connection {
 }
 
 fn overloaded() -> Problem {
-    Problem::busy("overloaded", "too many requests are under way: ask again soon", 1)
+    Problem::busy("overloaded", "too many requests are in progress: retry soon", 1)
 }
 
-/// Few places, and many who want one: whoever waits is let in one project after the other.
+/// Few slots for many requests: those that wait get one project by project, in turn.
 #[derive(Debug)]
 struct Fair {
     most: usize,
@@ -328,25 +330,25 @@ struct Fair {
 #[derive(Debug, Default)]
 struct Queue {
     free: usize,
-    /// Of one project at a time.
+    /// The most slots that one project may have at a time.
     most_of_one: usize,
-    /// Places of each project.
+    /// Slots that each project has.
     held: HashMap<ProjectId, usize>,
-    /// By those that are answered and those that wait.
+    /// Requests that are being answered or wait.
     taken: Taken,
-    /// The projects that have somebody waiting, the next one first.
+    /// The projects that have requests waiting, the next one first.
     turns: VecDeque<ProjectId>,
     waiting: HashMap<ProjectId, VecDeque<oneshot::Sender<Slot>>>,
 }
 
-/// A place among those that are answered, until it is dropped.
+/// A slot among the requests that are answered, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Answered {
     _slot: Slot,
     _counted: Counted,
 }
 
-/// Passed on when it is dropped, unless it has nothing to pass on.
+/// Passed to the next request when it is dropped, unless it is empty.
 #[derive(Debug)]
 struct Slot(Option<(Arc<Fair>, ProjectId)>);
 
@@ -359,7 +361,7 @@ struct Counted {
 impl Fair {
     fn new(answered: usize, most: usize) -> Arc<Fair> {
         let free = answered.clamp(1, most.max(1));
-        // The last quarter is for others: whoever has all the rest may wait for itself.
+        // The last quarter is for other projects: one that has all the rest waits for its own requests.
         let most_of_one = free - free / 4;
         Arc::new(Fair { most, queue: Mutex::new(Queue { free, most_of_one, ..Queue::default() }) })
     }
@@ -384,7 +386,7 @@ impl Fair {
             }
             (counted, waits)
         };
-        // Given up meanwhile, both are given back.
+        // If the caller gives up meanwhile, both are given back.
         Ok(Answered { _slot: waits.await.map_err(|_| overloaded())?, _counted: counted })
     }
 }
@@ -394,7 +396,7 @@ impl Queue {
         self.held.get(&project_id).copied().unwrap_or_default() < self.most_of_one
     }
 
-    /// Whoever is next, of the project that is next and does not have enough.
+    /// Takes the next waiting request, of the next project that may have another slot.
     fn next(&mut self) -> Option<(ProjectId, oneshot::Sender<Slot>)> {
         let at = self.turns.iter().position(|project_id| self.has_room(*project_id))?;
         let project_id = self.turns.remove(at)?;
@@ -420,7 +422,7 @@ impl Drop for Slot {
                     *queue.held.entry(project_id).or_default() += 1;
                     return;
                 }
-                // It has gone, and the place is still ours to give.
+                // That request is gone; its slot is still ours to give.
                 Err(mut slot) => slot.0 = None,
             }
         }
@@ -434,18 +436,18 @@ impl Drop for Counted {
     }
 }
 
-/// Who has more to do than is done, as of a moment ago: a project's turns for one target.
+/// Which projects start more turns for a target than its workers handle, as of a moment ago.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     most_wait: Duration,
     late: Kept<Late>,
 }
 
-/// How long the oldest ready turn waits.
+/// How many seconds the oldest ready turn has waited, for each project and target where that is too long.
 #[derive(Debug, Default)]
 pub(crate) struct Late(HashMap<(ProjectId, Target), f64>);
 
-/// However much is started, the queues are looked at no oftener.
+/// However many turns are started, the queues are read no more often than this.
 const BACKLOG_FRESH: Duration = Duration::from_secs(1);
 
 impl Backlog {
@@ -453,11 +455,12 @@ impl Backlog {
         Backlog { most_wait: limits.most_wait, late: Kept::new(Late::default()) }
     }
 
-    /// As it was a moment ago. Whoever finds somebody else looking does not wait for them, and a look that fails changes nothing.
+    /// Returns the backlog as of a moment ago. A request that finds another one reading the queues does not wait for it, and a read that fails
+    /// changes nothing.
     pub(crate) async fn late(&self, kernel: &Kernel) -> Arc<Late> {
         let look = async {
             let late = vitals::late(kernel, self.most_wait).await;
-            let late = late.inspect_err(|error| tracing::warn!(%error, "the queues could not be looked at")).ok()?;
+            let late = late.inspect_err(|error| tracing::warn!(%error, "the queues could not be read")).ok()?;
             let late = late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
             Some(Late(late.collect()))
         };
@@ -467,17 +470,17 @@ impl Backlog {
 }
 
 impl Late {
-    /// Whether a project may start another turn for a target. What was accepted is done; what would only wait is not accepted.
+    /// Checks whether a project may start another turn for a target. Accepted turns are done; one that would only wait is refused.
     pub(crate) fn room(&self, project_id: ProjectId, target: &Target) -> Result<(), Problem> {
         let Some(seconds) = self.0.get(&(project_id, target.clone())) else { return Ok(()) };
         let said = format!(
-            "a turn of this project for `{target}` has been ready for {seconds:.0} s: more is asked for than its workers do. Ask again later, or run more workers"
+            "a turn of this project for `{target}` has been ready for {seconds:.0} s: its workers cannot keep up. Retry later, or run more workers"
         );
         Err(Problem::busy("backlog", said, 5))
     }
 }
 
-/// Counts a request.
+/// Counts a request in the metrics.
 pub(crate) async fn count(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()).unwrap_or_default();
@@ -548,7 +551,7 @@ mod tests {
         for _ in 0..100 {
             let waits = fair.enter(lane(project_id));
             let waited = tokio::time::timeout(Duration::from_millis(1), waits).await;
-            assert!(waited.is_err(), "somebody has the only place");
+            assert!(waited.is_err(), "another request has the only slot");
         }
         drop(held);
         fair.enter(lane(project_id)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Errors over HTTP: RFC 9457, with a code that stays. What is ours to know stays with us: a database's own words go to the log.
+//! Errors over HTTP: RFC 9457, with a stable code. Internal details are not sent: the database's own messages go to the log.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -16,20 +16,21 @@ use waybill_worker::{fork, replay};
 
 use crate::caller::forbidden;
 
-/// What was wrong, and what to do.
+/// What is wrong with a request, and what to do.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Problem {
-    /// A URI of the kind of problem: `urn:waybill:CODE`.
+    /// URI of the kind of problem: `urn:waybill:CODE`.
     #[serde(rename = "type")]
     kind: String,
-    /// The same for every problem of the kind.
+    /// Short name of the kind of problem. It is the same for every problem of that kind.
     title: String,
+    /// HTTP status code.
     status: u16,
-    /// Of this one.
+    /// What is wrong in this case, and what to do.
     detail: String,
-    /// For programs: it stays.
+    /// Stable code, for programs.
     code: &'static str,
-    /// Seconds after which it may help to ask again.
+    /// Seconds to wait before a retry. Absent if no time is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u32>,
 }
@@ -45,7 +46,7 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "invalid", detail)
     }
 
-    /// Also for what is another project's.
+    /// Also for what belongs to another project.
     pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
@@ -63,18 +64,18 @@ impl Problem {
         Problem { retry_after: Some(seconds), ..Problem::new(status, code, detail) }
     }
 
-    /// A fault of ours. What it was is in the log.
+    /// A fault of the server. The log says what it was.
     pub(crate) fn internal(error: impl std::fmt::Display) -> Problem {
         tracing::error!(%error, "a request failed");
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "the server failed: its log says how. Whether it was written is not known; asked again with the same ids and keys, it is done once",
+            "the server failed: its log says why. The change may have been written: retry with the same ids and keys, and it is done once",
         )
     }
 }
 
-/// What a response says is wrong, for those that pass it on.
+/// The code of a problem, for the middleware that sees the response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Code(pub(crate) &'static str);
 
@@ -95,9 +96,9 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The server was short of something, slow or gone; or a fault of ours.
+/// Turns a database error into a problem: the database was short of something, slow or gone; or it is a fault of ours.
 fn database(error: &DbError) -> Problem {
-    // Text that cannot be stored (U+0000), a number beyond its column: what was asked, not what happened here.
+    // Text that cannot be stored (U+0000), or a number beyond its column: a fault of the request, not of the server.
     let code = error.as_database_error().and_then(|refusal| refusal.code());
     if code.is_some_and(|code| code.starts_with("22")) {
         return Problem::invalid(format!("a value cannot be stored: {error}"));
@@ -106,7 +107,7 @@ fn database(error: &DbError) -> Problem {
         tracing::warn!(%error, "the database cannot be reached");
         return Problem::busy(
             "unavailable",
-            "the database cannot be reached just now: ask again, with the same ids and keys",
+            "the database cannot be reached at the moment: retry with the same ids and keys",
             1,
         );
     }
@@ -134,7 +135,7 @@ impl From<turn::Error> for Problem {
         let said = error.to_string();
         match error {
             turn::Error::Stale(_) => Problem::conflict("stale", said),
-            turn::Error::NotFound(_) => Problem::not_found("there is no such agent, turn or call here"),
+            turn::Error::NotFound(_) => Problem::not_found("there is no such agent, turn or call in this project"),
             turn::Error::Busy => Problem::busy("busy", said, 1),
             turn::Error::RecursionDepthExceeded { .. } => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "recursion_depth_exceeded", said)
@@ -148,9 +149,9 @@ impl From<turn::Error> for Problem {
             turn::Error::Quota { retry_after, .. } => Problem::busy("quota", said, retry_after),
             turn::Error::LeaseLost => Problem::new(StatusCode::GONE, "lease_lost", said),
             turn::Error::Invalid(_) | turn::Error::Card(_) => Problem::invalid(causes(&error)),
-            turn::Error::OtherProject => Problem::not_found("there is no such turn here"),
+            turn::Error::OtherProject => Problem::not_found("there is no such turn in this project"),
             turn::Error::TryAgain(_) => {
-                Problem::busy("try_again", "the database was busy; nothing was written: ask again", 1)
+                Problem::busy("try_again", "the database was busy; nothing was written: retry", 1)
             }
             turn::Error::Work(error) => error.into(),
             turn::Error::Db(error) => database(&error),
@@ -282,8 +283,8 @@ impl From<waybill_artifact::Error> for Problem {
             Error::Store(store::Error::TooLarge(_)) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", said),
             Error::Store(store::Error::Content(_)) => Problem::invalid(said),
             Error::Store(store::Error::Store(_)) => {
-                tracing::warn!(error = causes(&error), "the object store cannot be asked");
-                Problem::busy("unavailable", "the object store cannot be asked just now: ask again", 1)
+                tracing::warn!(error = causes(&error), "the object store cannot be reached");
+                Problem::busy("unavailable", "the object store cannot be reached at the moment: retry", 1)
             }
             Error::Store(error) => Problem::internal(causes(&error)),
         }
@@ -331,7 +332,7 @@ impl From<replay::Error> for Problem {
             replay::Error::Card(error) => error.into(),
             replay::Error::CardBox(error) => error.into(),
             replay::Error::Work(error) => error.into(),
-            // It was there, and cannot be had again: erased, or written by a version that is gone.
+            // The call exists but cannot be rendered again: its content was erased, or was written by a version that is gone.
             other => Problem::conflict("not_renderable", causes(&other)),
         }
     }

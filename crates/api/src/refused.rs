@@ -1,5 +1,5 @@
-//! Refusals, on record: for each key and code one entry of the audit in a minute, with how often (SE-9). Requests with a key that is not known are
-//! counted, and one of them in ten seconds is logged.
+//! Refusals on record: one audit entry per minute for each key and code, with the number of refusals (SE-9). Requests with an unknown key are
+//! counted, and one of them every ten seconds is logged.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use crate::{Api, problem::Code};
 
 /// How often refusals are written.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
-/// Between two lines of the log about keys that are not known.
+/// Time between two log lines about unknown keys.
 const LOGGED: Duration = Duration::from_secs(10);
 
-/// Who asks, once that is known.
+/// The caller of a request, once it is known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asker(Arc<OnceLock<(ProjectId, Actor)>>);
 
@@ -35,18 +35,18 @@ impl Asker {
     }
 }
 
-/// What was refused and is not written yet.
+/// Refusals that are not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     counted: Mutex<HashMap<(ProjectId, String, &'static str), Counted>>,
-    /// When a key that is not known was last logged, and how many came since.
+    /// When an unknown key was last logged, and how many came since.
     unknown: Mutex<Option<(Instant, u64)>>,
 }
 
 #[derive(Debug, Default)]
 struct Counted {
     n: u64,
-    /// Of the last of them.
+    /// The address of the last one.
     address: Option<IpAddr>,
 }
 
@@ -76,7 +76,7 @@ impl Refused {
         }
     }
 
-    /// Writes what was refused since the last time. What cannot be written is tried again the next time.
+    /// Writes the refusals since the last time. What cannot be written is retried the next time.
     pub(crate) async fn write(&self, api: &Api) {
         let counted = std::mem::take(&mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner));
         for ((project_id, name, code), Counted { n, address }) in counted {
@@ -87,23 +87,22 @@ impl Refused {
                 work.commit().await
             };
             if let Err(error) = written.await {
-                tracing::warn!(%error, "refusals could not be put on record");
+                tracing::warn!(%error, "refusals could not be written to the audit");
                 self.add(project_id, actor, code, n);
             }
         }
     }
 }
 
-/// Writes refusals down now and then, until the server ends.
+/// Writes refusals periodically, until the server ends.
 pub(crate) async fn keep(api: Arc<Api>) {
     let every = api.config.refusals_every;
     while tokio::time::timeout(every, api.ended()).await.is_err() {
         api.refused.write(&api).await;
     }
-    api.refused.write(&api).await;
 }
 
-/// Notes what a request was refused for.
+/// Counts a request that was refused, by its error code.
 pub(crate) async fn note(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let asker = Asker::default();
     request.extensions_mut().insert(asker.clone());

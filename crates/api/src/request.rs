@@ -1,4 +1,4 @@
-//! Requests as handlers want them; what cannot be read is answered as a problem.
+//! Requests as handlers want them. What cannot be read is answered with a problem.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) struct Plain {
 impl FromRequest<Arc<Api>> for Plain {
     type Rejection = Problem;
 
-    /// All of it, within a time; and only while those of its project are not too much at once.
+    /// Reads all of the body, within the time limit, and only while the project's bodies do not take too much memory at once.
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Plain, Problem> {
         let limits = &api.config.limits;
         let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -51,7 +51,7 @@ impl FromRequest<Arc<Api>> for Plain {
         let place = lane.map(|lane| api.gate.bodies.take(lane, (length >> 10) + 1)).transpose()?;
         let read = Bytes::from_request(request, api);
         let Ok(read) = tokio::time::timeout(limits.body_timeout, read).await else {
-            let said = format!("the body did not come within {} s", limits.body_timeout.as_secs());
+            let said = format!("the body did not arrive within {} s: retry", limits.body_timeout.as_secs());
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", said));
         };
         let bytes = read.map_err(|error: BytesRejection| {
@@ -69,18 +69,19 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Body<T>, Problem> {
         let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
-            let said = "the body of a request is `Content-Type: application/json`";
+            let said = "send the body with `Content-Type: application/json`";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", said));
         }
         let Plain { bytes, place } = Plain::from_request(request, api).await?;
         let body = bytes.clone();
-        let value = offload::run(body.len(), move || serde_json::from_slice(&body)).await;
-        let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
+        // The place too is held until the body is parsed, whether or not the caller still waits.
+        let (value, place) = offload::run(body.len(), move || (serde_json::from_slice(&body), place)).await;
+        let value = value.map_err(|error| Problem::invalid(format!("the body is not valid: {error}")))?;
         Ok(Body { value, bytes, _place: place })
     }
 }
 
-/// An answer with cards in it, which may be large.
+/// Writes an answer that has cards in it and may be large.
 pub(crate) async fn answer<T>(value: T, cards: impl Fn(&T) -> usize) -> Result<Response, Problem>
 where
     T: Serialize + Send + 'static,
@@ -90,7 +91,7 @@ where
     Ok(([(CONTENT_TYPE, "application/json")], written).into_response())
 }
 
-/// About how many bytes cards have.
+/// Estimates how many bytes cards have.
 pub(crate) fn size<'a>(cards: impl IntoIterator<Item = &'a Reading>) -> usize {
     let bytes = cards.into_iter().map(|reading| match reading {
         Reading::Live(card) => match &card.content {
@@ -102,7 +103,7 @@ pub(crate) fn size<'a>(cards: impl IntoIterator<Item = &'a Reading>) -> usize {
     bytes.sum()
 }
 
-/// The trace that a caller's own work belongs to, where it sends one that can be read.
+/// The trace that the caller's own work belongs to, if it sends a valid `traceparent`.
 pub(crate) struct Traced(pub(crate) Option<String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Traced {
@@ -114,7 +115,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Traced {
     }
 }
 
-/// What a path names.
+/// The parameters of a path.
 pub(crate) struct Path<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
@@ -126,7 +127,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// What a query says.
+/// The parameters of a query.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -141,8 +142,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 /// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Page<T> {
+    /// Entries of this page.
     items: Vec<T>,
-    /// What to go on after; none: that was all.
+    /// Value of `after` for the next page. `null` on the last page.
     next: Option<String>,
 }
 
@@ -151,7 +153,7 @@ impl<T> Page<T> {
         &self.items
     }
 
-    /// `items` may be one more than asked for.
+    /// Makes a page. `items` may have one more entry than asked for.
     pub(crate) fn new<C: ToString>(mut items: Vec<T>, most: usize, cursor: impl Fn(&T) -> C) -> Page<T> {
         let more = items.len() > most;
         items.truncate(most);
@@ -159,37 +161,37 @@ impl<T> Page<T> {
         Page { items, next }
     }
 
-    /// A page of which it is known where the next begins.
+    /// Makes a page, if it is known where the next one begins.
     pub(crate) fn upto<C: ToString>(items: Vec<T>, next: Option<C>) -> Page<T> {
         Page { items, next: next.map(|next| next.to_string()) }
     }
 }
 
-/// How many are on a page, or in a list that is sent.
+/// The most entries on a page, or in a list that a caller sends.
 const MOST: usize = 1_000;
 
 pub(crate) fn most(asked: Option<u16>) -> Result<usize, Problem> {
     let most = usize::from(asked.unwrap_or(100));
     if !(1..=MOST).contains(&most) {
-        return Err(Problem::invalid(format!("`most` is 1 to {MOST}")));
+        return Err(Problem::invalid(format!("`most` must be 1 to {MOST}")));
     }
     Ok(most)
 }
 
-/// A list that is not too long.
+/// Checks that a list is not too long.
 pub(crate) fn not_too_many<T>(what: &str, list: &[T]) -> Result<(), Problem> {
     if list.len() > MOST {
-        return Err(Problem::invalid(format!("`{what}` has {}: at most {MOST} at a time", list.len())));
+        return Err(Problem::invalid(format!("`{what}` has {} entries: send at most {MOST} at a time", list.len())));
     }
     Ok(())
 }
 
-/// A text that says something.
+/// Checks that a text is not empty.
 pub(crate) fn not_empty(what: &str, text: &str) -> Result<(), Problem> {
-    if text.is_empty() { Err(Problem::invalid(format!("`{what}` is empty"))) } else { Ok(()) }
+    if text.is_empty() { Err(Problem::invalid(format!("`{what}` must not be empty"))) } else { Ok(()) }
 }
 
-/// One more, to know whether there are more.
+/// Returns one more than `most`, to learn whether there are more.
 pub(crate) fn and_one(most: usize) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX - 1) + 1
 }

@@ -1,4 +1,4 @@
-//! TLS, by a certificate and a key.
+//! TLS, with a certificate and a key.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-/// Whoever does not greet within this time is let go.
+/// A client that does not complete the TLS handshake within this time is disconnected.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// A certificate, and its key.
@@ -51,7 +51,7 @@ impl Tls {
     }
 }
 
-/// Connections that have greeted. One that is slow to do so holds up nobody.
+/// Connections that have completed the TLS handshake. A slow one does not hold up the others.
 pub(crate) struct Greeted {
     address: SocketAddr,
     greeted: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
@@ -68,7 +68,7 @@ impl Greeted {
                     () = send.closed() => return,
                 };
                 let Ok((stream, peer)) = accepted else {
-                    // Out of descriptors, most likely: it passes.
+                    // Most likely out of file descriptors, which passes.
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 };

@@ -1,9 +1,11 @@
-//! Tokens of an identity provider (OpenID Connect), beside our own keys (SE-1): a signed JWT that says whose it is and what they may do in which project.
+//! Tokens of an identity provider (OpenID Connect), beside our own keys (SE-1): a signed JWT that says who holds it, and what they may do in which
+//! project.
 //!
 //! ```json
 //! { "iss": "https://id.example", "aud": "waybill", "sub": "ada", "exp": 1794000000, "waybill": { "acme": "operator" } }
 //! ```
-//! The provider's keys are fetched where its own document says, kept for five minutes, and fetched again when a token names one that is not known.
+//! The provider's keys are fetched from where its discovery document says, cached for five minutes, and fetched again when a token names an
+//! unknown one.
 
 use std::{
     collections::HashMap,
@@ -24,23 +26,23 @@ use waybill_core::key::Scope;
 
 use crate::{kept::Kept, problem::Problem};
 
-/// Whose tokens are taken, and how they are read.
+/// The identity provider whose tokens are accepted, and how they are read.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// As the provider writes it in its tokens: `https://id.example`.
     pub issuer: String,
-    /// Whom a token must be for.
+    /// The audience that a token must be for.
     pub audience: String,
-    /// The claim that says what its holder may do: an object of projects' slugs and scopes.
+    /// The claim that says what its holder may do: an object of project slugs and scopes.
     pub claim: String,
 }
 
-/// Who holds a token.
+/// The holder of a token.
 #[derive(Debug)]
 pub(crate) struct Holder {
-    /// As the provider knows them.
+    /// The provider's name for the holder.
     pub(crate) subject: String,
-    /// By a project's slug or, which nobody can take over, its id.
+    /// By the slug of a project, or by its id, which no other project can take over.
     pub(crate) scopes: HashMap<String, Scope>,
     /// In seconds since 1970.
     pub(crate) ends: i64,
@@ -53,7 +55,7 @@ struct Claims {
     others: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Signed by somebody else's key. What is signed with a secret that both sides know is not.
+/// Only asymmetric signatures. A token that is signed with a secret that both sides know is not accepted.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -65,29 +67,29 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::ES384,
     Algorithm::EdDSA,
 ];
-/// How old keys may be.
+/// How old cached keys may be.
 #[derive(Clone, Copy, Debug)]
 struct Ages {
-    /// A token that names a key that is not known asks for the keys anew; no oftener than this.
+    /// A token that names an unknown key causes the keys to be fetched again, but no more often than this.
     pause: Duration,
-    /// A key that the provider has withdrawn is good for so long.
+    /// How long a key that the provider has withdrawn is still valid.
     fresh: Duration,
-    /// And for so long where the provider cannot be reached.
+    /// The same, while the provider cannot be reached.
     oldest: Duration,
 }
 
 const AGES: Ages =
     Ages { pause: Duration::from_secs(10), fresh: Duration::from_secs(300), oldest: Duration::from_secs(3600) };
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a document of the provider.
+/// The most bytes that a document of the provider may have.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The provider's keys, as of when.
+/// The provider's keys, and when they were fetched.
 #[derive(Debug)]
 struct Keys {
     keys: JwkSet,
     at: Option<Instant>,
-    /// The last attempt to have them anew was in vain.
+    /// The last attempt to fetch them failed.
     failed: bool,
 }
 
@@ -113,12 +115,12 @@ pub(crate) struct Tokens {
     ages: Ages,
 }
 
-/// The identity provider cannot be used as it is named.
+/// The identity provider is not configured correctly.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("`{0}` is no issuer: it is the provider's address, https:// or on this machine")]
+    #[error("`{0}` is not an issuer: give the provider's address, which begins with https:// or is on this machine")]
     Issuer(String),
-    #[error("an HTTP client cannot be made")]
+    #[error("an HTTP client cannot be created")]
     Client(#[from] reqwest::Error),
 }
 
@@ -128,7 +130,7 @@ impl Identity {
             Some(is_local) => is_local,
             None => return Err(IdentityError::Issuer(self.issuer)),
         };
-        // Another part of the process may have done so, with the same ones.
+        // Another part of the process may have installed the same ones already.
         let _ = RING.install_default();
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
@@ -139,19 +141,19 @@ impl Identity {
 }
 
 impl Tokens {
-    /// Who holds this token. Every refusal has the same words: they tell a forger nothing.
+    /// Returns the holder of a token. Every refusal has the same text, so that a forger learns nothing from it.
     pub(crate) async fn read(&self, token: &str) -> Result<Holder, Problem> {
         let refused = |why: String| {
             tracing::debug!(why, "a token was refused");
             crate::caller::unauthorized(
-                "this token is not valid here: it has expired, is for somebody else, or is not signed as it should be",
+                "this token is not valid here: it has expired, is for another audience, or its signature is wrong",
             )
         };
         let header = decode_header(token).map_err(|error| refused(error.to_string()))?;
         if !ALGORITHMS.contains(&header.alg) {
             return Err(refused(format!("it is signed with {:?}", header.alg)));
         }
-        let key = self.key(header.kid.as_deref()).await?.ok_or_else(|| refused("its key is not known".to_owned()))?;
+        let key = self.key(header.kid.as_deref()).await?.ok_or_else(|| refused("its key is unknown".to_owned()))?;
         let mut validation = Validation::new(header.alg);
         validation.set_issuer(&[&self.identity.issuer]);
         validation.set_audience(&[&self.identity.audience]);
@@ -159,7 +161,7 @@ impl Tokens {
         validation.validate_nbf = true;
         let token: TokenData<Claims> = decode(token, &key, &validation).map_err(|error| refused(error.to_string()))?;
         let Claims { sub, mut others } = token.claims;
-        // Those are for whoever signs people in, and say nothing of what they may do here.
+        // Such tokens are for the application that signs people in, and say nothing about what they may do here.
         if ["nonce", "at_hash", "c_hash"].into_iter().any(|claim| others.contains_key(claim)) {
             return Err(refused("it is an ID token: send the access token".to_owned()));
         }
@@ -169,8 +171,8 @@ impl Tokens {
         Ok(Holder { subject: sub, scopes, ends })
     }
 
-    /// The provider's key of this name; of a provider with one key, that one. Keys are fetched anew now and then, for one that the provider has withdrawn,
-    /// and when a token names one that is not known.
+    /// Returns the provider's key of this name; without a name, its only key. Keys are fetched again now and then, since the provider may have
+    /// withdrawn one, and when a token names an unknown one.
     async fn key(&self, kid: Option<&str>) -> Result<Option<DecodingKey>, Problem> {
         let keys = self.keys.answer();
         let found = keys.find(kid);
@@ -187,14 +189,14 @@ impl Tokens {
                 }
             })
         };
-        // Whoever knows its key does not wait for somebody else who asks for them.
+        // A request whose key is known does not wait for another request that fetches keys.
         let waits = found.is_none() || !keys.is_younger(self.ages.oldest);
         self.keys.renew(self.ages.pause, waits, ask).await;
         let keys = self.keys.answer();
         match keys.find(kid) {
             Some(key) if keys.is_younger(self.ages.oldest) => Ok(Some(key)),
             _ if keys.failed => {
-                Err(Problem::busy("unavailable", "the identity provider cannot be reached just now: ask again", 5))
+                Err(Problem::busy("unavailable", "the identity provider cannot be reached at the moment: retry", 5))
             }
             _ => Ok(None),
         }
@@ -209,7 +211,7 @@ impl Tokens {
         let issuer = self.identity.issuer.trim_end_matches('/');
         let document: Document = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
         if document.issuer != self.identity.issuer {
-            return Err(format!("it calls itself {:?}", document.issuer));
+            return Err(format!("its document names the issuer {:?}", document.issuer));
         }
         if is_safe(&document.jwks_uri).is_none() {
             return Err(format!("its keys are at {:?}, which is not https", document.jwks_uri));
@@ -224,14 +226,14 @@ impl Tokens {
         while let Some(part) = answer.chunk().await.map_err(|error| error.to_string())? {
             body.extend_from_slice(&part);
             if body.len() > MOST_BYTES {
-                return Err(format!("{url} says more than {MOST_BYTES} bytes"));
+                return Err(format!("{url} has more than {MOST_BYTES} bytes"));
             }
         }
         serde_json::from_slice(&body).map_err(|error| format!("{url}: {error}"))
     }
 }
 
-/// Whether an address may be asked, over TLS or on this machine: and if so, whether it is here.
+/// Checks whether an address may be used: it is over TLS, or on this machine. If it may, returns whether it is on this machine.
 fn is_safe(address: &str) -> Option<bool> {
     let url = reqwest::Url::parse(address).ok()?;
     let is_local = matches!(url.host_str()?, "127.0.0.1" | "localhost" | "[::1]");
@@ -300,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// A provider that shows what it is told to; nothing: it is out of order.
+    /// Starts a provider that shows these keys. `None` means that it is out of order.
     async fn provider(shows: Arc<Mutex<Option<Value>>>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
@@ -321,7 +323,7 @@ mod tests {
         Some(json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "alg": "EdDSA", "x": x }] }))
     }
 
-    /// SE-1: a key that was withdrawn ends, one that is new is found, and without its provider a key is good for a while, not for ever.
+    /// SE-1: a withdrawn key stops being valid, a new one is found, and while its provider is away a key is valid for a while, not for ever.
     #[tokio::test]
     async fn keys_have_an_age() {
         const MOMENT: Duration = Duration::from_secs(1);
@@ -346,12 +348,12 @@ mod tests {
         tokio::time::sleep(MOMENT).await;
         assert_eq!(knows("three").await, Ok(true), "the provider is away, and it is not that old");
         tokio::time::sleep(2 * MOMENT).await;
-        assert_eq!(knows("three").await, Err("unavailable"), "too old to be believed");
+        assert_eq!(knows("three").await, Err("unavailable"), "too old to be trusted");
         *shows.lock().unwrap() = keys("three");
         assert_eq!(knows("three").await, Ok(true));
     }
 
-    /// However many tokens name a key that there is not, the provider is asked now and then.
+    /// However many tokens name an unknown key, the provider is asked only now and then.
     #[tokio::test]
     async fn a_provider_is_not_asked_for_every_token() {
         let shows = Arc::new(Mutex::new(keys("one")));

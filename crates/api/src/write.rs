@@ -1,4 +1,4 @@
-//! Writes: one unit of work each, done once however often they are asked for with the same key.
+//! Writes: each is one unit of work, and is done once however often it is sent with the same idempotency key.
 
 use std::time::Duration;
 
@@ -20,17 +20,18 @@ use crate::{Api, caller::Caller, problem::Problem};
 
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// What the document says of it.
+/// The header, as the OpenAPI document describes it.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
-#[allow(dead_code, reason = "read from the headers by hand, so that a wrong one is told of in our words")]
+#[allow(dead_code, reason = "read from the headers by hand, so that a wrong one gets our own error message")]
 pub(crate) struct OnceParams {
-    /// The same request with the same key is done once, and answered again.
+    /// Idempotency key. A request that is sent again with the same key within 24 hours is done once, and gets the same answer. If omitted, a request
+    /// that is sent again is done again.
     #[param(rename = "Idempotency-Key", min_length = 1, max_length = 200, pattern = "^[!-~]+$")]
     key: Option<String>,
 }
 
-/// A caller's own key for its request, and what it was used for.
+/// A caller's idempotency key, and the request that it is used for.
 #[derive(Clone, Debug)]
 pub(crate) struct Once {
     key: Option<String>,
@@ -48,7 +49,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
                 let key = value.to_str().ok();
                 let key = key.filter(|key| (1..=200).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
                 Some(
-                    key.ok_or_else(|| Problem::invalid("an `Idempotency-Key` has 1 to 200 visible ASCII characters"))?
+                    key.ok_or_else(|| Problem::invalid("`Idempotency-Key` must be 1 to 200 visible ASCII characters"))?
                         .to_owned(),
                 )
             }
@@ -58,12 +59,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
 }
 
 impl Once {
-    /// For what cannot be answered again.
+    /// Refuses an idempotency key, for a request whose answer cannot be repeated.
     pub(crate) fn refuse(&self, why: &str) -> Result<(), Problem> {
         if self.key.is_some() { Err(Problem::invalid(format!("`Idempotency-Key`: {why}"))) } else { Ok(()) }
     }
 
-    /// Does it, or answers as it was answered before.
+    /// Does the write, or returns the answer that it got before.
     pub(crate) async fn write<T, F>(
         self,
         api: &Api,
@@ -82,7 +83,7 @@ impl Once {
                 Key::New => {}
                 Key::Answered(answer) => return Ok(Json(answer)),
                 Key::Mismatch => {
-                    let said = "this `Idempotency-Key` was used for another request: a new request takes a new key";
+                    let said = "this `Idempotency-Key` was used for another request: use a new key for a new request";
                     return Err(Problem::conflict("idempotency_mismatch", said));
                 }
             }

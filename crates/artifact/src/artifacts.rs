@@ -1,4 +1,4 @@
-//! Artifacts: the kernel's index and the store's bytes, as one.
+//! Artifacts: combines the kernel's index with the bytes in the object store.
 
 use std::{ops::Range, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{Key, Store, store};
 pub enum Error {
     #[error("there is no artifact {0}")]
     NotFound(ArtifactPath),
-    #[error("{0:?} is no media type such as `application/json`")]
+    #[error("{0:?} is not a media type: write one such as `application/json`")]
     MediaType(String),
     #[error(transparent)]
     Index(#[from] artifact::Error),
@@ -43,14 +43,14 @@ impl Error {
     }
 }
 
-/// What is to stand at a path.
+/// What to store at a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
     pub path: &'a ArtifactPath,
-    /// None: as its name says.
+    /// `None` means that it follows from the name.
     pub media_type: Option<&'a str>,
     pub author_id: Option<&'a str>,
-    /// It came from outside, or is written by a turn that has seen such.
+    /// Whether it came from outside, or is written by a turn that has seen content from outside.
     pub is_external: bool,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Put<'a> {
     }
 }
 
-/// What a project has stored, or may. Cheap to clone.
+/// The artifacts of all projects. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     kernel: Kernel,
@@ -76,7 +76,7 @@ impl Artifacts {
         &self.store
     }
 
-    /// Streams content to a path. It stands there all at once, or not at all; the same as before is no new version.
+    /// Streams content to a path. It appears there completely or not at all. The same content as before makes no new version.
     pub async fn put(
         &self,
         project_id: ProjectId,
@@ -105,7 +105,7 @@ impl Artifacts {
         let mut tries = 0;
         let written = loop {
             match self.finish(project_id, finish, put.is_external).await {
-                // Whether it was written is not known: asked again, it is written once.
+                // It is not known whether it was written. A retry is safe: it is written only once.
                 Err(error) if error.is_of_the_server() && tries < 20 => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(250)).await;
@@ -120,7 +120,7 @@ impl Artifacts {
         Ok(found.artifact)
     }
 
-    /// [`Artifacts::put`] of what is in memory already.
+    /// Stores content that is already in memory. See [`Artifacts::put`].
     pub async fn put_bytes(&self, project_id: ProjectId, put: Put<'_>, content: Bytes) -> Result<Artifact, Error> {
         self.put(project_id, put, stream::iter([Ok(content)])).await
     }
@@ -140,7 +140,7 @@ impl Artifacts {
         Ok(put)
     }
 
-    /// So that it is swept soon. If it cannot be said, it is swept later.
+    /// Marks an upload as given up, so that it is swept soon. If that fails, it is swept later.
     async fn give_up(&self, key: Key) {
         let given_up = async {
             let mut work = self.begin(key.project_id).await?;
@@ -153,13 +153,13 @@ impl Artifacts {
         }
     }
 
-    /// Looks one up.
+    /// Looks up an artifact.
     pub async fn find(&self, project_id: ProjectId, path: &ArtifactPath, which: Which) -> Result<Found, Error> {
         let found = artifact::find(&mut self.begin(project_id).await?, path, which).await?;
         found.ok_or_else(|| Error::NotFound(path.clone()))
     }
 
-    /// Streams a part of it, verified.
+    /// Streams a part of an artifact, verified.
     pub fn read(
         &self,
         project_id: ProjectId,
@@ -169,12 +169,13 @@ impl Artifacts {
         self.store.read(key(project_id, found), &found.stored, range)
     }
 
-    /// A part of it in memory.
+    /// Reads a part of an artifact into memory, verified.
     pub async fn read_whole(&self, project_id: ProjectId, found: &Found, range: Range<u64>) -> Result<Vec<u8>, Error> {
         Ok(self.store.read_whole(key(project_id, found), &found.stored, range).await?)
     }
 
-    /// Whether all of it is there as it was stored: read to its end up to so many bytes, beyond that by its size, its beginning and its end.
+    /// Checks whether the content is there as it was stored. Up to `most` bytes it is read completely; larger content is checked by its size, its
+    /// beginning and its end.
     pub async fn verify(&self, project_id: ProjectId, found: &Found, most: u64) -> Result<(), Error> {
         let key = key(project_id, found);
         if !self.store.has(key, &found.stored).await? {
@@ -189,7 +190,7 @@ impl Artifacts {
         Ok(())
     }
 
-    /// Deletes objects that nothing names. Says how many.
+    /// Deletes objects that nothing refers to. Returns how many.
     pub async fn sweep(&self, most: i32) -> Result<u64, Error> {
         let mut swept = 0;
         for (project_id, upload_id) in artifact::ended_uploads(&self.kernel, most).await? {
@@ -199,7 +200,7 @@ impl Artifacts {
             if !is_ours {
                 continue;
             }
-            // Only now: nothing can name it any more.
+            // Only after that commit: nothing can refer to it any more.
             self.store.delete(Key { project_id, upload_id }).await?;
             let mut work = self.begin(project_id).await?;
             artifact::forget(&mut work, upload_id).await?;

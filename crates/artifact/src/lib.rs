@@ -1,7 +1,7 @@
 //! Bulk content in an object store: a folder, S3, Google Cloud Storage or Azure, by URL (HO-1).
 //!
-//! An object is what one upload wrote; it is never changed. Which path and version it stands for is said by rows of the kernel. Whatever is read
-//! was verified before it is handed on, piece by piece.
+//! An object holds what one upload wrote, and never changes. Rows of the kernel say which path and version it belongs to. Content that is read
+//! is verified piece by piece before it is returned.
 
 mod artifacts;
 mod measure;

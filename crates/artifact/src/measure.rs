@@ -1,4 +1,4 @@
-//! What is learnt of content while it streams by: its hash, the hashes of its pieces, its size and its tokens.
+//! Measures content while it is streamed: its hash, the hashes of its pieces, its size and its tokens.
 
 use bytes::Bytes;
 use waybill_core::{
@@ -6,7 +6,7 @@ use waybill_core::{
     tokens,
 };
 
-/// Up to here tokens are counted; beyond, they are estimated from the beginning.
+/// Up to this size tokens are counted. Beyond it, they are estimated from the beginning of the content.
 const COUNTED: usize = 16 << 20;
 const SAMPLE: usize = 1 << 20;
 
@@ -17,7 +17,7 @@ pub(crate) struct Measure {
     in_piece: u64,
     pieces: Vec<u8>,
     size: u64,
-    /// All of it, as it came, while it is little enough to be counted.
+    /// All of the content while it is small enough to be counted, then only a sample.
     beginning: Vec<Bytes>,
 }
 
@@ -59,7 +59,7 @@ impl Measure {
         self.in_piece = 0;
     }
 
-    /// Counts, which takes a while.
+    /// Finishes the hashes and counts the tokens, which takes a while.
     pub(crate) fn finish(mut self) -> Stored {
         if self.in_piece > 0 {
             self.end_piece();
@@ -68,7 +68,7 @@ impl Measure {
         let beginning = std::mem::take(&mut self.beginning).concat();
         let text = match std::str::from_utf8(&beginning) {
             Ok(text) => Some(text),
-            // Cut in the middle of a character.
+            // The sample ends in the middle of a character.
             Err(error) if is_estimate && error.error_len().is_none() => {
                 std::str::from_utf8(&beginning[..error.valid_up_to()]).ok()
             }

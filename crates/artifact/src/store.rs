@@ -1,4 +1,4 @@
-//! The store itself.
+//! The object store.
 
 use std::{ops::Range, path::PathBuf, sync::Arc};
 
@@ -19,34 +19,34 @@ use waybill_core::{
 
 use crate::measure::Measure;
 
-/// Bytes that are sent at a time, the least that S3 takes; that are fetched at a time; and how many such at once.
+/// Bytes in one part of an upload (the smallest part that S3 accepts), bytes in one fetch, and how many of either run at once.
 const SENT: usize = 5 << 20;
 const FETCHED: u64 = PIECE;
 const AT_ONCE: usize = 2;
-/// Uploads at a time: each may keep its beginning in memory until its tokens are counted.
+/// Uploads at a time. Each may keep its beginning in memory until its tokens are counted.
 const UPLOADS: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "{url:?} names no object store: write file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+        "{url:?} is not the URL of an object store: write file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
     )]
     Url { url: String, source: Option<object_store::Error> },
     #[error("the folder of the object store cannot be used")]
     Folder(#[source] std::io::Error),
     #[error("the content is larger than the {0} bytes that may be stored")]
     TooLarge(u64),
-    #[error("the content broke off")]
+    #[error("the content ended early")]
     Content(#[source] std::io::Error),
     #[error("the object store no longer has what was stored under {0}")]
     Missing(Key),
-    #[error("the object store has something else under {key} than was stored: {why}")]
+    #[error("the object store has other content under {key} than was stored: {why}")]
     Corrupt { key: Key, why: String },
     #[error("object store")]
     Store(#[from] object_store::Error),
 }
 
-/// What one upload wrote.
+/// The key of the object that one upload wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub project_id: ProjectId,
@@ -55,7 +55,7 @@ pub struct Key {
 
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The last digits are random: a folder does not grow without end.
+        // The last digits are random, so they spread the objects over folders.
         let id = self.upload_id.simple();
         write!(f, "{}/{}/{id}", self.project_id.simple(), &id[30..])
     }
@@ -66,13 +66,13 @@ impl std::fmt::Display for Key {
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// Where it is one.
+    /// The folder, if the store is one.
     folder: Option<PathBuf>,
     uploads: Arc<Semaphore>,
 }
 
 impl Store {
-    /// By its URL. `options` say how it is reached, as the provider's own tools name them: `AWS_ACCESS_KEY_ID`, …
+    /// Opens a store by its URL. `options` hold credentials and settings under the names that the provider's own tools use: `AWS_ACCESS_KEY_ID`, …
     pub fn open(url: &str, options: impl IntoIterator<Item = (String, String)>) -> Result<Store, Error> {
         let wrong = |source| Error::Url { url: url.to_owned(), source };
         let parsed = Url::parse(url).map_err(|_| wrong(None))?;
@@ -87,7 +87,7 @@ impl Store {
         Ok(Store { objects: objects.into(), prefix, folder: None, uploads })
     }
 
-    /// In a folder, which is made where there is none. What is written is on disk before it counts as stored.
+    /// Opens a store in a folder, which is created if it does not exist. Content is on disk before it counts as stored.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Result<Store, Error> {
         let folder = folder.into();
         std::fs::create_dir_all(&folder).map_err(Error::Folder)?;
@@ -97,7 +97,7 @@ impl Store {
         Ok(Store { objects: Arc::new(objects), prefix: Path::default(), folder: Some(folder), uploads })
     }
 
-    /// Writes what one upload is of: at most so many bytes. What does not come to its end is not there.
+    /// Writes the content of one upload, at most `most` bytes. Content that does not end properly leaves no object.
     pub async fn write(
         &self,
         key: Key,
@@ -127,16 +127,16 @@ impl Store {
         .await;
         if let Err(error) = written {
             if let Err(left) = writer.abort().await {
-                tracing::debug!(%key, %left, "an upload could not be taken back; it is swept later");
+                tracing::debug!(%key, %left, "an upload could not be aborted; it is swept later");
             }
             return Err(error);
         }
-        // Counting tokens takes as long as the rest together.
+        // Counting tokens takes as long as everything else together.
         let measured = tokio::task::spawn_blocking(move || measure.finish()).await;
         measured.map_err(|error| Error::Content(std::io::Error::other(error)))
     }
 
-    /// Whether it is all there, by its size.
+    /// Checks whether an object exists with its full size.
     pub async fn has(&self, key: Key, stored: &Stored) -> Result<bool, Error> {
         self.refuse_links(key).await?;
         match self.objects.head(&self.path(key)).await {
@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    /// Reads a part of what was stored. Each piece is verified before any of it is handed on.
+    /// Reads a part of what was stored. Each piece is verified before any of it is returned.
     pub fn read(&self, key: Key, stored: &Stored, range: Range<u64>) -> BoxStream<'static, Result<Bytes, Error>> {
         let (start, end) = (range.start.min(stored.size), range.end.min(stored.size));
         if start >= end {
@@ -173,7 +173,7 @@ impl Store {
             .boxed()
     }
 
-    /// All of a part, in memory.
+    /// Reads a part into memory.
     pub async fn read_whole(&self, key: Key, stored: &Stored, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let mut whole = Vec::new();
         let mut content = self.read(key, stored, range);
@@ -192,11 +192,11 @@ impl Store {
         }
     }
 
-    /// Deletes what an upload wrote, or began to. What is not there is deleted already.
+    /// Deletes what an upload wrote or began to write. An object that does not exist counts as deleted.
     pub async fn delete(&self, key: Key) -> Result<(), Error> {
         self.refuse_links(key).await?;
         if let Some(folder) = &self.folder {
-            // What a process that was killed had begun.
+            // The partial file of a process that was killed.
             let begun = folder.join(format!("{key}#1"));
             match tokio::fs::remove_file(begun).await {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::Folder(error)),
@@ -209,7 +209,7 @@ impl Store {
         }
     }
 
-    /// Deletes all that a project has stored; says how many objects there were.
+    /// Deletes everything that a project has stored. Returns the number of objects.
     pub async fn delete_project(&self, project_id: ProjectId) -> Result<u64, Error> {
         let below = self.prefix.clone().join(project_id.simple());
         let found = self.objects.list(Some(&below)).map_ok(|found| found.location).boxed();
@@ -223,7 +223,7 @@ impl Store {
         Ok(n)
     }
 
-    /// How many objects a project has, also those that somebody began and left.
+    /// Counts the objects of a project, including those of unfinished uploads.
     pub async fn count(&self, project_id: ProjectId) -> Result<i64, Error> {
         if let Some(folder) = &self.folder {
             let (mut n, mut left) = (0, vec![folder.join(project_id.simple())]);
@@ -246,7 +246,7 @@ impl Store {
         key.to_string().split('/').fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    /// A link in the folder of a store could lead out of it: nothing is read or written through one.
+    /// Refuses symbolic links in the folder of a store, because they could lead out of it.
     async fn refuse_links(&self, key: Key) -> Result<(), Error> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let mut place = folder.clone();
@@ -254,7 +254,7 @@ impl Store {
             place.push(part);
             match tokio::fs::symlink_metadata(&place).await {
                 Ok(found) if found.is_symlink() => {
-                    return Err(Error::Corrupt { key, why: "a symbolic link stands in its place".to_owned() });
+                    return Err(Error::Corrupt { key, why: "a symbolic link is in its place".to_owned() });
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -265,7 +265,7 @@ impl Store {
     }
 }
 
-/// `from` is where a piece begins.
+/// Verifies the pieces of `bytes` against their hashes. `from` is where a piece begins.
 fn verify(key: Key, stored: &Stored, from: u64, bytes: &Bytes) -> Result<(), Error> {
     let first = usize_of(from / PIECE);
     for (n, piece) in bytes.chunks(usize_of(PIECE)).enumerate() {
@@ -348,7 +348,7 @@ mod tests {
         assert!(left.is_empty(), "{left:?}");
     }
 
-    /// HO: a link in the folder leads nowhere.
+    /// HO: a symbolic link in the folder is not followed.
     #[tokio::test]
     async fn a_link_in_the_folder_is_not_followed() {
         let (folder, outside) = (Folder::new(), Folder::new());

@@ -1,7 +1,7 @@
 //! The feed of events on JetStream.
 //!
-//! Each event is awaited until the server has acknowledged it, and carries an id by which the server drops it when it comes a second
-//! time within the duplicate window. After that window a repeated event is stored again: readers deduplicate by
+//! Publishing an event waits until the server has acknowledged it. Each event carries an id, by which the server drops a duplicate within the
+//! duplicate window. After that window a repeated event is stored again, so delivery is at least once: readers deduplicate by
 //! [`Event::message_id`] if they must.
 
 use std::{
@@ -31,16 +31,16 @@ use crate::{nats::Nats, subject};
 
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Agents whose events are on their way at the same time.
+/// Agents whose events are published at the same time.
 const AGENTS_AT_ONCE: usize = 256;
 
-/// The stream, as it is made where there is none. One that is there already stays as it is.
+/// The settings of a new stream. An existing stream keeps its settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub stream: String,
     /// Events older than this are dropped.
     pub max_age: Duration,
-    /// How long an event that comes again is recognised.
+    /// How long the server recognises a duplicate.
     pub duplicate_window: Duration,
     /// Servers of a cluster that hold the stream.
     pub replicas: usize,
@@ -71,7 +71,7 @@ impl NatsFeed {
         NatsFeed { nats: nats.clone(), jetstream, config }
     }
 
-    /// All events that the stream holds now, oldest first, each with its place in the stream.
+    /// Returns all events that the stream holds now, oldest first, each with its sequence number in the stream.
     pub async fn read_all(&self) -> Result<Vec<(u64, Event)>, FeedError> {
         self.ensure_up()?;
         let stream = self.jetstream.get_stream(&self.config.stream).await.map_err(unusable)?;
@@ -80,13 +80,13 @@ impl NatsFeed {
         if !is_more {
             return Ok(events);
         }
-        // An ordered consumer notices what is lost on the way, and asks for it again.
+        // An ordered consumer notices lost messages and requests them again.
         let consumer = stream.create_consumer(OrderedConfig::default()).await.map_err(unusable)?;
         let mut messages = consumer.messages().await.map_err(unusable)?;
         while is_more {
             let message = time::timeout(REQUEST_TIMEOUT, messages.next()).await.map_err(unusable)?;
             let message =
-                message.ok_or_else(|| FeedError("it ended while it was read".to_owned()))?.map_err(unusable)?;
+                message.ok_or_else(|| FeedError("the stream ended during reading".to_owned()))?.map_err(unusable)?;
             let info = message.info().map_err(unusable)?;
             let event = serde_json::from_slice(&message.payload)
                 .map_err(|error| FeedError(format!("message {} is not an event: {error}", info.stream_sequence)))?;
@@ -96,7 +96,7 @@ impl NatsFeed {
         Ok(events)
     }
 
-    /// Deletes the stream with all it holds. A relay makes it anew and tells everything again.
+    /// Deletes the stream with all its events. A relay creates it again and replays everything.
     pub async fn delete(&self) -> Result<(), FeedError> {
         self.ensure_up()?;
         self.jetstream.delete_stream(&self.config.stream).await.map_err(unusable)?;
@@ -105,7 +105,7 @@ impl NatsFeed {
 
     /// Publishes one event and waits for its acknowledgement.
     async fn publish_one(&self, event: &Event) -> Result<(), Unpublished> {
-        // While it is not connected, the client would keep the event and send it who knows when.
+        // While it is not connected, the client would buffer the event and send it at some later time.
         self.ensure_up().map_err(|_| Unpublished::Away)?;
         let body = serde_json::to_vec(event).map_err(|error| Unpublished::Refused(error.to_string()))?;
         let mut message = PublishMessage::build()
@@ -113,7 +113,7 @@ impl NatsFeed {
             .message_id(event.message_id())
             .expected_stream(&self.config.stream);
         for (name, value) in [("traceparent", &event.traceparent), ("tracestate", &event.tracestate)] {
-            // They came from outside. One that no header can hold is left out; the body has it.
+            // They came from outside. A value that no header can hold is left out; the body has it.
             if let Some(value) = value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()) {
                 message = message.header(name, value);
             }
@@ -132,8 +132,8 @@ impl NatsFeed {
         }
     }
 
-    /// Publishes events of one agent, given by their places, up to the first that fails. Returns how many arrived, and what the stream has against the
-    /// next one.
+    /// Publishes events of one agent, given by their places, up to the first that fails. Returns how many arrived, and the stream's reason if it
+    /// refused the next one.
     async fn publish_in_order(
         &self,
         events: &[Event],
@@ -142,7 +142,7 @@ impl NatsFeed {
         until: Instant,
     ) -> (usize, Option<String>) {
         for (n_arrived, place) in places.iter().enumerate() {
-            // A server that is silent to one is silent to all: they would spend the same time one after the other.
+            // A server that does not answer one does not answer the others. Without this check each would wait for the same timeout in turn.
             if is_silent.load(Ordering::Relaxed) || Instant::now() >= until {
                 return (n_arrived, None);
             }
@@ -157,7 +157,7 @@ impl NatsFeed {
     }
 
     fn ensure_up(&self) -> Result<(), FeedError> {
-        if self.nats.is_up() { Ok(()) } else { Err(FeedError("NATS is away".to_owned())) }
+        if self.nats.is_up() { Ok(()) } else { Err(FeedError("NATS is unreachable".to_owned())) }
     }
 }
 
@@ -218,10 +218,10 @@ impl Feed for NatsFeed {
 enum Unpublished {
     #[error("no acknowledgement came")]
     Silence,
-    /// NATS, or the stream.
-    #[error("nothing is there to take it")]
+    /// NATS or the stream is missing.
+    #[error("NATS or its stream is missing")]
     Away,
-    /// It answers, and does not take this one.
+    /// The stream answers, and refuses this event.
     #[error("{0}")]
     Refused(String),
 }

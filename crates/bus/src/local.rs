@@ -1,4 +1,4 @@
-//! The bus inside one process: for one that runs alone, and for tests.
+//! The bus inside one process: for a process that runs alone, and for tests.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ struct Ends {
 }
 
 impl Local {
-    /// For a process that is not alone: others bring work too, and cannot ring here. Look for it often.
+    /// Creates a bus for a process that is not alone: other processes add work too, and cannot ring here. Poll often.
     pub fn beside_others() -> Local {
         Local { beside_others: true, ..Local::default() }
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Local {
 
 impl Bus for Local {
     fn ring(&self, bell: Bell) {
-        // Wakes one listener; where none waits, one ring is remembered for the next.
+        // Wakes one listener. If none waits, one ring is remembered for the next one.
         self.door(&bell.door).notify_one();
     }
 
@@ -70,7 +70,7 @@ impl Bus for Local {
 
     fn send(&self, chunk: Chunk) {
         if let Some(watched) = self.ends().watched.get(&(chunk.project_id, chunk.agent_id)) {
-            // It fails only where nobody watches any more.
+            // This fails only if there is no watcher any more.
             watched.send(chunk.content).ok();
         }
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(bus.ends().watched.len(), 1);
     }
 
-    /// A listener that was woken but went away before it looked passes the ring on.
+    /// A listener that was woken but dropped before it looked passes the ring on.
     #[tokio::test]
     async fn a_ring_outlives_the_listener_it_woke() {
         let (bus, door) = (Local::default(), Door::Pmo);

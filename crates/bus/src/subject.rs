@@ -1,6 +1,6 @@
 //! Subjects: `waybill.v1.{project}.{channel}.{cmd|evt|str}.{agent|sys|tool|user}.{target}.{suffix}` (L0-9).
 //!
-//! They are made of ids and tokens only. Neither can hold a dot or a wildcard, so no name can reroute a message.
+//! They consist of ids and tokens only. Neither can contain a dot or a wildcard, so no name can reroute a message.
 //!
 //! | signal | subject after `waybill.v1` |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | chunk | `{project}.{channel}.str.agent.{agent}.chunk` |
 //! | event | `{project}.{channel}.evt.agent.{agent}.task`, `….step`, `….state` |
 //!
-//! Doorbells are always on the channel `public`: who rings neither knows nor needs the channel of the turn.
+//! Doorbells are always on the channel `public`: the sender neither knows nor needs the channel of the turn.
 
 use std::str::FromStr;
 
@@ -17,10 +17,10 @@ use waybill_core::{
     id::{AgentId, Channel, ProjectId},
 };
 
-/// What the stream of events holds: every event of every project.
+/// Matches every event of every project: the subjects of the event stream.
 pub const EVENTS: &str = "waybill.v1.*.*.evt.>";
 
-/// What a subject says.
+/// A parsed subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     Bell(Bell),
@@ -36,33 +36,33 @@ pub struct Malformed {
     expected: &'static str,
 }
 
-/// Where a bell rings.
+/// Returns the subject of a bell.
 pub fn bell(bell: &Bell) -> String {
     format!("waybill.v1.{}.{}.{}", bell.project_id, Channel::default(), wakeup(&bell.door))
 }
 
-/// Where a chunk is sent.
+/// Returns the subject of a chunk.
 pub fn chunk(chunk: &Chunk) -> String {
     format!("waybill.v1.{}.{}.str.agent.{}.chunk", chunk.project_id, chunk.channel, chunk.agent_id)
 }
 
-/// Where an event is published.
+/// Returns the subject of an event.
 pub fn event(event: &Event) -> String {
     let Event { project_id, channel, agent_id, event, .. } = event;
     format!("waybill.v1.{project_id}.{channel}.evt.agent.{agent_id}.{}", event.as_str())
 }
 
-/// Matches the bells of a door, whichever project rings.
+/// Returns the pattern for the bells of a door, of any project.
 pub fn bells(door: &Door) -> String {
     format!("waybill.v1.*.*.{}", wakeup(door))
 }
 
-/// Matches what an agent is writing, on whichever channel.
+/// Returns the pattern for the chunks of an agent, on any channel.
 pub fn chunks(project_id: ProjectId, agent_id: AgentId) -> String {
     format!("waybill.v1.{project_id}.*.str.agent.{agent_id}.chunk")
 }
 
-/// Reads a subject back. Only the spelling that is used here passes: another one names another subject.
+/// Parses a subject. Only the spelling that is used here is accepted: another spelling is another subject.
 pub fn parse(text: &str) -> Result<Subject, Malformed> {
     let malformed = |expected| Malformed { text: text.to_owned(), expected };
     let tokens: Vec<&str> = text.split('.').collect();
@@ -106,7 +106,7 @@ fn wakeup(door: &Door) -> String {
     }
 }
 
-/// A UUID can be spelt in several ways, a subject only in one.
+/// Parses a token. A UUID can be spelt in several ways, but a subject only in one.
 fn read<T: FromStr + ToString>(token: &str) -> Option<T> {
     token.parse().ok().filter(|id: &T| id.to_string() == token)
 }

@@ -20,14 +20,14 @@ use crate::{
     wire::{Adapter, Params, Tool, messages},
 };
 
-/// Everything that a call is made of, as it was read.
+/// Everything of which a call is made, as it was read.
 #[derive(Clone, Debug)]
 pub struct Materials {
-    /// The agent's own, and nobody else's (CX-6).
+    /// The agent's own prompt, never another agent's (CX-6).
     pub system_prompt: Option<Card>,
     /// `sys.tools`: a list of tools.
     pub tools: Option<Card>,
-    /// What was collected, without what the audience is not shown. Summaries are not among them.
+    /// The collected blocks that the audience may see. Summaries are not among them.
     pub blocks: Vec<Collected>,
     /// The summary that the session's blackboard points to.
     pub session_summary: Option<Card>,
@@ -40,9 +40,9 @@ pub struct Materials {
     /// The output box, as far as it was read.
     pub steps: Vec<Placed>,
     pub output: Span,
-    /// Of the framework's template.
+    /// The version of the framework's template.
     pub framework_version: String,
-    /// Blocks that should be there and are not.
+    /// Blocks that are missing because their source failed.
     pub left_out: Vec<LeftOut>,
     /// When it was read, by the database's clock.
     pub read_at: DateTime<Utc>,
@@ -55,14 +55,14 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// A block as the card that it was stored as.
+/// A block, with the card that stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collected {
     pub key: BlockKey,
     pub card: Card,
-    /// Collected anew for every step.
+    /// Whether it is collected again for every step.
     pub every_step: bool,
-    /// What it was made of.
+    /// Where it came from.
     pub sources: Vec<Provenance>,
 }
 
@@ -78,13 +78,13 @@ pub struct Manner {
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
     pub composed: Composed<'a>,
-    /// Byte for byte.
+    /// The request, byte for byte.
     pub request: Vec<u8>,
     pub receipt: Receipt,
 }
 
 impl Call<'_> {
-    /// The same, without the cards that it was read from.
+    /// Returns a copy that does not borrow from the cards.
     pub fn into_owned(self) -> Call<'static> {
         let Call { composed, request, receipt } = self;
         Call { composed: composed.into_owned(), request, receipt }
@@ -97,12 +97,12 @@ pub enum Error {
     Compose(#[from] compose::Error),
     #[error(transparent)]
     Summary(#[from] compact::Unreadable),
-    #[error("card {card_id} is no list of tools")]
+    #[error("card {card_id} is not a list of tools")]
     Tools { card_id: CardId, source: serde_json::Error },
 }
 
 impl Materials {
-    /// Only what the audience is shown (CX-7).
+    /// Keeps only the blocks that the audience may see (CX-7).
     pub fn allow(&mut self, audience: &Audience) {
         self.blocks.retain(|block| audience.sees(&block.key));
         if !audience.sees(&BlockKey::Compression) {
@@ -132,7 +132,7 @@ impl Materials {
         }))
     }
 
-    /// Those that are named one by one.
+    /// Returns the cards that a receipt names one by one.
     pub(crate) fn cards(&self) -> impl Iterator<Item = &Card> {
         let named = self.system_prompt.iter().chain(&self.tools).chain(&self.session_summary);
         named.chain(self.blocks.iter().map(|block| &block.card)).chain(&self.query)
@@ -146,7 +146,7 @@ impl Materials {
         Ok(self.with_input(|input| compose::compose(input, policy))??)
     }
 
-    /// What to compact before the call, if anything.
+    /// Returns what to compact before the call, if anything.
     pub fn plan_compaction(
         &self,
         policy: &Policy,

@@ -1,11 +1,11 @@
-//! Compaction (CX-10): a summary that stands for exact places. No box is rewritten: the composer skips what is covered.
+//! Compaction (CX-10): a summary replaces exactly named places. No box is rewritten: the composer skips what is covered.
 //!
 //! ```text
 //!   pinned head │ what the last summary stands for │ what the next one will │ recent tail │ query │ own steps … recent tail
 //! ```
-//! * Of a session: a card that its blackboard points to. It stands for places of the session's messages and for nothing else, since
-//!   everybody in the session is shown it.
-//! * Of a turn: a card in the turn's own output box, the newest one counts. It may stand for anything that the turn sees.
+//! * Of a session: a card that its blackboard points to. It covers only places of the session's messages, because all agents of the session
+//!   are shown it.
+//! * Of a turn: a card in the turn's own output box; the newest one counts. It may cover anything that the turn sees.
 
 use std::collections::HashMap;
 
@@ -25,15 +25,15 @@ use crate::{
     unit::{self, Message, Source, Unit},
 };
 
-/// What a `context.compression` card says.
+/// The content of a `context.compression` card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub text: String,
-    /// Of the text. The card counts what it covers too, which no model reads.
+    /// The tokens of the text. The card's own count includes the covered places, which no model reads.
     pub n_tokens: Tokens,
-    /// What it stands for, everything that the one before it did included.
+    /// What it covers, including everything that the one before it covered.
     pub covers: Places,
-    /// The one that it goes on from.
+    /// The summary that it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_card_id: Option<CardId>,
 }
@@ -49,22 +49,22 @@ impl Summary {
     }
 }
 
-/// A card that should be a summary is none. Nothing is composed: what it covers would be shown again.
+/// A card that should be a summary cannot be read as one. Nothing is composed: what it covers would be shown again.
 #[derive(Debug, thiserror::Error)]
-#[error("card {card_id} is no summary")]
+#[error("card {card_id} is not a summary")]
 pub struct Unreadable {
     pub card_id: CardId,
     source: serde_json::Error,
 }
 
-/// A summary, and the card that says it.
+/// A summary, and its card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     pub source: Source,
     pub summary: Summary,
 }
 
-/// The summaries that hold for a call.
+/// The summaries that apply to a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InForce {
     pub session: Option<Standing>,
@@ -72,7 +72,7 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// The session's, and the newest of the turn's own.
+    /// Finds the session's summary, and the newest of the turn's own.
     pub fn of(session: Option<&Card>, steps: &[Placed]) -> Result<InForce, Unreadable> {
         let mut own = steps.iter().rev().filter_map(|placed| placed.reading.live());
         let own = own.find(|card| card.metadata.card_type == CardType::compression());
@@ -88,7 +88,7 @@ impl InForce {
         self.standing().flat_map(|standing| standing.summary.covers.spans()).collect()
     }
 
-    /// `compression__context`.
+    /// Returns the block `compression__context`.
     pub fn block(&self) -> Option<Block> {
         let texts: Vec<&str> = self.standing().map(|standing| standing.summary.text.as_str()).collect();
         if texts.is_empty() {
@@ -110,7 +110,7 @@ impl InForce {
     }
 }
 
-/// Whom a summary is for.
+/// Where a summary applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -118,7 +118,7 @@ pub enum Scope {
     Turn,
 }
 
-/// What is to be summarised.
+/// What to summarise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<'a> {
     pub scope: Scope,
@@ -129,13 +129,13 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The same, without the cards that it was read from.
+    /// Returns a copy that does not borrow from the cards.
     pub fn into_owned(self) -> Plan<'static> {
         let Plan { scope, messages, covers, n_tokens } = self;
         Plan { scope, messages: messages.into_iter().map(Message::into_owned).collect(), covers, n_tokens }
     }
 
-    /// What the card will say. It goes on from the summary that is in force, and stands for all that it did.
+    /// Makes the content of the card. It continues the summary that is in force, and covers everything that one covered.
     pub fn summary(&self, text: String, in_force: &InForce) -> Summary {
         let previous = in_force.previous(self.scope);
         let mut covers = self.covers.clone();
@@ -144,14 +144,14 @@ impl Plan<'_> {
         Summary { n_tokens: tokens::count(&text), text, covers, previous_card_id }
     }
 
-    /// What is shown of it now, the summary that is gone on from included.
+    /// Returns the tokens that are shown of it now, including the summary that it continues.
     pub fn shown_tokens(&self, in_force: &InForce) -> Tokens {
         self.n_tokens + in_force.previous(self.scope).map_or(Tokens::ZERO, |previous| previous.summary.n_tokens)
     }
 }
 
-/// What to compact, if it is time: everything between the pinned head and the recent tail, in whole units.
-/// `messages_box_id` is the session's.
+/// Plans what to compact, if it is time: everything between the pinned head and the recent tail, in whole units. `messages_box_id` is the
+/// session's.
 pub fn plan<'a>(
     input: &Input<'a, '_>,
     policy: &Policy,
@@ -167,7 +167,7 @@ pub fn plan<'a>(
     let history = sorted.history.iter().filter(|unit| !unit.pinned && !unit.is_partial);
     let mut units: Vec<&Unit<'a>> = history.chain(&sorted.steps).collect();
     let mut kept = Tokens::ZERO;
-    // What the turn did last stays, however large: the model goes on from there.
+    // The last step of the turn stays, however large: the model continues from there.
     let mut is_last_step = !sorted.steps.is_empty();
     while let Some(unit) = units.last() {
         kept = kept + cost(unit);
@@ -218,7 +218,7 @@ mod tests {
         Policy { order: Order::Layered, budget: tokens(budget), per_message: Tokens::ZERO }
     }
 
-    /// What there is of a session and a turn in it, and its summary.
+    /// A session, a turn in it, and its summary.
     struct Case {
         kit: Kit,
         history: Vec<Placed>,
@@ -283,7 +283,7 @@ mod tests {
             }
         }
 
-        /// The history and the steps that are shown, with everything fitting.
+        /// Returns the history and the steps that are shown, with a large budget.
         fn shown(&self) -> String {
             let composed = self.with_input(|input| compose::compose(input, &policy(1_000_000))).unwrap();
             self.names(&composed.messages)
@@ -320,12 +320,12 @@ mod tests {
         case.apply(&plan, "t1");
         assert_eq!(case.shown(), "s1+t1 u1 a2");
         assert_eq!(case.in_force().block().unwrap().text.text, "s1\n\nt1");
-        // Seen by a turn outside of the session, the same history is its own.
+        // For a turn outside of the session, the same history is its own.
         let other = self::case("u3 a3", "");
         assert_eq!(other.plan(10, 0, false).unwrap().scope, Scope::Turn);
     }
 
-    /// What was thought goes with what was said, and counts with it.
+    /// Reasoning belongs to what was said, and counts with it.
     #[test]
     fn a_summary_stands_for_what_was_thought_too() {
         let mut case = case("", "q2x c1x r3x q1y a1 q9x a2");
@@ -334,14 +334,14 @@ mod tests {
         assert_eq!(plan.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 5)]);
         case.apply(&plan, "t1");
         assert_eq!(case.shown(), "t1 u1 a2+q9x");
-        // One of the two alone is not shown with what it does not belong to.
+        // If only one of the two is covered, the other is not shown with a message to which it does not belong.
         let half = case.steps[5].origin;
         let half = Span { box_id: half.box_id, from: half.seq, upto: half.seq };
         case.apply(&Plan { covers: [half].into_iter().collect(), ..plan }, "t2");
         assert_eq!(case.shown(), "t2 u1 a2");
     }
 
-    /// What the turn did last is never summarised, however large.
+    /// The last step of the turn is never summarised, however large.
     #[test]
     fn the_last_step_stays() {
         assert_eq!(case("", "a9").plan(10, 0, false), None);
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(case.names(&case.plan(10, 0, false).unwrap().messages), "a1");
     }
 
-    /// CX-10: the previous summary is an input of the next, which stands for all that it did.
+    /// CX-10: the previous summary is an input of the next one, which covers everything that it covered.
     #[test]
     fn a_summary_goes_on_from_the_one_before() {
         let mut case = case("u3 a3 u4 a4 u5 a5", "");
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(second.summary.covers.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(1, 4)]);
     }
 
-    /// The reader gives a card at its first place, which knows the others; a summary may stand for any of them.
+    /// A card is read at its first place, which knows the others; a summary may cover any of them.
     #[test]
     fn a_card_at_two_places_is_covered_at_both() {
         let mut case = case("u3 a3 u4", "");
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(case.shown(), "s1 u4 u1");
     }
 
-    /// What a summary stands for does not change what belongs together.
+    /// A summary does not change which cards belong together.
     #[test]
     fn what_comes_after_a_summary_does_not_join_what_it_covers() {
         let grow = |before: &str, after: &str, shown: &str| {
@@ -419,7 +419,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(cases(1_000)))]
 
-        /// CX-10: compacted again and again while it grows, nothing is shown twice and nothing is lost that no summary stands for.
+        /// CX-10: compacted again and again while it grows, nothing is shown twice, and nothing is lost that no summary covers.
         #[test]
         fn compaction_neither_doubles_nor_loses(
             lines in prop::collection::vec(any_line(), 1..4), keep in 0..12i32, n_pinned in 0..3usize, in_session in any::<bool>(),
@@ -445,14 +445,14 @@ mod tests {
                     plan.messages.iter().flat_map(|m| &m.sources).map(|source| source.card_id.to_string()).collect();
                 case.apply(&plan, &format!("s{n}"));
                 let after = names(&case);
-                // Exactly what was planned is gone, the rest stands as it stood.
+                // Exactly what was planned is gone; the rest is unchanged.
                 let rest: Vec<&String> = before.iter().filter(|name| !planned.contains(name)).collect();
                 prop_assert_eq!(rest, after.iter().collect::<Vec<_>>());
                 prop_assert!(planned.iter().all(|name| !stood_for.contains(name)), "summarised twice");
                 stood_for.extend(planned);
                 prop_assert!(after.iter().all(|name| !stood_for.contains(name)), "shown, and stood for");
             }
-            // What would be shown if nothing had ever been summarised is shown, or stood for, or says what was said before.
+            // What would be shown without any summary is shown, or covered, or repeats what was said before.
             let mut after = names(&case);
             let composed = case.with_input(|input| compose::compose(input, &policy(1_000_000))).unwrap();
             let repeated = composed.omitted.iter().filter(|omitted| omitted.reason == unit::Reason::Repeated);

@@ -4,8 +4,8 @@
 //!   system_prompt · blocks · checkpoint_messages · [turn] query · the turn's own steps        layered
 //!   system_prompt · stable blocks · checkpoint_messages · [volatile blocks] query · own steps · [blocks of every step]     cache first
 //! ```
-//! Budget (CX-12): everything but the history is shown, or nothing is composed. Of the history the pinned units are shown, and of the rest the newest
-//! ones that fit, without a gap.
+//! Budget (CX-12): everything except the history must fit, otherwise nothing is composed. Of the history, the pinned units are shown, and the
+//! newest of the others that fit, without a gap.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -24,25 +24,25 @@ use crate::{
     unit::{self, Message, Omitted, Reason, Source, Sources, Unit},
 };
 
-/// What there is to show: cards, which are shown as they are, and texts that were made for the call.
+/// What can be shown: cards, which are shown as they are, and texts that were made for the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a, 't> {
     pub system_prompt: Option<&'t Text>,
     pub contexts: &'t Contexts,
-    /// Checkpoint messages: what the turn may see of before, in order.
+    /// Checkpoint messages: the earlier messages that the turn may see, in order.
     pub history: &'a [Placed],
-    /// So many cards at the beginning of the history are always shown.
+    /// How many cards at the beginning of the history are always shown.
     pub n_pinned: usize,
-    /// What the compression block stands for, by where the cards themselves stand. Not shown.
+    /// The positions of the cards that the compression block replaces. They are not shown.
     pub covered: &'t Places,
     pub query: &'a [Card],
     /// The turn's own cards so far.
     pub steps: &'a [Placed],
-    /// What the model reads besides: the tools.
+    /// The tokens of what the model reads in addition: the tools.
     pub besides: Tokens,
 }
 
-/// What the model sees, and what it does not.
+/// What the model sees, and what was left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Composed<'a> {
     pub messages: Vec<Message<'a>>,
@@ -50,7 +50,7 @@ pub struct Composed<'a> {
     pub omitted: Vec<Omitted>,
 }
 
-/// Where a message came from.
+/// The layer and the cards of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown<'a> {
     pub layer: &'a Layer,
@@ -59,13 +59,13 @@ pub struct Shown<'a> {
 }
 
 impl Composed<'_> {
-    /// The same, without the cards that it was read from.
+    /// Returns a copy that does not borrow from the cards.
     pub fn into_owned(self) -> Composed<'static> {
         let Composed { messages, n_tokens, omitted } = self;
         Composed { messages: messages.into_iter().map(Message::into_owned).collect(), n_tokens, omitted }
     }
 
-    /// One line per message.
+    /// Lists the layer and the cards of each message.
     pub fn manifest(&self) -> impl Iterator<Item = Shown<'_>> {
         self.messages.iter().map(|message| Shown {
             layer: &message.layer,
@@ -75,22 +75,22 @@ impl Composed<'_> {
     }
 }
 
-/// Why nothing can be shown.
+/// Why nothing can be composed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the turn has no query: at least one card must say what is wanted")]
+    #[error("the turn has no query: at least one card must say what to do")]
     NoQuery,
-    #[error("card {0} of the query says nothing")]
+    #[error("card {0} of the query is empty")]
     EmptyQuery(CardId),
-    #[error("card {0} of the query is not the user's")]
+    #[error("card {0} of the query does not have the role `user`")]
     NotTheUsers(CardId),
-    #[error("what must be shown needs {needed} tokens of {budget}: compact, or take a larger budget", needed = .needed.get(), budget = .budget.get())]
+    #[error("what must be shown needs {needed} tokens, and the budget is {budget}: compact, or use a larger budget", needed = .needed.get(), budget = .budget.get())]
     OverBudget { needed: Tokens, budget: Tokens },
     #[error("the turn's own card {card_id} cannot be shown: {reason:?}")]
     BrokenStep { card_id: CardId, reason: Reason },
 }
 
-/// Puts together what the model sees.
+/// Composes what the model sees.
 pub fn compose<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Composed<'a>, Error> {
     let sorted = sort(input, policy)?;
     let fixed = sorted.fixed(policy);
@@ -110,20 +110,20 @@ pub fn compose<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Composed<'a
     Ok(Composed { messages, n_tokens, omitted })
 }
 
-/// All that can be shown, in its order, before anything is left out for want of room.
+/// Everything that can be shown, in its order, before anything is left out to fit the budget.
 pub(crate) struct Sorted<'a> {
     pub(crate) front: Vec<Message<'a>>,
     pub(crate) history: Vec<Unit<'a>>,
     pub(crate) query: Message<'a>,
     pub(crate) steps: Vec<Unit<'a>>,
-    /// Blocks of every step, where they stand last.
+    /// Blocks of every step, if the order puts them last.
     pub(crate) last: Vec<Message<'a>>,
     pub(crate) omitted: Vec<Omitted>,
     besides: Tokens,
 }
 
 impl Sorted<'_> {
-    /// What everything but the history costs. It is shown, or nothing is.
+    /// Returns the tokens of everything except the history. It must fit, otherwise nothing is composed.
     pub(crate) fn fixed(&self, policy: &Policy) -> Tokens {
         let messages = self.front.iter().chain([&self.query]).chain(&self.last);
         let steps = self.steps.iter().map(|unit| unit.n_tokens(policy.per_message));
@@ -154,7 +154,7 @@ pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<
     let mut omitted = Vec::new();
     let covered = covered(input, &mut omitted);
     let steps = steps(input.steps, &covered, &mut shown, &mut omitted)?;
-    // The query stands at its own place, also where the context box holds it.
+    // The query has a place of its own, even if the context box also holds it.
     let is_query = |card_id| input.query.iter().any(|card| card.card_id == card_id);
     let history = input.history.iter().filter(|placed| !is_query(placed.reading.card_id()));
     let grouped = unit::group(&Layer::CheckpointMessages, history, &covered, &mut shown);
@@ -164,7 +164,7 @@ pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<
         if !unit.has_open_call() && !unit.lost_a_call {
             history.push(unit);
         } else if let Some((words, left)) = unit.words() {
-            // Whoever is asked in the middle of a step sees what was said beside the asking.
+            // An agent that is called in the middle of a step sees the text beside that call.
             history.push(words);
             omitted.extend(Some(left).filter(|left| !left.card_ids.is_empty()));
         } else {
@@ -180,7 +180,7 @@ pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<
     Ok(Sorted { front, history, query, steps, last, omitted, besides: input.besides })
 }
 
-/// The cards that a summary stands for. One that stands at several places is covered at all of them.
+/// Returns the cards that a summary replaces. A card at several places is covered at all of them.
 fn covered(input: &Input<'_, '_>, omitted: &mut Vec<Omitted>) -> HashSet<CardId> {
     if input.covered.is_empty() {
         return HashSet::new();
@@ -201,13 +201,13 @@ fn system(layer: Layer, text: &Text) -> Message<'static> {
     Message::text(layer, Role::System, text.text.clone(), text.sources.clone(), text.n_tokens)
 }
 
-/// A block as text inside a message. What it says cannot end the block, or begin another: its tags are no tags.
+/// Renders a block as text inside a message. Tags in its content are escaped, so that it cannot end the block or begin another.
 fn tagged(key: &BlockKey, text: &Text) -> (String, Tokens) {
     let tags = tokens::count(&format!("<{key}>\n\n</{key}>\n\n"));
     (format!("<{key}>\n{}\n</{key}>", without_tags(&text.text)), text.n_tokens + tags)
 }
 
-/// `<todo__context>` and `</todo__context>` as `&lt;…`, whatever the block.
+/// Escapes tags such as `<todo__context>` and `</todo__context>` as `&lt;…`.
 fn without_tags(text: &str) -> Cow<'_, str> {
     const SUFFIX: &str = "__context";
     if !text.contains(SUFFIX) {
@@ -226,7 +226,7 @@ fn without_tags(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// What is wanted, without the blocks that stand before it in the message of the query: for whoever reads a request and not its receipt.
+/// Returns the query without the blocks before it in its message: for programs that read a request and not its receipt.
 pub fn without_blocks(mut text: &str) -> &str {
     while let Some((tag, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
         let end = format!("</{tag}>\n\n");
@@ -238,7 +238,7 @@ pub fn without_blocks(mut text: &str) -> &str {
     text
 }
 
-/// The one message of the query (CX-8): volatile blocks first, then what is wanted.
+/// Makes the one message of the query (CX-8): volatile blocks first, then the query itself.
 fn query<'t>(
     input: &Input<'_, '_>,
     blocks: impl Iterator<Item = (&'t BlockKey, &'t Block)>,
@@ -250,7 +250,7 @@ fn query<'t>(
         sources.extend(block.text.sources.iter().copied());
         n_tokens = n_tokens + cost;
     }
-    // What the result must have is said by the framework.
+    // The framework's text lists the fields that the result must have.
     let mut query = input.query.iter().filter(|card| card.metadata.card_type != CardType::result_fields()).peekable();
     if query.peek().is_none() {
         return Err(Error::NoQuery);
@@ -271,7 +271,7 @@ fn query<'t>(
     Ok(Message::text(Layer::Query, Role::User, parts.join("\n\n"), sources, n_tokens))
 }
 
-/// The turn's own steps (CX-13). Nothing of them may be missing: the model would be asked to go on from what it did not say.
+/// Groups the turn's own steps (CX-13). None may be missing: the model would have to continue from what it did not say.
 fn steps<'a>(
     steps: &'a [Placed],
     covered: &HashSet<CardId>,
@@ -291,8 +291,8 @@ fn steps<'a>(
     Ok(grouped.units)
 }
 
-/// Of the history: what is pinned, and the newest of the rest that fits, in whole units. Gives what all costs; an error is what the
-/// pinned would need.
+/// Selects from the history what is pinned, and the newest of the rest that fits, in whole units. Returns the total tokens; the error is what
+/// the pinned units would need.
 fn fit<'a>(
     history: Vec<Unit<'a>>,
     policy: &Policy,
@@ -304,7 +304,7 @@ fn fit<'a>(
     if spent > policy.budget {
         return Err(spent);
     }
-    // From the newest backwards, until one does not fit: the history has no gaps.
+    // From the newest backwards, until one does not fit, so that the history has no gaps.
     let mut first = history.len();
     while first > 0 {
         let unit = &history[first - 1];
@@ -383,7 +383,7 @@ mod tests {
             compose(&input, &self.policy)
         }
 
-        /// The messages, and what is left out with its reason.
+        /// Checks the messages, and what is left out with its reason.
         #[track_caller]
         fn gives(&self, messages: &str, omitted: &str) {
             let composed = self.compose().unwrap();
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(layers[7..], ["checkpoint_messages", "checkpoint_messages", "query", "steps"]);
     }
 
-    /// CX-3: what changes stands behind what does not.
+    /// CX-3: what changes stands after what does not.
     #[test]
     fn a_cache_finds_its_prefix() {
         let mut case = case("u1", "u2", "a3");
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(composed.messages[5].content, "<zoo__context>\nzoo*\n</zoo__context>");
     }
 
-    /// What differs from turn to turn stands with the query, whatever the order.
+    /// What differs from turn to turn stands with the query, in every order.
     #[test]
     fn what_is_the_turns_own_stands_behind_what_is_shared() {
         for order in [Order::Layered, Order::CacheFirst] {
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// What a block says stays in the block.
+    /// The content of a block stays in the block.
     #[test]
     fn a_block_cannot_be_left() {
         let mut case = case("", "u2", "");
@@ -510,7 +510,7 @@ mod tests {
         }
     }
 
-    /// CX-8: the query is shown once, also where the context box or the output box holds it.
+    /// CX-8: the query is shown once, even if the context box or the output box also holds it.
     #[test]
     fn the_query_is_shown_once() {
         let mut case = case("u1", "u2", "a3");
@@ -541,7 +541,7 @@ mod tests {
         }
     }
 
-    /// What the model thought goes with what it said right after, in the same step, while the turn lasts. It never breaks a step.
+    /// Reasoning belongs to what the model said directly after it, in the same step, while the turn lasts. It never breaks a step.
     #[test]
     fn what_was_thought_is_part_of_what_was_said() {
         let left = |words: &str| {
@@ -577,7 +577,7 @@ mod tests {
         case.gives("u1 c1x r1x", "q2x:not_for_the_model"); // of a step that only thought
     }
 
-    /// CX-10: what a summary stands for is not shown, and is said not to be.
+    /// CX-10: what a summary replaces is not shown, and is listed as omitted.
     #[test]
     fn what_is_covered_is_skipped() {
         let mut case = case("u1 a1 u3 a4", "u2", "");
@@ -588,7 +588,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(cases(1_000)))]
 
-        /// CX-2, CX-8, CX-12: whatever the history is.
+        /// CX-2, CX-8, CX-12: for any history.
         #[test]
         fn whatever_comes_the_messages_are_valid(
             line in any_line(), did in any_steps(), n_pinned in 0..3usize, budget in 5..120i32, cache in any::<bool>(),
@@ -625,7 +625,7 @@ mod tests {
             prop_assert!(order.is_sorted(), "the order is the policy's: {:?}", order);
             valid(&composed.messages)?;
 
-            // Every card of history and steps is shown, or said not to be, and not both.
+            // Every card of history and steps is either shown or listed as omitted.
             let shown: Vec<CardId> = composed.manifest().flat_map(|s| s.sources).map(|s| s.card_id).collect();
             let left: Vec<CardId> = composed.omitted.iter().flat_map(|omitted| omitted.card_ids.clone()).collect();
             for placed in case.history.iter().chain(&case.steps) {
@@ -635,7 +635,7 @@ mod tests {
         }
     }
 
-    /// What every provider asks of messages.
+    /// Checks what every provider requires of messages.
     fn valid(messages: &[Message<'_>]) -> Result<(), TestCaseError> {
         let mut open: Vec<waybill_core::id::ToolCallId> = Vec::new();
         let mut begun = false;

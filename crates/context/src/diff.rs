@@ -1,4 +1,4 @@
-//! Two calls compared (NX-2): by set, by order, by tokens, and by where a prompt cache stops being of use.
+//! Compares two calls (NX-2): by set, by order, by tokens, and by where the prompt cache stops matching.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,14 +14,14 @@ pub struct Line {
     pub card_id: CardId,
 }
 
-/// The first message that is not the same: from here on a cache misses.
+/// The first message that differs: from here on the prompt cache misses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Break {
-    /// Of the messages, from 1; 0 where it is the tools, which stand before all of them.
+    /// The number of the message, from 1; 0 means the tools, which come before all messages.
     pub message: usize,
     pub left: Option<Layer>,
     pub right: Option<Layer>,
-    /// The cards that did it: those of this message that the other call does not have at this place.
+    /// The cards that caused it: those of this message that the other call does not have at this place.
     pub card_ids: Vec<CardId>,
 }
 
@@ -38,11 +38,11 @@ pub struct Diff {
     /// How many messages and tokens at the beginning are the same.
     pub same_messages: usize,
     pub same_tokens: Tokens,
-    /// None where the right one only goes on where the left one ends.
+    /// `None` means that the right call only continues where the left one ends.
     pub first_break: Option<Break>,
 }
 
-/// What the right call saw other than the left one.
+/// Returns how the right call differs from the left one.
 pub fn diff(left: &Call<'_>, right: &Call<'_>) -> Diff {
     let mut found = of_messages(&left.composed, &right.composed);
     let (theirs, ours) = (left.receipt.tools_card_id, right.receipt.tools_card_id);
@@ -83,7 +83,7 @@ fn lines(composed: &Composed<'_>) -> Vec<Line> {
     composed.messages.iter().flat_map(of).collect()
 }
 
-/// Whether a provider reads the same.
+/// Checks whether two messages are the same for a provider.
 fn is_same(left: &Message<'_>, right: &Message<'_>) -> bool {
     (left.role, &left.content, &left.tool_calls, left.tool_call_id, &left.reasoning)
         == (right.role, &right.content, &right.tool_calls, right.tool_call_id, &right.reasoning)
@@ -96,7 +96,7 @@ fn first_break(left: Option<&Message<'_>>, right: Option<&Message<'_>>, same: us
     let (theirs, ours) = (sources(left), sources(right));
     let mut card_ids: Vec<CardId> = ours.iter().filter(|card_id| !theirs.contains(card_id)).copied().collect();
     if card_ids.is_empty() {
-        // Something was taken away.
+        // Something was removed.
         card_ids = theirs.into_iter().filter(|card_id| !ours.contains(card_id)).collect();
     }
     let layer = |message: Option<&Message<'_>>| message.map(|message| message.layer.clone());
@@ -117,12 +117,12 @@ fn layers(left: &Composed<'_>, right: &Composed<'_>) -> BTreeMap<String, (Tokens
     layers
 }
 
-/// What is common and not part of the longest common order.
+/// Returns the common cards that are not part of the longest common order.
 fn moved(left: &[Line], right: &[Line]) -> Vec<CardId> {
     let places: HashMap<CardId, usize> = right.iter().enumerate().map(|(place, line)| (line.card_id, place)).collect();
     let common: Vec<(CardId, usize)> =
         left.iter().filter_map(|line| Some((line.card_id, *places.get(&line.card_id)?))).collect();
-    // Patience: `piles[n]` ends the best run of n + 1; each element knows the one before it in its run.
+    // Patience sorting: `piles[n]` ends the best run of length n + 1; each element knows the one before it in its run.
     let (mut piles, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::with_capacity(common.len()));
     for (n, (_, place)) in common.iter().enumerate() {
         let pile = piles.partition_point(|&top| common[top].1 < *place);
@@ -156,7 +156,7 @@ history
   user: three
 query: q";
 
-    /// NX-2: a call that only goes on keeps its whole prefix.
+    /// NX-2: a call that only continues the other one keeps its whole prefix.
     #[test]
     fn what_goes_on_breaks_nothing() {
         let left = call(SCRIPT);
@@ -167,7 +167,7 @@ query: q";
         assert_eq!(diff.layers.keys().collect::<Vec<_>>(), ["steps"]);
     }
 
-    /// NX-2: in the script's cards, a line is the same card as long as it stands in the same place.
+    /// NX-2: a line of the script is the same card as long as it is at the same place.
     #[test]
     fn the_card_that_broke_the_prefix_is_named() {
         let left = call(SCRIPT);
@@ -209,7 +209,7 @@ query: q";
         assert_eq!(found.first_break.and_then(|place| place.right), Some(Layer::Steps));
     }
 
-    /// The tools stand before everything: other tools, and nothing of the prefix is left.
+    /// The tools come before everything: with other tools, nothing of the prefix is left.
     #[test]
     fn other_tools_break_everything() {
         let left = call(SCRIPT);

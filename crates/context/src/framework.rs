@@ -1,5 +1,5 @@
-//! The framework's text: what every agent of a project is told about where it works. A template with a version, which receipts name; and beside it
-//! what one turn is told of itself, which stands behind all that turns share.
+//! The framework's text: what every agent of a project reads about its environment. It is a template with a version, which receipts name.
+//! A second text describes the single turn; it stands after everything that turns share.
 
 use waybill_core::{
     card::Field,
@@ -11,14 +11,14 @@ use waybill_core::{
 
 use crate::todo::one_line;
 
-/// What there is to say of a turn.
+/// The facts of a turn that the texts use.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     pub agent_id: AgentId,
-    /// Whoever handed the work over (`meta.parent_pointer`).
+    /// The agent that handed the work over (`meta.parent_pointer`).
     pub parent_agent_id: Option<AgentId>,
     pub process: Process,
-    /// What the deliverable must have (`task.result_fields`).
+    /// The fields that the deliverable must have (`task.result_fields`).
     pub result_fields: &'a [Field],
     pub context_box_id: BoxId,
     pub output_box_id: BoxId,
@@ -27,7 +27,7 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// For the framework's text, and for a profile's prompt.
+    /// Fills a slot of the framework's text or of a profile's prompt.
     pub fn fill(&self, slot: Slot) -> Option<String> {
         match slot {
             Slot::AgentId => Some(self.agent_id.to_string()),
@@ -45,17 +45,17 @@ impl Facts<'_> {
     }
 }
 
-/// What is left to spend, in a sentence.
+/// Describes in a sentence what is left to spend.
 fn limits(budget: &Budget) -> Option<String> {
     let Budget { steps, tokens, seconds, .. } = budget;
     let steps = steps.map(|steps| format!("{steps} steps"));
     let tokens = tokens.map(|tokens| format!("{tokens} tokens"));
     let seconds = seconds.map(|seconds| format!("{seconds:.0} seconds"));
     let parts: Vec<String> = [steps, tokens, seconds].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("You have {} for this, with everybody you hand work to.", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("You have {} for this, shared with agents you hand work to.", parts.join(", ")))
 }
 
-/// A template, and what receipts name it by.
+/// A template, and the version by which receipts name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Framework {
     version: String,
@@ -63,17 +63,17 @@ pub struct Framework {
     turn: Template,
 }
 
-/// Why there is no such framework.
+/// Why a text cannot be a framework.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the version is empty: receipts name it")]
+    #[error("the version must not be empty: receipts name it")]
     NoVersion,
     #[error(transparent)]
     Template(#[from] Malformed),
 }
 
 impl Framework {
-    /// Ours, for whoever has none.
+    /// Returns Waybill's own text, for projects that have none.
     pub fn builtin() -> Framework {
         Framework::parse("waybill-2", include_str!("framework.txt")).expect("a test renders it")
     }
@@ -85,7 +85,7 @@ impl Framework {
         Ok(Framework::of(&FrameworkText { version: version.to_owned(), text: Template::parse(text)? }))
     }
 
-    /// A project's own.
+    /// Returns a project's own text.
     pub fn of(said: &FrameworkText) -> Framework {
         let turn = Template::parse(include_str!("turn.txt")).expect("a test renders it");
         Framework { version: said.version.clone(), template: said.text.clone(), turn }
@@ -99,7 +99,7 @@ impl Framework {
         self.template.render(|slot| facts.fill(slot))
     }
 
-    /// What one turn is told of itself.
+    /// Renders the text about one turn.
     pub fn render_turn(&self, facts: &Facts<'_>) -> String {
         self.turn.render(|slot| facts.fill(slot))
     }
@@ -109,7 +109,7 @@ impl Framework {
 mod tests {
     use super::*;
 
-    /// CX-4: what it says follows from the turn, each fact on a line of its own.
+    /// CX-4: the text follows from the turn's facts, each on a line of its own.
     #[test]
     fn the_facts_of_a_turn_are_said() {
         let field =

@@ -1,4 +1,4 @@
-//! Eleven realistic turns, each as a small script and as the requests that come of it. `UPDATE=1` writes the requests anew.
+//! Eleven realistic turns, each as a small script and as the requests that it gives. `UPDATE=1` writes the requests again.
 //!
 //! ```text
 //!   react cache_first 900           process, order, budget; `alone` where the project does not share, `wants KEY` for what is on demand
@@ -31,12 +31,12 @@ use crate::{
     wire::{Adapter, Params, reasoning_draft},
 };
 
-/// The same id whenever it is asked for, so that the bytes are.
+/// Returns the same id for the same arguments, so that the bytes stay the same.
 fn id<T: std::str::FromStr<Err = waybill_core::id::Malformed>>(kind: u8, n: usize) -> T {
     format!("00000000-0000-7000-8{kind:03}-{n:012}").parse().unwrap()
 }
 
-/// A script that was read.
+/// A parsed script.
 pub(crate) struct Scene {
     pub(crate) materials: Materials,
     policy: Policy,
@@ -64,7 +64,7 @@ impl Pen {
         self.card(Draft::new(card_type, role, Content::Text(text.to_owned())))
     }
 
-    /// One that exists once, by what it says.
+    /// Makes a card whose id follows from its text, so that it exists once.
     fn shared(&self, text: &str) -> Card {
         let draft = Draft::new(CardType::rendered_prompt(), Role::System, Content::Text(text.to_owned()));
         let n = text.bytes().fold(7, |n: usize, byte| (n * 31 + usize::from(byte)) % 1_000_000_007);
@@ -237,7 +237,7 @@ impl Scene {
         Manner { adapter, policy: self.policy, params: Params::try_from(params).unwrap() }
     }
 
-    /// What a reader finds who goes by the receipt.
+    /// Returns what a replay finds by the receipt.
     pub(crate) fn found(&self) -> Found {
         Found {
             cards: self.materials.cards().map(|card| Reading::Live(Box::new(card.clone()))).collect(),
@@ -262,7 +262,7 @@ pub(crate) fn scripts() -> Vec<(String, String)> {
     scripts
 }
 
-/// CX-1, CX-3, CX-7, CX-8, CX-10, CX-12, CX-13: as a whole, on turns as they are.
+/// CX-1, CX-3, CX-7, CX-8, CX-10, CX-12, CX-13: all together, on realistic turns.
 #[test]
 fn eleven_turns_are_rendered_as_they_were() {
     let scripts = scripts();

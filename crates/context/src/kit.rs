@@ -21,12 +21,12 @@ use crate::{
     wire::{Adapter, reasoning_draft},
 };
 
-/// How many cases a random test runs: the short count, or what `WAYBILL_CASES` says.
+/// Returns how many cases a random test runs: the short count, or the value of `WAYBILL_CASES`.
 pub(crate) fn cases(short: u32) -> u32 {
     std::env::var("WAYBILL_CASES").map_or(short, |count| count.parse().expect("WAYBILL_CASES is a number"))
 }
 
-/// Any history: says, calls, results that are missing, doubled, orphaned, out of order or gone.
+/// Generates any history: messages, calls, and results that are missing, doubled, orphaned, out of order or gone.
 pub(crate) fn any_line() -> impl Strategy<Value = String> {
     let word = (prop::sample::select(vec!["u", "a", "c", "r", "t", "s", "e", "q"]), 1..9u8, "[w-z]{1,2}", 0..8u8)
         .prop_map(|(kind, n, names, gone)| {
@@ -41,7 +41,7 @@ pub(crate) fn any_line() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 0..14).prop_map(|words| words.join(" "))
 }
 
-/// Any steps that are whole: says and calls, the model's own or on cards of their own, with thoughts and empty cards in front of them.
+/// Generates complete steps: messages and calls, the model's own or on cards of their own, with thoughts and empty cards before them.
 pub(crate) fn any_steps() -> impl Strategy<Value = String> {
     let step = (
         prop::collection::vec("q[1-9][w-z]|e1", 0..3),
@@ -55,7 +55,7 @@ pub(crate) fn any_steps() -> impl Strategy<Value = String> {
     })
 }
 
-/// A card as it reads once it was written.
+/// Returns a card as it is read after it was written.
 pub(crate) fn stored(draft: Draft) -> Card {
     draft.seal().unwrap().into_card(DateTime::UNIX_EPOCH)
 }
@@ -64,7 +64,7 @@ pub(crate) fn tokens(n: i32) -> Tokens {
     Tokens::new(n).unwrap()
 }
 
-/// What a reasoning says: through chat, messages, responses, or not as it should.
+/// Makes the content of a reasoning: through chat, messages, responses, or malformed.
 fn thought(text: &str, name: char) -> Content {
     let (adapter, verbatim) = match name {
         'w' => (Adapter::OpenaiChat, None),
@@ -77,7 +77,7 @@ fn thought(text: &str, name: char) -> Content {
     reasoning_draft(adapter, text.to_owned(), verbatim.map(|blocks| blocks.to_string())).content
 }
 
-/// Remembers what each card is called.
+/// Remembers the name of each card.
 #[derive(Debug, Default)]
 pub(crate) struct Kit {
     pub(crate) names: HashMap<CardId, String>,
@@ -151,7 +151,7 @@ impl Kit {
         Card { n_tokens: tokens(digits.parse().unwrap()), ..stored(draft) }
     }
 
-    /// A message by the cards it came from.
+    /// Names a message by the cards it came from.
     pub(crate) fn name(&self, message: &Message<'_>) -> String {
         let name = |card_id: &CardId| self.names.get(card_id).cloned().unwrap_or_else(|| "block".into());
         message.sources.iter().map(|source| name(&source.card_id)).collect::<Vec<_>>().join("+")
@@ -163,7 +163,7 @@ impl Kit {
         Text { text: name.to_owned(), n_tokens: tokens(n), sources: smallvec::smallvec![source] }
     }
 
-    /// `todo framework* zoo`: a star for those of every step.
+    /// Reads `todo framework* zoo`: a star marks blocks of every step.
     pub(crate) fn contexts(&mut self, line: &str) -> Contexts {
         let block = |word: &str| {
             let name = format!("{}__context", word.trim_end_matches('*'));

@@ -1,7 +1,7 @@
-//! What a project knows, as far as it is text: cut into chunks, its words, and how what was found is shown. Pure.
+//! The text of a project's knowledge: how it is cut into chunks, its words, and how results are shown. All functions are pure.
 //!
-//! Words are cut here and not by the database, which knows no Chinese: a document and a question are cut alike, so what stands in both
-//! is found.
+//! Words are split here and not by the database, which cannot split Chinese: a document and a question are split in the same way, so words
+//! that occur in both are found.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,21 +13,21 @@ use jieba_rs::Jieba;
 use unicode_normalization::UnicodeNormalization;
 use waybill_core::tokens;
 
-/// A chunk has about so many tokens at most.
+/// The approximate size limit of a chunk, in tokens.
 pub const CHUNK: i32 = 320;
-/// A word is no longer than this; what is, is no word that anybody looks for.
+/// The longest word. No search looks for a longer one.
 const LONGEST: usize = 64;
-/// Of a question so many words count.
+/// How many words of a question are used.
 const MOST_WORDS: usize = 64;
 
 static SEGMENTER: LazyLock<Jieba> = LazyLock::new(Jieba::new);
 
-/// A piece of a document that is found and shown as one.
+/// A piece of a document, which is found and shown as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The first and the last line, from 1.
     pub lines: (usize, usize),
-    /// The headings that it stands under, outermost first.
+    /// The headings above it, outermost first.
     pub heading: String,
     pub content: String,
     pub n_tokens: i32,
@@ -74,7 +74,7 @@ impl Cutter<'_> {
         let is_blank = part.trim().is_empty();
         if let Some(open) = &self.open {
             let is_full = open.n_tokens + n_tokens > CHUNK;
-            // A paragraph that ends late enough is a good place to stop.
+            // The end of a paragraph is a good place to stop if the piece is almost full.
             if is_full || is_blank && open.n_tokens * 4 > CHUNK * 3 {
                 self.close();
             }
@@ -113,7 +113,7 @@ fn heading(line: &str) -> Option<(usize, &str)> {
     ((1..=6).contains(&depth) && !words.is_empty()).then_some((depth, words))
 }
 
-/// A line as it is; one that is too long, in its sentences, and a sentence that is too long, in parts.
+/// Returns a line as it is; a line that is too long is split into sentences, and a sentence that is too long into parts.
 fn sentences(line: &str) -> Vec<&str> {
     const LONG: usize = 600;
     if line.len() <= LONG {
@@ -133,11 +133,11 @@ fn sentences(line: &str) -> Vec<&str> {
     parts
 }
 
-/// The words of a text: folded, each once, in order.
+/// Returns the words of a text: case-folded, each once, in order.
 pub fn words(text: &str) -> Vec<String> {
     let folded: String = text.nfkc().flat_map(char::to_lowercase).collect();
     let mut found: BTreeSet<&str> = BTreeSet::new();
-    // What people write as one: `zephyr-42`, `v1.2.3`, `a_b`.
+    // Compounds that people write as one word: `zephyr-42`, `v1.2.3`, `a_b`.
     for run in folded.split(|c: char| !(c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | '/' | ':'))) {
         let run = run.trim_matches(|c: char| !c.is_alphanumeric());
         let is_joined = run.contains(|c: char| !c.is_alphanumeric());
@@ -156,16 +156,16 @@ pub fn words(text: &str) -> Vec<String> {
     found.into_iter().filter(is_word).map(str::to_owned).collect()
 }
 
-/// The words of a question.
+/// Returns the words of a question.
 pub fn question(text: &str) -> Vec<String> {
     let mut words = words(text);
-    // The longest say most.
+    // The longest words are the most specific.
     words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
     words.truncate(MOST_WORDS);
     words
 }
 
-/// One order out of several, each best first: by turns, each once. What is best in any of them stands high, whatever the others say.
+/// Merges several rankings into one, by taking from each in turn, each entry once. So the best entry of any ranking stays near the top.
 pub fn fuse<K: Clone + Eq + Hash>(lists: &[Vec<K>], most: usize) -> Vec<K> {
     let longest = lists.iter().map(Vec::len).max().unwrap_or_default();
     let by_turns = (0..longest).flat_map(|place| lists.iter().filter_map(move |list| list.get(place)));
@@ -173,7 +173,7 @@ pub fn fuse<K: Clone + Eq + Hash>(lists: &[Vec<K>], most: usize) -> Vec<K> {
     by_turns.filter(|key| seen.insert(*key)).take(most).cloned().collect()
 }
 
-/// Where a piece that is shown came from. Stands in the receipt beside the block.
+/// Where a piece that is shown came from. The receipt keeps it with the block.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Provenance {
     pub path: String,
@@ -193,7 +193,7 @@ pub struct Shown<'a> {
     pub content: &'a str,
 }
 
-/// Pieces in their order, each with where it stands.
+/// Renders pieces in their order, each with its place.
 pub fn render(pieces: &[Shown<'_>]) -> String {
     let one = |(n, piece): (usize, &Shown<'_>)| {
         let under =

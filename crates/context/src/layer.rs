@@ -1,4 +1,4 @@
-//! Layers: where a message comes from (CX-1). A closed set, with room for blocks that somebody registered.
+//! Layers: where a message comes from (CX-1). A fixed set, plus blocks that users of this crate register.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -37,7 +37,7 @@ impl Serialize for Layer {
     }
 }
 
-/// The name of a block. It ends in `__context`, whoever registered it (CX-4).
+/// The name of a block. Every name ends in `__context`, also those of registered blocks (CX-4).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BlockKey {
@@ -46,10 +46,10 @@ pub enum BlockKey {
     Knowledge,
     Todo,
     Compression,
-    /// Who the agent is, its boxes, what it may spend, what its result must have: all that differs from turn to turn. It stands with the query, in
-    /// every order, so that turns which inherit the same share all that comes before it.
+    /// Everything that differs from turn to turn: who the agent is, its boxes, what it may spend, the fields of its result. It stands with the
+    /// query, in every order, so that turns which inherit the same context share everything before it.
     Turn,
-    /// Registered by somebody: after the known ones, in the order of their names.
+    /// A registered block: these come after the known ones, in the order of their names.
     Extra(String),
 }
 
@@ -75,7 +75,7 @@ impl BlockKey {
         }
     }
 
-    /// Does not change from step to step of a turn, nor from turn to turn of an agent, unless somebody changes it.
+    /// Returns whether it stays the same for all steps of a turn and all turns of an agent, unless its text is edited.
     pub(crate) fn is_stable(&self) -> bool {
         matches!(self, BlockKey::Framework | BlockKey::Compression)
     }
@@ -87,9 +87,9 @@ impl fmt::Display for BlockKey {
     }
 }
 
-/// The text cannot be the name of a block.
+/// A text that cannot be the name of a block.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not the name of a block: use a-z, 0-9 and `_`, ending in `__context`, at most 64")]
+#[error("{0:?} cannot be the name of a block: use a-z, 0-9 and `_`, ending in `__context`, at most 64 characters")]
 pub struct MalformedKey(String);
 
 impl FromStr for BlockKey {
@@ -125,12 +125,12 @@ impl From<BlockKey> for String {
 pub struct Text {
     pub text: String,
     pub n_tokens: Tokens,
-    /// The cards that say it. A block that was rendered is a card that only receipts refer to (CX-5).
+    /// The cards that hold it. A rendered block is a card that only receipts refer to (CX-5).
     pub sources: Sources,
 }
 
 impl Text {
-    /// What a card says.
+    /// Returns the text of a card.
     pub fn of(card: &Card) -> Text {
         Text { text: unit::text_of(card).into_owned(), n_tokens: card.n_tokens, sources: smallvec![unit::source(card)] }
     }
@@ -140,11 +140,11 @@ impl Text {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub text: Text,
-    /// Collected anew for every step, not once per turn. It then stands last where the cache counts (CX-3).
+    /// Whether it is collected again for every step, not once per turn. It then stands last if the order is made for the cache (CX-3).
     pub every_step: bool,
 }
 
-/// What was collected, by name.
+/// The collected blocks, by name.
 pub type Contexts = BTreeMap<BlockKey, Block>;
 
 #[cfg(test)]

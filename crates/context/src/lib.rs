@@ -1,8 +1,8 @@
 //! What the model sees: layers, units, a budget, and the one function that puts them together (CX-1 … CX-13).
 //!
 //! * Pure: no I/O, no clock, no chance. Equal input gives equal messages.
-//! * The order of layers is decided in [`compose`], by policy, and nowhere else.
-//! * A call and its results are one unit. A unit is shown whole or not at all, and what is not shown is reported.
+//! * Only [`compose`] decides the order of layers, by policy.
+//! * A call and its results are one unit. A unit is shown as a whole or not at all, and what is not shown is reported.
 //! * The query is shown once.
 //!
 //! Not here: where cards and blocks come from, how a provider wants its bytes.

@@ -1,32 +1,31 @@
-//! Finds what is wrong with a model request or a transcript, whoever made it: the defects that providers answer with an error, and
-//! those that they bill for in silence.
+//! Finds defects of a model request or a transcript from any program: those that providers answer with an error, and those that they
+//! silently bill for.
 //!
-//! Reads requests in the style of OpenAI, chat and responses, and of Anthropic, and bare lists of messages or items, as JSON or as one
-//! JSON value per line. Lines that are requests are taken as calls that follow each other: what their prompt cache cannot reuse is found
-//! too.
+//! Reads requests in the format of OpenAI, chat and responses, and of Anthropic, and bare lists of messages or items, as JSON or as one
+//! JSON value per line. Lines that are requests are taken as calls that follow each other: breaks of their prompt cache are found too.
 
 use std::{borrow::Cow, collections::HashMap, fmt};
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What can be wrong.
+/// The kinds of defects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// A tool result that answers no call of the assistant message before it.
     OrphanedResult,
-    /// A tool call that is not answered before the conversation goes on.
+    /// A tool call that is not answered before the conversation continues.
     CallWithoutResult,
     /// The same user message twice, as after a resume that replayed it.
     DoubledInput,
-    /// A message that says nothing.
+    /// An empty message.
     EmptyContent,
     /// System text after the conversation has begun.
     SystemInTheMiddle,
-    /// Two messages of one role in a row, or an assistant who begins, where the provider wants them by turns.
+    /// Two messages of one role in a row, or an assistant message first, if the provider requires alternating roles.
     BrokenAlternation,
-    /// A request that does not go on where the one before it ended: the prompt cache misses from here.
+    /// A request that does not continue where the one before it ended: the prompt cache misses from here.
     CacheBreak,
 }
 
@@ -53,15 +52,15 @@ impl fmt::Display for Rule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub rule: Rule,
-    /// Of the requests in the file, from 1.
+    /// The number of the request in the file, from 1.
     pub request: usize,
-    /// Of the messages in the request, from 1; 0 is the system text of a request that has it apart, and the tool list.
+    /// The number of the message in the request, from 1; 0 means the tool list, or system text that is not a message.
     pub message: usize,
     /// What was found, and what to do.
     pub what: String,
 }
 
-/// The text is no request and no transcript.
+/// The text is neither a request nor a transcript.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("it is empty")]
@@ -72,12 +71,12 @@ pub enum Unreadable {
     Shape { line: usize },
 }
 
-/// Whose rules a conversation has to keep.
+/// The API whose rules a conversation must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     OpenAi,
     Anthropic,
-    /// OpenAI's items: what an assistant thinks, says and calls at once is several of them.
+    /// OpenAI's items: what an assistant thinks, says and calls in one answer is several items.
     Responses,
 }
 
@@ -86,16 +85,16 @@ enum Speaker {
     System,
     User,
     Assistant,
-    /// Results in messages of their own, as OpenAI has them.
+    /// Results in messages of their own, as in OpenAI's format.
     Tool,
 }
 
-/// One message, whatever it looked like.
+/// One message of any format.
 #[derive(Clone, Debug)]
 struct Message {
     speaker: Speaker,
     text: String,
-    /// Something that is neither text nor tools: an image, a document, thinking.
+    /// Content that is neither text nor tools: an image, a document, thinking.
     other: bool,
     calls: Vec<String>,
     results: Vec<String>,
@@ -105,12 +104,12 @@ struct Message {
 #[derive(Clone, Debug)]
 struct Request {
     family: Family,
-    /// What stands before the messages: system text apart, and tools.
+    /// What comes before the messages: separate system text, and tools.
     head: Value,
     messages: Vec<Message>,
 }
 
-/// Everything that is wrong with a file, in the order in which it stands there.
+/// Finds all defects of a file, in the order in which they occur.
 pub fn lint(text: &str) -> Result<Vec<Finding>, Unreadable> {
     let requests = read(text)?;
     let mut findings = Vec::new();
@@ -135,7 +134,7 @@ fn read(text: &str) -> Result<Vec<Request>, Unreadable> {
     if text.trim().is_empty() {
         return Err(Unreadable::Empty);
     }
-    // One value, perhaps over many lines; else one per line.
+    // One value, perhaps over many lines; otherwise one per line.
     let values: Vec<(usize, Value)> = match serde_json::from_str(text) {
         Ok(value) => vec![(1, value)],
         Err(_) => text
@@ -175,12 +174,12 @@ fn read(text: &str) -> Result<Vec<Request>, Unreadable> {
     Ok(requests)
 }
 
-/// Some items have an `input` too, but they say what they are.
+/// Checks whether a value is a request. Some items have an `input` too, but they also have a `type`.
 fn is_request(value: &Value) -> bool {
     value.get("messages").is_some() || value.get("input").is_some() && value.get("type").is_none()
 }
 
-/// Part of a conversation that is nobody's message, as OpenAI's responses have it.
+/// Checks whether a value is an item without a role, as in OpenAI's responses.
 fn is_item(value: &Value) -> bool {
     let kind = kind(value);
     let is_known = kind.ends_with("_call") || kind.ends_with("_call_output");
@@ -254,12 +253,12 @@ fn message(value: &Value) -> Option<Message> {
     match (role, speaker) {
         (Some(_), Speaker::Tool) => message.results.push(string(value, "tool_call_id")),
         (None, Speaker::Tool) => message.results.push(string(value, "call_id")),
-        // What the provider answers itself has no such id.
+        // Calls that the provider answers itself have no such id.
         (None, _) if value.get("call_id").is_some() => message.calls.push(string(value, "call_id")),
         (None, _) => message.other = true,
         _ => {}
     }
-    // A refusal, an audio answer, reasoning: not text, and not nothing.
+    // A refusal, an audio answer, reasoning: not text, but not empty either.
     message.other |= ["refusal", "audio", "function_call", "reasoning_content", "reasoning"]
         .iter()
         .any(|key| value.get(key).is_some_and(|value| !value.is_null()));
@@ -277,12 +276,12 @@ fn of_request(request: &Request) -> Vec<(Rule, usize, String)> {
         for result in &message.results {
             if open.remove(result.as_str()).is_none() {
                 let what = format!(
-                    "a result for {result:?}, which the assistant message before it did not call: drop it, or put the call back"
+                    "a result for {result:?}, which the assistant message before it did not call: remove it, or put the call back"
                 );
                 found.push((Rule::OrphanedResult, place, what));
             }
         }
-        // Results may come in several messages, and an answer in several items; anything else closes the round.
+        // Results may come in several messages, and an answer in several items; anything else ends the round.
         let goes_on = request.family == Family::Responses && message.speaker == Speaker::Assistant;
         if message.results.is_empty() && message.speaker != Speaker::System && !goes_on {
             unanswered(&mut open, &mut found);
@@ -296,17 +295,17 @@ fn of_request(request: &Request) -> Vec<(Rule, usize, String)> {
             _ => begun = true,
         }
         if message.text.trim().is_empty() && !message.other && message.calls.is_empty() && message.results.is_empty() {
-            found.push((Rule::EmptyContent, place, "it says nothing: leave it out".to_owned()));
+            found.push((Rule::EmptyContent, place, "the message is empty: leave it out".to_owned()));
         }
         if request.family == Family::Anthropic && message.speaker != Speaker::System {
             let first = before.is_none() && message.speaker == Speaker::Assistant;
             let again = before.is_some_and(|before| before.speaker == message.speaker);
             if first || again {
-                let what = if first { "an assistant begins" } else { "two messages of one role in a row" };
+                let what = if first { "an assistant message comes first" } else { "two messages of one role in a row" };
                 found.push((
                     Rule::BrokenAlternation,
                     place,
-                    format!("{what}: join them, or put the missing one between"),
+                    format!("{what}: join them, or insert the missing message"),
                 ));
             }
         }
@@ -327,13 +326,13 @@ fn unanswered(open: &mut HashMap<&str, usize>, found: &mut Vec<(Rule, usize, Str
     left.sort_unstable();
     for (call, place) in left {
         let what =
-            format!("call {call:?} has no result before the conversation goes on: answer it, or leave the call out");
+            format!("call {call:?} has no result before the conversation continues: answer it, or leave the call out");
         found.push((Rule::CallWithoutResult, place, what));
     }
 }
 
-/// A user message that stands twice with nothing between, or with the same answer after it both times. People do say "yes" twice; nobody gets
-/// the same long answer twice.
+/// Finds a user message that occurs twice with nothing between, or with the same answer after it both times. People do say "yes" twice, but
+/// they do not get the same long answer twice.
 fn doubled(messages: &[Message]) -> Vec<(Rule, usize, String)> {
     let spoken: Vec<(usize, &Message)> =
         messages.iter().enumerate().filter(|(_, message)| message.speaker != Speaker::System).collect();
@@ -358,23 +357,23 @@ fn doubled(messages: &[Message]) -> Vec<(Rule, usize, String)> {
     found
 }
 
-/// Where the next request stops repeating the one before it, although it goes on with what stood behind. None: nothing that it holds again was
-/// cached in vain, or it is another conversation.
+/// Finds where a request differs from the one before it, although it repeats messages that come after that place. `None` means that no cached
+/// message is paid again, or that it is another conversation.
 fn cache_break(before: &Request, after: &Request) -> Option<(usize, String)> {
     let shared = before.messages.iter().zip(&after.messages).take_while(|(a, b)| a.raw == b.raw).count();
     if before.head != after.head {
         let same_talk = shared > 0;
         return same_talk
-            .then(|| (0, "the tools or the system text changed: nothing of the prompt cache can be used".to_owned()));
+            .then(|| (0, "the tools or the system text changed: the prompt cache cannot be used at all".to_owned()));
     }
     let (was, is) = (before.messages.get(shared)?, after.messages.get(shared)?);
     let is_clock = was.text != is.text && without_numbers(&was.text) == without_numbers(&is.text);
     let headed = before.head.as_array().is_some_and(|parts| parts.iter().any(|part| !part.is_null()));
-    // Nothing in common: two conversations that happen to stand in one file.
+    // Nothing in common: two conversations that happen to be in one file.
     if shared == 0 && !headed && !is_clock {
         return None;
     }
-    // What it holds again, and would have had for a tenth.
+    // The messages that are repeated, and would have cost a tenth from the cache.
     let again = &after.messages[shared + 1..];
     let lost = before.messages[shared + 1..].iter().filter(|old| again.iter().any(|new| new.raw == old.raw)).count();
     if lost == 0 {
@@ -383,17 +382,15 @@ fn cache_break(before: &Request, after: &Request) -> Option<(usize, String)> {
     let place = shared + 1;
     let what = if is_clock {
         format!(
-            "message {place} has a time or a counter in it that changed: {lost} messages behind it that were cached are paid again; put it behind them"
+            "message {place} contains a time or a counter that changed: {lost} cached messages after it are paid again; move it after them"
         )
     } else {
-        format!(
-            "message {place} is not as in the request before: {lost} messages behind it that were cached are paid again"
-        )
+        format!("message {place} differs from the request before: {lost} cached messages after it are paid again")
     };
     Some((place, what))
 }
 
-/// Each run of digits as one sign: what is left of a clock, a date or a counter does not change.
+/// Replaces each run of digits by one sign, so that a clock, a date or a counter does not make texts differ.
 fn without_numbers(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
@@ -410,7 +407,7 @@ fn without_numbers(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// `rule@message` of each finding.
+    /// Checks `rule@message` of each finding.
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
         let found: Vec<String> =
@@ -437,7 +434,7 @@ mod tests {
         );
     }
 
-    /// Calls are items of their own there, and so is what was thought.
+    /// In this format, calls and reasoning are items of their own.
     #[test]
     fn items_are_checked_like_messages() {
         let items =

@@ -1,4 +1,4 @@
-//! Policies as values: the order of layers (CX-3), the budget (CX-12), and what a process is shown (CX-7).
+//! Policies as values: the order of layers (CX-3), the budget (CX-12), and what each process is shown (CX-7).
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::layer::{BlockKey, Contexts};
 /// Changes whenever equal input would give other messages. Receipts name it.
 pub const POLICY_VERSION: u32 = 2;
 
-/// In which order, and within what.
+/// The order of layers, and the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     pub order: Order,
-    /// For everything that the model reads.
+    /// The tokens of everything that the model reads.
     pub budget: Tokens,
     /// What a provider adds to each message.
     pub per_message: Tokens,
@@ -27,7 +27,7 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Always,
-    /// Where the profile asks for it.
+    /// Only if the profile asks for it.
     OnDemand,
     Never,
 }
@@ -51,14 +51,14 @@ const RULES: [(Process, [Shown; 6]); 7] = {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audience {
     pub process: Process,
-    /// The project's one switch: experience, knowledge and todo are shared, or not. Framework and compression stay.
+    /// The project's switch: whether experience, knowledge and todo are shared. Framework and compression are always shown.
     pub enable_share_context: bool,
     /// Blocks that the profile asks for.
     pub demands: BTreeSet<BlockKey>,
 }
 
 impl Audience {
-    /// Somebody who is shown everything.
+    /// Returns an audience with sharing switched on, and no block on demand.
     pub fn of(process: Process) -> Audience {
         Audience { process, enable_share_context: true, demands: BTreeSet::new() }
     }
@@ -75,7 +75,7 @@ impl Audience {
             BlockKey::Todo => (3, true),
             BlockKey::Compression => (4, false),
             BlockKey::Extra(_) => (5, false),
-            // What it is, everybody is told.
+            // Every agent sees what describes its own turn.
             BlockKey::Turn => return true,
         };
         let by_process = match self.rule(column) {
@@ -86,7 +86,7 @@ impl Audience {
         by_process && (self.enable_share_context || !shared)
     }
 
-    /// The blocks that are shown.
+    /// Keeps the blocks that are shown.
     pub fn allow(&self, contexts: Contexts) -> Contexts {
         contexts.into_iter().filter(|(key, _)| self.sees(key)).collect()
     }
@@ -96,7 +96,7 @@ impl Audience {
 mod tests {
     use super::*;
 
-    /// `audience` as "process share demands"; what it sees, as the first letters of layers.
+    /// Checks what an audience sees, as the first letters of layers.
     #[track_caller]
     fn check(process: Process, share: bool, demands: &[BlockKey], seen: &str) {
         let audience = Audience {

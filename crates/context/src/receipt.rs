@@ -1,8 +1,8 @@
-//! Receipts (CX-11): what a model call saw, as pointers and hashes, from which anybody can render the same bytes again.
+//! Receipts (CX-11): what a model call saw, as pointers and hashes, from which the same bytes can be rendered again.
 //!
-//! A receipt names spans of the context box and of the output box, never a list of cards: what it weighs does not grow with the turn.
-//! Reading again reads every card as it was before it ended, takes away what was gone at the time, and composes. So expiry does not
-//! matter, nor does the moment at which an end was committed.
+//! A receipt names spans of the context box and of the output box, never a list of cards, so its size does not grow with the turn. A replay
+//! reads every card as it was before it ended, removes those that were gone at the time, and composes. So expiry does not matter, nor does the
+//! moment at which an end was committed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -63,13 +63,13 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// A block, by the card that says it.
+/// A block, by its card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRef {
     pub key: BlockKey,
     pub card_id: CardId,
     pub every_step: bool,
-    /// What it was made of.
+    /// Where it came from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Provenance>,
 }
@@ -87,18 +87,18 @@ pub struct Receipt {
     pub left_out: Vec<LeftOut>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_summary_card_id: Option<CardId>,
-    /// Of the context box.
+    /// Spans of the context box.
     pub history: Vec<Span>,
     pub n_pinned: usize,
     /// Positions of the context box whose cards had ended.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub gone: Places,
     pub query_card_ids: Vec<CardId>,
-    /// Of the output box.
+    /// The span of the output box.
     pub output: Span,
     pub read_at: DateTime<Utc>,
 
-    /// How it was put together and written down.
+    /// How it was composed and rendered.
     pub policy: Policy,
     pub policy_version: u32,
     pub tokenizer: String,
@@ -109,31 +109,31 @@ pub struct Receipt {
 
     pub n_messages: usize,
     pub n_tokens: Tokens,
-    /// Of the request, byte for byte.
+    /// The hash of the request, byte for byte.
     pub request_hash: Digest,
-    /// Of the hashes of all cards that were read. Holds even where one was erased since.
+    /// The hash over the hashes of all cards that were read. It can be verified even if a card was erased since.
     pub cards_hash: Digest,
 }
 
-/// Everything that a receipt points to, read again as it was before it ended.
+/// Everything that a receipt points to, each card as it was before it ended.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Those that it names one by one.
+    /// The cards that it names one by one.
     pub cards: Vec<Reading>,
     pub history: Vec<Placed>,
     pub steps: Vec<Placed>,
 }
 
-/// Why the same bytes cannot be had.
+/// Why the same bytes cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{} cards that the call saw were erased: {card_ids:?}; the hashes of all cards {}", card_ids.len(), if *.cards_verified { "still agree" } else { "do not agree" })]
     Erased { card_ids: Vec<CardId>, cards_verified: bool },
-    #[error("it was written by {0}, which this version of Waybill does not have")]
+    #[error("it was written with {0}, which this version of Waybill does not support")]
     RendererGone(String),
-    #[error("cards that the call saw are not there: {0:?}")]
+    #[error("cards that the call saw are missing: {0:?}")]
     Missing(Vec<CardId>),
-    #[error("rendered again it has the hash {rendered}, not {receipt}")]
+    #[error("rendered again, the request has the hash {rendered}, not {receipt}")]
     Mismatch { rendered: Digest, receipt: Digest },
     #[error(transparent)]
     Call(#[from] CallError),
@@ -180,7 +180,7 @@ impl Receipt {
         receipt
     }
 
-    /// Over everything that was read, in its order, by hash: those that are named, then history and steps.
+    /// Hashes the hashes of all cards that were read, in order: those that are named, then history and steps.
     fn hash_cards(&self, cards: &HashMap<CardId, CardHash>, history: &[Placed], steps: &[Placed]) -> Digest {
         let mut hasher = blake3::Hasher::new();
         for card_id in self.card_ids() {
@@ -195,7 +195,7 @@ impl Receipt {
         Digest(*hasher.finalize().as_bytes())
     }
 
-    /// The cards that are named one by one.
+    /// Returns the cards that are named one by one.
     pub fn card_ids(&self) -> Vec<CardId> {
         let prompt = self.system_prompt_card_id.iter().chain(&self.tools_card_id).chain(&self.session_summary_card_id);
         prompt.chain(self.blocks.iter().map(|block| &block.card_id)).chain(&self.query_card_ids).copied().collect()
@@ -216,7 +216,7 @@ impl Receipt {
         }
     }
 
-    /// The same call again, bytes and all, or why it cannot be had.
+    /// Renders the same call again, to the same bytes; or says why it is not possible.
     pub fn render(&self, found: Found) -> Result<Call<'static>, Error> {
         let adapter = self.adapter()?;
         let cards: HashMap<CardId, Reading> =
@@ -247,7 +247,7 @@ impl Receipt {
         }
         let card = |card_id: &CardId| match &cards[card_id] {
             Reading::Live(card) => (**card).clone(),
-            Reading::Gone(_) => unreachable!("what was erased has been said"),
+            Reading::Gone(_) => unreachable!("erased cards were reported above"),
         };
         let block = |block: &BlockRef| Collected {
             key: block.key.clone(),
@@ -270,7 +270,7 @@ impl Receipt {
             left_out: self.left_out.clone(),
             read_at: self.read_at,
         };
-        // Of what was erased some may not have been shown: a summary stood for it, or it stood there twice.
+        // An erased card may not have been shown: a summary covered it, or it was there twice.
         match materials.call(&Manner { adapter, policy: self.policy, params: self.params.clone() }) {
             Ok(call) if call.receipt.request_hash == self.request_hash => {
                 Ok(Call { receipt: self.clone(), ..call.into_owned() })
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::golden;
 
-    /// An answer as somebody reads it later.
+    /// Returns a receipt as it is read later.
     fn stored(receipt: &Receipt) -> Receipt {
         serde_json::from_str(&serde_json::to_string(receipt).unwrap()).unwrap()
     }
@@ -308,7 +308,7 @@ steps
   assistant: -> a=search({})
   tool a: e";
 
-    /// CX-11: the same bytes, for whatever was ever sent.
+    /// CX-11: every request renders to the same bytes again.
     #[test]
     fn rendered_again_it_is_the_same_byte_for_byte() {
         for (name, script) in golden::scripts() {
@@ -323,7 +323,7 @@ steps
         }
     }
 
-    /// CX-11: what was gone at the time stays gone, though the reader sees all cards as they were before they ended.
+    /// CX-11: cards that were gone at the time stay gone, although a replay reads all cards as they were before they ended.
     #[test]
     fn what_was_gone_stays_gone() {
         let mut scene = golden::read(SCRIPT);
@@ -336,7 +336,7 @@ steps
         assert_eq!(call.receipt.gone.spans().map(|span| (span.from, span.upto)).collect::<Vec<_>>(), [(2, 2)]);
     }
 
-    /// CX-11: an erased card is named, wherever it stood, and the hashes still hold; unless a card was exchanged.
+    /// CX-11: an erased card is named, wherever it was, and the hashes still match, unless a card was exchanged.
     #[test]
     fn what_was_erased_is_named() {
         let scene = golden::read(SCRIPT);
@@ -360,7 +360,7 @@ steps
             found.cards.iter_mut().filter(|reading| reading.card_id() == prompt).for_each(|r| end(r, gone()));
         });
         assert_eq!(named, (vec![prompt], true));
-        // What no model was shown is not missed.
+        // A card that the model was not shown is not missed.
         let covered =
             golden::read("react layered 900\nsummary 1-2: s\nhistory\n  user: a\n  assistant: b\n  user: c\nquery: d");
         let sent = covered.call(Adapter::OpenaiChat);
@@ -374,7 +374,7 @@ steps
         assert!(!exchanged.1);
     }
 
-    /// CX-11: a renderer that is not there any more is not a mismatch.
+    /// CX-11: a renderer that no longer exists is not a mismatch.
     #[test]
     fn what_cannot_be_rendered_says_why() {
         let scene = golden::read(SCRIPT);
@@ -396,7 +396,7 @@ steps
         assert!(matches!(receipt.render(found), Err(Error::Mismatch { .. })));
     }
 
-    /// DESIGN: what a receipt weighs does not grow with the turn.
+    /// DESIGN: the size of a receipt does not grow with the turn.
     #[test]
     fn a_receipt_names_spans() {
         let long = |n: usize| {

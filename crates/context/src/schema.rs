@@ -1,18 +1,18 @@
-//! JSON Schemas that projects bring. A few lines of schema can take hours to check, so how much work one makes is known before it is done: it is worked
-//! out when the schema is applied, and again with the value that is to be checked.
+//! JSON Schemas of projects. A few lines of schema can take hours to check, so the amount of work is estimated beforehand: when the schema is
+//! applied, and again with each value to check.
 
 use std::collections::HashMap;
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-/// Of a schema as it is written.
+/// The largest schema, as it is written.
 const MOST_BYTES: usize = 256 << 10;
-/// Parts of a schema once every `$ref` is replaced by what it names.
+/// The most parts of a schema once every `$ref` is replaced by what it names.
 const MOST_PARTS: u64 = 50_000;
 /// Parts of the schema times parts of the value: about a second.
 const MOST_STEPS: u64 = 20_000_000;
-/// Steps that are done in a moment: more of them are not done where others wait for the thread.
+/// Steps that take only a moment: a check with more of them must not block a thread that other tasks need.
 const A_MOMENT: u64 = 50_000;
 
 /// A schema that can be used.
@@ -31,13 +31,13 @@ impl Schema {
         if n_parts > MOST_PARTS {
             return Err(format!("it has more than {MOST_PARTS} parts once every `$ref` is followed"));
         }
-        // One pass over the text for each state that a pattern has, and it has few.
+        // A pattern takes one pass over the text for each of its states, so their number is limited.
         let patterns = PatternOptions::regex().size_limit(64 << 10).dfa_size_limit(1 << 20);
         let validator = jsonschema::options().with_pattern_options(patterns).build(schema);
         Ok(Schema { validator: validator.map_err(|error| error.to_string())?, n_parts })
     }
 
-    /// Whether checking this value takes more than a moment.
+    /// Checks whether checking this value takes more than a moment.
     pub fn is_slow(&self, value: &Value) -> bool {
         self.n_steps(value) > A_MOMENT
     }
@@ -46,15 +46,15 @@ impl Schema {
         self.n_parts.saturating_mul(size(value))
     }
 
-    /// Where the value is not as the schema says, and why: so many at most. None: it is as it says.
+    /// Returns where the value does not match the schema, and why, at most `most` of them. An empty list means that it matches.
     pub fn violations(&self, value: &Value, most: usize) -> Vec<(String, String)> {
         if self.n_steps(value) > MOST_STEPS {
             return vec![(
                 String::new(),
-                "it is too large to be checked by this schema: send less at a time".to_owned(),
+                "it is too large to be checked with this schema: send less at a time".to_owned(),
             )];
         }
-        // All of them are found before the first is told: of what takes long, one.
+        // `iter_errors` finds all errors before it returns the first, so a slow check stops at one error.
         let errors: Vec<_> = match self.is_slow(value) {
             true => self.validator.validate(value).err().into_iter().collect(),
             false => self.validator.iter_errors(value).take(most).collect(),
@@ -66,7 +66,7 @@ impl Schema {
     }
 }
 
-/// Values within a value, and itself. A long text counts for as many as it could hold.
+/// Counts the values within a value, and itself. A long text counts as several.
 fn size(value: &Value) -> u64 {
     match value {
         Value::Array(values) => values.iter().map(size).sum::<u64>() + 1,
@@ -79,15 +79,15 @@ fn size(value: &Value) -> u64 {
 /// Counts parts as if what a `$ref` names stood in its place.
 struct Expanding<'s> {
     root: &'s Value,
-    /// None: it is being counted just now.
+    /// `None` means that it is being counted at the moment.
     known: HashMap<&'s str, Option<u64>>,
 }
 
-/// A pattern that is looked for, whatever it is: how long it takes follows from how large it may become.
+/// The parts for which a pattern counts, whatever it is: its time is limited by its largest size.
 const PATTERN: u64 = 512;
 
 impl<'s> Expanding<'s> {
-    /// Of a schema: what stands below a keyword is a schema, a list of them or a map of them, or no schema at all.
+    /// Counts the parts of a schema. Below a keyword is a schema, a list or a map of schemas, or no schema at all.
     fn count(&mut self, schema: &'s Value) -> Result<u64, String> {
         let mut n = 1_u64;
         let Value::Object(fields) = schema else { return Ok(n) };
@@ -96,12 +96,12 @@ impl<'s> Expanding<'s> {
                 ("$ref", Value::String(name)) => self.named(name)?,
                 ("$dynamicRef" | "$recursiveRef" | "$anchor" | "$dynamicAnchor" | "$recursiveAnchor", _)
                 | ("unevaluatedProperties" | "unevaluatedItems", _) => {
-                    return Err(format!("`{key}` is not taken: say it with `$ref`, `properties` and `items`"));
+                    return Err(format!("`{key}` is not supported: use `$ref`, `properties` and `items`"));
                 }
                 ("$id" | "id", Value::String(_)) if !std::ptr::eq(schema, self.root) => {
-                    return Err(format!("`{key}` stands at the beginning of a schema, and nowhere else"));
+                    return Err(format!("`{key}` may stand only at the top of a schema"));
                 }
-                // Counted where they are named.
+                // Counted where a `$ref` names them.
                 ("$defs" | "definitions", Value::Object(_)) => 0,
                 ("properties" | "dependentSchemas" | "dependencies", Value::Object(named)) => {
                     self.sum(named.values())?
@@ -143,8 +143,8 @@ impl<'s> Expanding<'s> {
         }
         let pointer = name.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let pointer = pointer.filter(|pointer| !pointer.contains('%'));
-        let pointer = pointer
-            .ok_or_else(|| format!("`$ref: {name}`: a part of the same schema is named, such as `#/$defs/part`"))?;
+        let pointer =
+            pointer.ok_or_else(|| format!("`$ref: {name}`: name a part of the same schema, such as `#/$defs/part`"))?;
         let found = self.root.pointer(pointer).ok_or_else(|| format!("`$ref: {name}` names nothing"))?;
         self.known.insert(name, None);
         let n = self.count(found)?;
@@ -184,7 +184,7 @@ mod tests {
         );
         assert!(error(json!({ "$ref": "https://example.com/schema" })).contains("same schema"));
         assert!(error(json!({ "$dynamicRef": "#x" })).contains("$dynamicRef"));
-        // Names that look like keywords, names in other words, and another beginning.
+        // Names that look like keywords, encoded names, and another root.
         let bomb = doubling(35)["$defs"].clone();
         for name in ["definitions", "$defs", "default", "const", "enum", "examples"] {
             let hidden = json!({ "$defs": bomb, "properties": { name: { "$ref": "#/$defs/p0" } } });

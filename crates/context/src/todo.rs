@@ -17,7 +17,7 @@ pub enum Status {
     Done,
 }
 
-/// One thing to do. Its number is its own for ever, whatever is removed.
+/// One thing to do. Its number is never used for another item, even after it is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
@@ -34,11 +34,11 @@ pub struct Item {
 #[serde(deny_unknown_fields)]
 pub struct Todo {
     items: Vec<Item>,
-    /// How many numbers were given out.
+    /// How many numbers were used.
     n_given: u32,
 }
 
-/// One change. Several are made together, or none is.
+/// One change. Several are all made, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
@@ -59,20 +59,20 @@ pub enum Change {
     Remove {
         item_id: u32,
     },
-    /// Everything anew.
+    /// Replaces the whole list.
     Replace {
         texts: Vec<String>,
     },
 }
 
-/// Why a list cannot be changed, or read.
+/// Why a list cannot be changed or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the list has no item {item_id}: there are {known:?}")]
     UnknownItem { item_id: u32, known: Vec<u32> },
-    #[error("an item without text: say what is to be done")]
+    #[error("an item has no text: say what to do")]
     NoText,
-    #[error("the card is no todo list")]
+    #[error("the card is not a todo list")]
     Unreadable(#[from] serde_json::Error),
 }
 
@@ -81,7 +81,7 @@ impl Todo {
         &self.items
     }
 
-    /// The list with all changes made, in order.
+    /// Returns the list with all changes made, in order.
     pub fn changed(&self, changes: &[Change]) -> Result<Todo, Error> {
         let mut todo = self.clone();
         for change in changes {
@@ -127,7 +127,7 @@ impl Todo {
         place.ok_or_else(|| Error::UnknownItem { item_id, known: known() })
     }
 
-    /// The text of `todo__context`; empty where there is nothing to do.
+    /// Renders the text of `todo__context`; empty if there is nothing to do.
     pub fn render(&self) -> String {
         let mut text = String::new();
         for item in &self.items {
@@ -157,7 +157,7 @@ fn said(text: &str) -> Result<String, Error> {
     if text.trim().is_empty() { Err(Error::NoText) } else { Ok(json::text(text).into_owned()) }
 }
 
-/// What somebody wrote over several lines must not look like lines of ours.
+/// Joins lines into one, so that a text of several lines cannot imitate the lines that Waybill writes.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

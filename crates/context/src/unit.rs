@@ -1,4 +1,4 @@
-//! From cards to units: what belongs together stays together (CX-12). A call and its results are one unit, whatever came between them.
+//! From cards to units: what belongs together stays together (CX-12). A call and its results are one unit, even if other cards came between.
 
 use std::{
     borrow::Cow,
@@ -17,17 +17,17 @@ use waybill_core::{
 
 use crate::layer::Layer;
 
-/// A card that a message came from.
+/// A card from which a message was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Source {
     pub card_id: CardId,
     pub hash: CardHash,
 }
 
-/// The cards that a message came from: one, as a rule.
+/// The cards from which a message was made: usually one.
 pub type Sources = SmallVec<[Source; 1]>;
 
-/// One message, as every provider can be told it, and where it came from (CX-11).
+/// One message in a form that fits every provider, and the cards it came from (CX-11).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Message<'a> {
     #[serde(skip)]
@@ -36,10 +36,10 @@ pub struct Message<'a> {
     pub content: Cow<'a, str>,
     #[serde(skip_serializing_if = "<[ToolCall]>::is_empty")]
     pub tool_calls: Cow<'a, [ToolCall]>,
-    /// Of a result: the call it answers.
+    /// For a result: the call that it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
-    /// Of an assistant, among the turn's own steps: what it thought before.
+    /// For an assistant's message among the turn's own steps: its reasoning before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning<'a>>,
     #[serde(skip)]
@@ -76,7 +76,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The same, without the cards that it was read from.
+    /// Returns a copy that does not borrow from the cards.
     pub fn into_owned(self) -> Message<'static> {
         let Message { layer, role, content, tool_calls, tool_call_id, reasoning, sources, n_tokens } = self;
         let (content, tool_calls) = (Cow::Owned(content.into_owned()), Cow::Owned(tool_calls.into_owned()));
@@ -89,14 +89,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What an `agent.reasoning` card says: what a model thought before it spoke. The adapter that it came through may give it back.
+/// The content of an `agent.reasoning` card: what a model thought before it answered. It can be sent back through the same adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reasoning<'a> {
-    /// By name.
+    /// The adapter's name.
     pub adapter: Cow<'a, str>,
-    /// What can be read of it.
+    /// The readable part.
     pub text: Cow<'a, str>,
-    /// The provider's own JSON array of blocks, to be given back byte for byte.
+    /// The provider's own JSON array of blocks, to be sent back byte for byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbatim: Option<Cow<'a, str>>,
 }
@@ -124,12 +124,12 @@ pub(crate) fn source(card: &Card) -> Source {
     Source { card_id: card.card_id, hash: card.hash }
 }
 
-/// What a card says, as text.
+/// Returns the content of a card as text.
 pub(crate) fn text_of(card: &Card) -> Cow<'_, str> {
     match &card.content {
         Content::Text(text) => Cow::Borrowed(text),
         Content::Json(value) => plain(value),
-        // The call itself is not text; what the result must have is said by the framework.
+        // A call itself is not text; the framework's text lists the fields that the result must have.
         Content::Handoff(handoff) => Cow::Owned(Value::Object(handoff.package.clone()).to_string()),
         Content::ToolCall(_) | Content::Fields(_) => Cow::Borrowed(""),
         Content::ToolResult(result) if result.status == "success" => plain(&result.result),
@@ -144,7 +144,7 @@ fn plain(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// Why something is not shown.
+/// Why a card is not shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -154,42 +154,42 @@ pub enum Reason {
     OpenCall,
     /// A card of the unit has expired, or was deleted or erased.
     Gone,
-    /// A result whose call is not there.
+    /// A result without its call.
     Orphan,
-    /// A second result of a call, or a card that was shown before.
+    /// A second result of a call, or a card that is already shown.
     Repeated,
-    /// A summary stands for it.
+    /// A summary replaces it.
     Covered,
-    /// Nothing that a model reads: a pointer, an empty card, system text of somebody else, what was thought in another turn.
+    /// Nothing that the model reads: a pointer, an empty card, another agent's system text, the reasoning of another turn.
     NotForTheModel,
 }
 
-/// What is not shown, and why.
+/// Cards that are not shown, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Omitted {
     pub card_ids: Vec<CardId>,
     pub reason: Reason,
 }
 
-/// What is shown whole or not at all.
+/// Messages that are shown together or not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit<'a> {
     pub(crate) first: Message<'a>,
-    /// Of a call: its results.
+    /// For calls: their results.
     pub(crate) results: Vec<Message<'a>>,
     /// Calls that have no result yet.
     open: SmallVec<[ToolCallId; 2]>,
-    /// Shown whatever the budget.
+    /// Shown regardless of the budget.
     pub(crate) pinned: bool,
-    /// A summary stands for it.
+    /// A summary replaces it.
     pub(crate) covered: bool,
-    /// Its calls came as cards of their own: the message they belong to does not name them.
+    /// Its calls are cards of their own: the message to which they belong does not name them.
     calls_have_cards: bool,
-    /// A card that is gone may have been one of them.
+    /// A card that is gone may have been one of its calls.
     pub(crate) lost_a_call: bool,
-    /// Words beside calls that are open: these may be answered yet, so that no summary stands for the words.
+    /// The text beside open calls. The calls may still be answered, so no summary replaces the text.
     pub(crate) is_partial: bool,
-    /// Where its last card stands.
+    /// The position of its last card.
     last: i64,
 }
 
@@ -232,7 +232,8 @@ impl<'a> Unit<'a> {
         !self.open.is_empty()
     }
 
-    /// What was said beside calls of which none is answered: the words without the calls, and the cards that are left out. None: there were no words.
+    /// Returns the text that was said beside calls, if none of them is answered: the message without the calls, and the cards that are left out.
+    /// `None` means that there was no text.
     pub(crate) fn words(&self) -> Option<(Unit<'a>, Omitted)> {
         if self.lost_a_call || !self.results.is_empty() || self.first.content.trim().is_empty() {
             return None;
@@ -246,15 +247,15 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Units in the order of their first card, and what cannot be part of one.
+/// Units in the order of their first card, and the cards that cannot be part of one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Units<'a> {
     pub(crate) units: Vec<Unit<'a>>,
     pub(crate) omitted: Vec<Omitted>,
 }
 
-/// Groups cards into messages of a layer. `shown` are those that stand elsewhere already; each card that is read here is added.
-/// What is `covered` is grouped too, and only then let go: what a summary stands for must not change what belongs together.
+/// Groups cards into messages of a layer. `shown` are cards that are shown elsewhere already; each card that is read here is added.
+/// `covered` cards are grouped too, and dropped only afterwards: a summary must not change which cards belong together.
 pub(crate) fn group<'a>(
     layer: &Layer,
     cards: impl IntoIterator<Item = &'a Placed>,
@@ -262,7 +263,7 @@ pub(crate) fn group<'a>(
     shown: &mut HashSet<CardId>,
 ) -> Units<'a> {
     let mut grouped = Units::default();
-    // The unit of a call. Its first message is the assistant's.
+    // The unit of each call. Its first message is the assistant's.
     let mut calls: HashMap<ToolCallId, usize> = HashMap::new();
     let reasoning = CardType::reasoning();
     let mut thought: Option<Thought<'a>> = None;
@@ -275,7 +276,7 @@ pub(crate) fn group<'a>(
         let card = match reading {
             Reading::Live(card) => card,
             Reading::Gone(_) => {
-                // Right behind calls on cards of their own it may have been another of them.
+                // Directly after calls on cards of their own, the missing card may have been another call.
                 let follows =
                     |unit: &&mut Unit<'_>| unit.last + 1 == *place && unit.results.is_empty() && unit.calls_have_cards;
                 if let Some(unit) = grouped.units.last_mut().filter(follows) {
@@ -287,7 +288,7 @@ pub(crate) fn group<'a>(
             }
         };
         if card.metadata.card_type == reasoning {
-            // Said to be left out until the message comes that it belongs to.
+            // Listed as omitted until the message comes to which it belongs.
             let omitted = grouped.omitted.len();
             grouped.omitted.push(omit(Reason::NotForTheModel));
             let read = Reasoning::of(card).filter(|_| *layer == Layer::Steps);
@@ -336,7 +337,7 @@ pub(crate) fn group<'a>(
     grouped
 }
 
-/// A `tool.call` card: the record of a call that its assistant message names already, or the call itself.
+/// Adds a `tool.call` card: the record of a call that its assistant message already names, or the call itself.
 fn add_call<'a>(
     grouped: &mut Units<'a>,
     calls: &mut HashMap<ToolCallId, usize>,
@@ -364,8 +365,8 @@ fn add_call<'a>(
         arguments: content.arguments.clone(),
         provider_call_id: None,
     };
-    // Calls that follow each other, or the thought they came with, are one message, as long as none is answered. What stands between
-    // them parts them, also where it was not read; so does a summary that stands for the one and not for the other.
+    // Calls that directly follow each other, or the thought they came with, are one message, as long as none is answered. A card between
+    // them separates them, even if it was not read; so does a summary that covers only one of them.
     let at = grouped.units.len();
     let joins = |unit: &&mut Unit<'_>| {
         let is_next = unit.last + 1 == place && unit.covered == covered;
@@ -390,30 +391,30 @@ fn add_call<'a>(
     }
 }
 
-/// A reasoning that no message has begun after.
+/// A reasoning whose message has not come yet.
 struct Thought<'a> {
     card: &'a Card,
     reasoning: Reasoning<'a>,
-    /// Where it stands, or the empty card behind it.
+    /// Its position, or that of the empty card after it.
     last: i64,
-    /// Where it is said to be left out.
+    /// Its index in the list of omitted cards.
     omitted: usize,
 }
 
 impl<'a> Thought<'a> {
-    /// Whether a card is what the model said right after, in the same step.
+    /// Checks whether a card is what the model said directly after it, in the same step.
     fn precedes(&self, card: &Card, place: i64) -> bool {
         let is_same_step = self.card.metadata.step_id == card.metadata.step_id;
         self.last + 1 == place && is_same_step && card.metadata.role == Role::Assistant
     }
 
-    /// Becomes part of the message that was just begun, unless a summary stands for one of the two alone.
+    /// Becomes part of the message that was just begun, unless a summary covers only one of the two.
     fn join(self, grouped: &mut Units<'a>, covered: &HashSet<CardId>) {
         let Some(unit) = grouped.units.last_mut() else { return };
         if unit.covered == covered.contains(&self.card.card_id) {
             grouped.omitted.remove(self.omitted);
             let said = &mut unit.first;
-            // Behind the card that it belongs to: the first one is whose message it is.
+            // Added after the message's own card: the first source identifies the message.
             said.sources.push(source(self.card));
             said.n_tokens = said.n_tokens + self.card.n_tokens;
             said.reasoning = Some(self.reasoning);
@@ -421,7 +422,7 @@ impl<'a> Thought<'a> {
     }
 }
 
-/// Results in the order of their calls, however they came in.
+/// Sorts results into the order of their calls.
 fn in_order_of_calls(unit: &mut Unit<'_>) {
     let calls = &unit.first.tool_calls;
     let place = |message: &Message<'_>| calls.iter().position(|call| Some(call.tool_call_id) == message.tool_call_id);

@@ -1,7 +1,7 @@
-//! Bulk content by reference: paths within a project, and the hash of what stands there (HO-1, HO-2).
+//! Bulk content by reference: paths within a project, and the hash of what is stored there (HO-1, HO-2).
 //!
-//! A path is a name in an index and never one of a file system: what is stored is known by its upload. It is held to what any file system would take
-//! all the same, since people put artifacts into folders.
+//! A path is a name in an index, never one of a file system: content is stored under the id of its upload. A path must still be valid on any file
+//! system, since people write artifacts to folders.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
-/// Which version of a path a card speaks of.
+/// Which version of each path a card refers to.
 pub type Pins = BTreeMap<ArtifactPath, ArtifactHash>;
 
 const MOST_BYTES: usize = 1024;
@@ -21,7 +21,7 @@ const MOST_BYTES_OF_A_PART: usize = 255;
 #[serde(try_from = "String")]
 pub struct ArtifactPath(String);
 
-/// The text is no path of an artifact.
+/// The text is not a path of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path:?} is not a path of an artifact: {why}; write one such as `reports/2026/summary.json`")]
 pub struct MalformedPath {
@@ -34,31 +34,31 @@ impl ArtifactPath {
         &self.0
     }
 
-    /// Its last part.
+    /// Returns its last part.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// A path below this one.
+    /// Returns a path below this one.
     pub fn join(&self, below: &str) -> Result<ArtifactPath, MalformedPath> {
-        // By itself first: what stands before it could make up for what it lacks.
+        // Checked by itself first: with the folder before it, a wrong path could look valid.
         let below: ArtifactPath = below.parse()?;
         format!("{}/{below}", self.0).parse()
     }
 
-    /// Whether it stands below a folder, or is it.
+    /// Checks whether it is below a folder, or is the folder.
     pub fn is_within(&self, folder: &ArtifactPath) -> bool {
         self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
-/// What is drawn like a slash or backslash without being folded into one.
+/// Characters that look like a slash or backslash but do not normalise to one.
 const LIKE_SLASHES: [char; 12] = [
     '\u{2044}', '\u{2215}', '\u{2216}', '\u{2571}', '\u{2572}', '\u{27CB}', '\u{27CD}', '\u{29F5}', '\u{29F8}',
     '\u{29F9}', '\u{2CC6}', '\u{3033}',
 ];
 
-/// What is not drawn, or changes how the rest is.
+/// Checks whether a character is invisible, or changes how the others are drawn.
 fn is_unseen(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{34F}' | '\u{600}'..='\u{605}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{180B}'..='\u{180F}'
@@ -66,7 +66,7 @@ fn is_unseen(c: char) -> bool {
         | '\u{FFA0}' | '\u{FFF0}'..='\u{FFFF}' | '\u{E000}'..='\u{F8FF}' | '\u{E0000}'..='\u{10FFFF}')
 }
 
-/// Why a text is no path; it is in composed form already.
+/// Returns why a text is not a path. The text is in composed form already.
 fn wrong(path: &str) -> Option<&'static str> {
     if path.is_empty() {
         return Some("it is empty");
@@ -83,7 +83,7 @@ fn wrong(path: &str) -> Option<&'static str> {
     if path.contains('\\') {
         return Some("parts are separated by `/`, not by a backslash");
     }
-    // One character at a time, as whoever folds them would: `／` is a slash, `：` a colon.
+    // One character at a time, as Unicode normalisation (NFKC) folds them: `／` is a slash, `：` a colon.
     let folds_into =
         |c: char, what: [char; 3]| std::iter::once(c).nfkc().any(|folded| folded != c && what.contains(&folded));
     if path.chars().any(|c| LIKE_SLASHES.contains(&c) || folds_into(c, ['/', '\\', ':'])) {
@@ -165,7 +165,7 @@ impl utoipa::ToSchema for ArtifactPath {}
 #[serde(try_from = "String", into = "String")]
 pub struct ArtifactHash([u8; 32]);
 
-/// The text is no hash.
+/// The text is not a hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the hash of an artifact: expected 64 hex digits")]
 pub struct MalformedHash(String);
@@ -241,9 +241,9 @@ impl utoipa::ToSchema for ArtifactHash {}
 pub struct Stored {
     pub hash: ArtifactHash,
     pub size: u64,
-    /// None: it is no text.
+    /// `None` means that it is not text.
     pub n_tokens: Option<i64>,
-    /// Too much to count: taken from its beginning.
+    /// The count is an estimate from its beginning: there is too much to count.
     pub is_estimate: bool,
     /// The hashes of its pieces of [`PIECE`] bytes, one after the other: any part can be verified without the rest.
     pub pieces: Vec<u8>,
@@ -253,7 +253,7 @@ pub struct Stored {
 pub const PIECE: u64 = 1 << 20;
 
 impl Stored {
-    /// Small content, as it is known once it is stored.
+    /// Describes small content, as it will be once it is stored.
     pub fn of(bytes: &[u8]) -> Stored {
         let text = std::str::from_utf8(bytes).ok();
         Stored {
@@ -266,7 +266,7 @@ impl Stored {
     }
 }
 
-/// What kind of content a path says it is.
+/// Returns the media type that follows from a path.
 pub fn media_type_of(path: &ArtifactPath, is_text: bool) -> &'static str {
     let name = path.name();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! A signal may be lost, doubled or late without harm: a doorbell says only that there may be work, a chunk is a piece of an
 //! answer that is being written. An event is the record of what became true; it leaves the database through the outbox, at least
-//! once, for whoever outside wants to follow. Nothing inside waits for one.
+//! once, for subscribers outside. Nothing inside waits for one.
 
 use std::{fmt, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     turn::TurnEpoch,
 };
 
-/// Whose doorbell.
+/// Who a doorbell is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Door {
     /// Workers that run the turns of a target.
@@ -33,13 +33,13 @@ pub enum Door {
 pub const PMO: &str = "pmo";
 
 impl Door {
-    /// Whoever answers the calls of a target.
+    /// Returns the door of the services that answer the calls of a target.
     pub fn of_calls(target: Target) -> Door {
         if target.as_str() == PMO { Door::Pmo } else { Door::Tool(target) }
     }
 }
 
-/// One ring. It carries no content: who hears it looks what there is.
+/// One ring. It carries no content: a process that hears it looks for work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bell {
     pub project_id: ProjectId,
@@ -57,24 +57,24 @@ pub struct Chunk {
 
 /// What carries signals. Nothing here fails: a signal that cannot be sent is lost.
 pub trait Bus: fmt::Debug + Send + Sync {
-    /// Rings, and returns at once. Rings for one door that follow each other quickly are one.
+    /// Rings, and returns at once. Rings for one door that follow each other quickly are merged into one.
     fn ring(&self, bell: Bell);
 
-    /// Wakes whoever serves a door. Of several that listen, one is woken by a ring; rings that were not taken yet are one.
-    /// Dropped, it listens no more.
+    /// Returns a stream that wakes the process which serves a door. Of several listeners, a ring wakes one; rings that were not taken yet are
+    /// merged into one. Dropping the stream ends the listening.
     fn hear(&self, door: &Door) -> BoxStream<'static, ()>;
 
-    /// Whether rings have a chance to arrive. While they have none, look more often.
+    /// Returns whether rings can arrive. While they cannot, poll more often.
     fn is_up(&self) -> bool;
 
-    /// Sends a piece of an answer to whoever watches it just now.
+    /// Sends a piece of an answer to the callers that watch it at this moment.
     fn send(&self, chunk: Chunk);
 
-    /// The pieces of what an agent is writing, from now on.
+    /// Returns the pieces of what an agent is writing, from now on.
     fn watch(&self, project_id: ProjectId, agent_id: AgentId) -> BoxStream<'static, Vec<u8>>;
 }
 
-/// A bus that nobody is on.
+/// A bus without listeners.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 
@@ -101,13 +101,13 @@ impl Bus for Silent {
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
-    /// A turn has ended. One per turn; its last step is told by it too.
+    /// A turn has ended. One per turn; it stands for the last step too.
     Task,
     /// A step was written, and the turn goes on or waits.
     Step,
-    /// An agent's status changed, where the turn asked to be told.
+    /// An agent's status changed, if the turn asked for these events.
     State,
-    /// People are asked something, or it was decided.
+    /// A request to people was made, or was decided.
     Request,
 }
 
@@ -138,7 +138,7 @@ pub struct Event {
     pub status: String,
     pub turn_epoch: Option<TurnEpoch>,
     pub step_id: Option<StepId>,
-    /// Of a task: its deliverable; of a request: what is asked, or was decided.
+    /// For a task, its deliverable; for a request, what is asked or was decided.
     pub card_id: Option<CardId>,
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
@@ -147,32 +147,32 @@ pub struct Event {
 }
 
 impl Event {
-    /// The same however often it is sent: what to deduplicate by.
+    /// Returns an id that is the same however often the event is sent, for deduplication.
     pub fn message_id(&self) -> String {
         format!("{}.{}.{}", self.agent_turn_id, self.event.as_str(), self.event_id)
     }
 }
 
-/// The stream of events cannot be reached, or refuses.
+/// The stream of events cannot be reached, or refuses an event.
 #[derive(Debug, thiserror::Error)]
 #[error("the event stream cannot be used: {0}")]
 pub struct FeedError(pub String);
 
-/// What became of events that were to be published.
+/// The outcome of publishing events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Of each, whether it arrived.
+    /// For each event, whether it arrived.
     pub arrived: Vec<bool>,
-    /// Of those that did not, by place: what the stream has against it. The others were not sent, or nobody answered.
+    /// Events that the stream refused, by place, with the reason. Others that did not arrive were not sent, or got no answer.
     pub refused: Vec<(usize, String)>,
 }
 
 /// Where events go.
 pub trait Feed: fmt::Debug + Send + Sync {
-    /// Makes the stream if it is not there, and says when it was made. Another time than before: it was lost with all it held.
+    /// Creates the stream if it does not exist, and returns when it was created. A time other than before means that it was lost with all its events.
     fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>>;
 
-    /// Publishes events, those of one agent one after the other, and begins nothing new after this time. After one that did not arrive, nothing
-    /// of the same agent is sent.
+    /// Publishes events, those of one agent one after the other, and begins nothing new after this time. After an event that did not arrive, no more
+    /// events of the same agent are sent.
     fn publish<'a>(&'a self, events: &'a [Event], within: Duration) -> BoxFuture<'a, Published>;
 }

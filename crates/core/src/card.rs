@@ -117,7 +117,7 @@ impl Role {
     }
 }
 
-/// Everything about a card that is not what it says. Trace fields and `extra` are not hashed.
+/// Everything about a card except its content. Trace fields and `extra` are not hashed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Metadata {
     #[serde(rename = "type")]
@@ -202,7 +202,7 @@ pub struct ResultContent {
     pub extra: Map<String, Value>,
 }
 
-/// Content of a `handoff.package` card: what is said, and which version of each artifact is meant. The second is not shown to a model.
+/// Content of a `handoff.package` card: the package, and which version of each artifact it means. A model does not see the versions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandoffContent {
@@ -211,14 +211,14 @@ pub struct HandoffContent {
 }
 
 impl ResultContent {
-    /// Which artifacts it speaks of: what it wrote, or where what was too large to say lies.
+    /// Returns the artifacts that it refers to: what it wrote, or where a result is that was too large for the card.
     pub fn artifacts(&self) -> Result<Option<Pins>, serde_json::Error> {
         self.extra.get("artifacts").map(|pins| serde_json::from_value(pins.clone())).transpose()
     }
 }
 
 impl Content {
-    /// Which versions of which artifacts are meant.
+    /// Returns the artifacts that the content refers to, with their versions.
     pub fn artifacts(&self) -> Option<Pins> {
         match self {
             Content::Handoff(handoff) => Some(handoff.artifacts.clone()),
@@ -227,7 +227,7 @@ impl Content {
         }
     }
 
-    /// Reads what came over the wire, as this type of card must have it.
+    /// Reads content from the wire, in the form that this type of card requires.
     pub fn read(card_type: &CardType, value: Value) -> Result<Content, Invalid> {
         let wrong = |source| Invalid::Content { card_type: card_type.clone(), source };
         match (card_type.as_str(), value) {
@@ -240,7 +240,7 @@ impl Content {
         }
     }
 
-    /// RFC 8785 text.
+    /// Writes the content as RFC 8785 text.
     fn canonical(&self) -> String {
         match self {
             // A lone string has one form: no keys to sort, no numbers to write, and the escapes are the same.
@@ -305,12 +305,12 @@ impl Draft {
         }
     }
 
-    /// A user's `task.instruction`.
+    /// Makes a user's `task.instruction`.
     pub fn instruction(text: &str) -> Draft {
         Draft::new(CardType::instruction(), Role::User, Content::Text(json::text(text).into_owned()))
     }
 
-    /// The `tool.result` that answers a call.
+    /// Makes the `tool.result` that answers a call.
     pub fn tool_result(tool_call_id: ToolCallId, status: &str, result: Value) -> Draft {
         let content = ResultContent { status: status.to_owned(), result, extra: Map::new() };
         let draft = Draft::new(CardType::tool_result(), Role::Tool, Content::ToolResult(content));
@@ -323,7 +323,7 @@ impl Draft {
         self.seal_counted(tokens)
     }
 
-    /// [`Draft::seal`] for whoever has counted already.
+    /// Seals a draft whose tokens are counted already: see [`Draft::seal`].
     pub fn seal_counted(self, n_tokens: Tokens) -> Result<NewCard, Invalid> {
         self.check()?;
         let content = self.content.canonical();
@@ -412,17 +412,17 @@ impl NewCard {
         &self.draft.content
     }
 
-    /// Canonical JSON.
+    /// Returns the content as canonical JSON.
     pub fn content_json(&self) -> &str {
         &self.content
     }
 
-    /// Canonical JSON; none where the card makes no calls.
+    /// Returns the calls as canonical JSON; `None` if the card makes no calls.
     pub fn tool_calls_json(&self) -> Option<&str> {
         self.tool_calls.as_deref()
     }
 
-    /// Canonical JSON of the metadata that has no field of its own; none where there is none.
+    /// Returns the metadata that has no field of its own, as canonical JSON; `None` if there is none.
     pub fn extra_json(&self) -> Option<&str> {
         self.extra.as_deref()
     }
@@ -443,7 +443,7 @@ impl NewCard {
         self.n_tokens
     }
 
-    /// The card as it reads once it is written, for whoever wrote it and goes on.
+    /// Returns the card as it reads once it is written, for a writer that goes on with it.
     pub fn into_card(self, created_at: DateTime<Utc>) -> Card {
         let Draft { card_id, metadata, content, tool_calls, tool_call_id, ttl_seconds } = self.draft;
         // As it was stored: 1.0 reads as 1.
@@ -489,14 +489,14 @@ pub struct Card {
     pub origin: Origin,
 }
 
-/// Where a card came from, as the kernel says and not its writer.
+/// Where a card came from, according to the kernel, not to its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     User,
     Model,
     Tool,
-    /// From outside, or written by a turn that had seen such.
+    /// From outside, or written by a turn that had seen content from outside.
     External,
 }
 
@@ -513,12 +513,12 @@ impl Origin {
 }
 
 impl Card {
-    /// What it says, as whoever wrote it meant it.
+    /// Reads the content as the type that its writer used.
     pub fn read_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::to_value(&self.content).and_then(serde_json::from_value)
     }
 
-    /// Whether the card still says what was hashed when it was written.
+    /// Checks whether the card still says what was hashed when it was written.
     pub fn verifies(&self) -> bool {
         let content = self.content.canonical();
         let tool_calls = (!self.tool_calls.is_empty()).then(|| json::canonical(&self.tool_calls));
@@ -592,7 +592,7 @@ impl Reading {
         }
     }
 
-    /// The card, while its content may be shown.
+    /// Returns the card, if its content may be shown.
     pub fn live(&self) -> Option<&Card> {
         match self {
             Reading::Live(card) => Some(card),
@@ -600,7 +600,7 @@ impl Reading {
         }
     }
 
-    /// [`Reading::live`] for whoever keeps it.
+    /// Returns the card by value, if its content may be shown: see [`Reading::live`].
     pub fn into_live(self) -> Option<Card> {
         match self {
             Reading::Live(card) => Some(*card),

@@ -41,10 +41,12 @@ pub struct Origin {
 pub struct Placed {
     /// Its position in the box that was read.
     pub place: i64,
+    /// Where the card itself stands.
     pub origin: Origin,
-    /// Where else it stands, of the places that were read.
+    /// Where else it stands, among the places that were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Origin>,
+    /// The card, or what is left of it.
     pub reading: Reading,
 }
 
@@ -54,7 +56,7 @@ impl Placed {
     }
 }
 
-/// Each card at the first of its places, which knows the others.
+/// Keeps each card at the first of its places, which lists the others.
 pub fn without_repeats(cards: impl IntoIterator<Item = Placed>) -> Vec<Placed> {
     let cards = cards.into_iter();
     let mut first: HashMap<CardId, usize> = HashMap::with_capacity(cards.size_hint().0);
@@ -91,7 +93,7 @@ impl Places {
         if upto < from {
             return;
         }
-        // Whatever it touches becomes part of it.
+        // All spans that it touches become part of it.
         while let Some((&(held, first), &last)) = self.0.range(..=(box_id, upto.saturating_add(1))).next_back() {
             if held != box_id || last.saturating_add(1) < from {
                 break;

@@ -4,16 +4,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What stands between a key and what is not its own.
+/// A check that keeps a key from what is not its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// A key reaches the project it belongs to.
     Project,
-    /// A key does what its scope has.
+    /// A key does what its scope allows.
     Scope,
     /// A key claims from its own targets.
     Targets,
-    /// A key touches artifacts at its own paths.
+    /// A key uses artifacts at its own paths.
     Paths,
     /// A key starts its own profiles.
     Profiles,
@@ -27,7 +27,7 @@ pub enum Guard {
     SessionOwner,
     /// A worker's name belongs to its key, and so do the calls that it has claimed.
     WorkerName,
-    /// Who had a turn started does not decide for it.
+    /// The caller that had a turn started does not decide its requests.
     FourEyes,
 }
 
@@ -62,7 +62,7 @@ impl Guard {
         }
     }
 
-    /// Whether it is in force.
+    /// Returns whether the guard is in force.
     pub fn stands(self) -> bool {
         !cfg!(debug_assertions) || TAKEN_AWAY.load(Ordering::Relaxed) & (1 << self as u32) == 0
     }
@@ -70,7 +70,7 @@ impl Guard {
 
 static TAKEN_AWAY: AtomicU32 = AtomicU32::new(0);
 
-/// Takes a guard away in this process; with none, all of them stand again. False: this build cannot.
+/// Takes a guard away in this process; with `None`, all guards stand again. Returns false if this build cannot do that.
 pub fn take_away(guard: Option<Guard>) -> bool {
     TAKEN_AWAY.store(guard.map_or(0, |guard| 1 << guard as u32), Ordering::Relaxed);
     cfg!(debug_assertions)

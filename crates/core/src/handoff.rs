@@ -1,4 +1,4 @@
-//! Kinds of handoff packages, as people write them down (HO-7). Data alone: what is checked with it is in `waybill_context::handoff`.
+//! Kinds of handoff packages, as people write them (HO-7). Only data: the checks are in `waybill_context::handoff`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub struct HandoffType {
     /// The sender of a larger package is warned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advised_tokens: Option<Tokens>,
-    /// JSON Schema of what it says beyond what every package does.
+    /// JSON Schema of what it has beyond what every package has.
     #[serde(default)]
     pub schema: Map<String, Value>,
     #[serde(default)]
@@ -29,26 +29,26 @@ fn some_thousands() -> Tokens {
     Tokens::new(5_000).unwrap_or_default()
 }
 
-/// What must be true before a package is sent. `at` and `within` are JSON Pointers into the package, in which `*` stands for each.
+/// What must be true before a package is sent. `at` and `within` are JSON Pointers into the package, in which `*` stands for each entry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gate {
-    /// Where the package names artifacts: each must be there.
+    /// Where the package names artifacts. Each of them must exist.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathRule>,
-    /// Artifacts that must be there without being named.
+    /// Artifacts that must exist without being named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileRule>,
-    /// Where it names folders: all that stands below goes along.
+    /// Where it names folders. All that is below them goes along.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<FolderRule>,
-    /// What it names first in a plan for reading.
+    /// How it orders its artifacts for a plan of reading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityRule>,
-    /// What whoever sends it is told, without being refused.
+    /// Warnings that the sender gets. They do not refuse the package.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<WarningRule>,
-    /// Somebody must agree.
+    /// When a person must approve it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalRule>,
 }
@@ -62,7 +62,7 @@ pub struct PathRule {
     pub within: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// JSON Schema of what stands there.
+    /// JSON Schema of the artifact's content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Map<String, Value>>,
 }
@@ -101,20 +101,20 @@ pub struct WarningRule {
     pub message: String,
 }
 
-/// A package is sent once a person has agreed.
+/// A package is sent once a person has approved it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRule {
-    /// JSON Schema of the packages that need it; none: all.
+    /// JSON Schema of the packages that need an approval. If empty, all do.
     #[serde(default)]
     pub when: Map<String, Value>,
     pub question: String,
     #[serde(default = "a_week")]
     pub deadline_seconds: u64,
-    /// What holds where nobody decides in time.
+    /// What holds if no person decides in time.
     #[serde(default)]
     pub default: bool,
-    /// Whoever had the turn started may not decide.
+    /// The caller that had the turn started may not decide.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub four_eyes: bool,
 }

@@ -1,13 +1,13 @@
-//! What one agent hands to another (PM-4): which arguments become cards, which boxes go along, whether it learns who sent it.
+//! What one agent hands to another (PM-4): which arguments become cards, which boxes go along, whether the receiver learns who sent it.
 //!
-//! A handover is data: whoever adds a flow writes down its own and calls the same packing as everybody.
+//! A handover is data: a new flow writes down its own handover and uses the same packing as all others.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{card::CardType, id::Name};
 
-/// How the context of a turn is made of the arguments of a call.
+/// How the context of a turn is made from the arguments of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Handover {
@@ -15,7 +15,7 @@ pub struct Handover {
     pub context_packing_config: ContextPacking,
 }
 
-/// For whom, where the arguments do not say `profile_name`.
+/// The receiver, if the arguments do not name a `profile_name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetProfile {
@@ -38,7 +38,7 @@ pub struct PackArgument {
     pub arg_key: String,
     #[serde(default = "CardType::instruction")]
     pub as_card_type: CardType,
-    /// Goes along with the card; `role` says who speaks, by default the user.
+    /// Metadata of the card. `role` says who speaks, by default the user.
     #[serde(default)]
     pub card_metadata: Map<String, Value>,
 }
@@ -49,17 +49,17 @@ pub struct PackArgument {
 pub struct InheritContext {
     /// Arguments that name a box, or a list of boxes.
     pub include_boxes_from_args: Vec<String>,
-    /// The receiver is told who sent it.
+    /// Whether the receiver sees who sent it.
     pub include_parent: bool,
 }
 
 impl Handover {
-    /// PM-5, the recipe behind every delegation: an instruction, what goes along, and who sends it.
+    /// Returns the recipe behind every delegation (PM-5): an instruction, what goes along, and who sends it.
     pub fn instruction() -> Handover {
         Handover::of(&["instruction"], &["input_box_ids"])
     }
 
-    /// These arguments become cards, the boxes that those name go along, and the receiver is told who sent it.
+    /// Makes a handover in which `arguments` become cards, the boxes that the arguments `boxes` name go along, and the receiver sees who sent it.
     pub fn of(arguments: &[&str], boxes: &[&str]) -> Handover {
         Handover {
             context_packing_config: ContextPacking {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 use uuid::Uuid;
 
-/// The text was not an id of this kind.
+/// The text is not an id of this kind.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a {kind} id: expected a UUID such as 019a84f2-6c1e-7cc3-98c4-dc0c0c07398f")]
 pub struct Malformed {
@@ -32,7 +32,7 @@ macro_rules! uuid_ids {
                 Self(Uuid::now_v7())
             }
 
-            /// When the id was minted, as it says itself; none if it is not a v7. For bounds, never for order.
+            /// Returns when the id was minted, as it says itself; `None` if it is not a v7. For bounds, never for order.
             pub fn minted_at(&self) -> Option<DateTime<Utc>> {
                 // Other versions carry a time too, in another place.
                 let timestamp = self.0.get_timestamp().filter(|_| self.0.get_version_num() == 7)?;
@@ -40,23 +40,23 @@ macro_rules! uuid_ids {
                 DateTime::from_timestamp(i64::try_from(seconds).ok()?, nanos)
             }
 
-            /// Before every id that is minted: where a walk over all of them begins.
+            /// Returns an id before every id that is minted: where a walk over all of them begins.
             pub const fn nil() -> Self {
                 Self(Uuid::nil())
             }
 
-            /// After every id that is minted: where a walk back over all of them begins.
+            /// Returns an id after every id that is minted: where a walk back over all of them begins.
             pub const fn max() -> Self {
                 Self(Uuid::max())
             }
 
-            /// Before every id that is minted from this time on, and after those before. For bounds.
+            /// Returns an id before every id that is minted from this time on, and after all earlier ones. For bounds.
             pub fn at(time: DateTime<Utc>) -> Self {
                 let millis = u128::try_from(time.timestamp_millis()).unwrap_or_default();
                 Self(Uuid::from_u128(millis << 80))
             }
 
-            /// For a name that somebody else chose: a hash of it.
+            /// Makes an id from a hash, for a name that a caller chose.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
             }
@@ -65,7 +65,7 @@ macro_rules! uuid_ids {
                 self.0.as_bytes()
             }
 
-            /// The id as 32 hex digits.
+            /// Returns the id as 32 hex digits.
             pub fn simple(&self) -> String {
                 self.0.simple().to_string()
             }
@@ -133,15 +133,15 @@ uuid_ids! {
     WorkerId "worker",
     /// One event of the outbox.
     EventId "event",
-    /// One right to read a box that somebody gave.
+    /// One right to read a box that was granted.
     GrantId "grant",
-    /// One right that somebody claimed and did not have.
+    /// One right that a caller claimed and did not have.
     RefusalId "refusal",
     /// One key of the API.
     KeyId "key",
-    /// One object of the store: what was written at once.
+    /// One object of the store: what one upload wrote.
     UploadId "upload",
-    /// One thing that was managed, on record.
+    /// One entry of the audit.
     AuditId "audit",
 }
 
@@ -206,12 +206,12 @@ macro_rules! tokens {
 }
 
 tokens! {
-    /// Who is rung and who may claim: a kind of worker, or a handler of calls. A token of a subject, so its signs are few.
+    /// Who is woken and who may claim: a kind of worker, or a handler of calls. It is a token of a NATS subject, so few characters are allowed.
     /// `waybill-…` are Waybill's own.
     Target "target",
-    /// Where the events of a turn go: a token of a subject.
+    /// Where the events of a turn go: a token of a NATS subject.
     Channel "channel",
-    /// Of a profile, a tool, a plan, a tag or a secret.
+    /// The name of a profile, a tool, a plan, a tag or a secret.
     Name "name",
 }
 
@@ -236,7 +236,7 @@ fn is_token(text: &str) -> bool {
 pub struct TraceId(#[serde(with = "uuid::serde::simple")] Uuid);
 
 impl TraceId {
-    /// The trace that begins with this turn.
+    /// Returns the trace that begins with this turn.
     pub fn of(turn_id: TurnId) -> Self {
         Self(turn_id.0)
     }

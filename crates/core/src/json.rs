@@ -73,7 +73,7 @@ pub fn wire(canonical: &str) -> Cow<'_, str> {
     })
 }
 
-/// Turns JSON text of ours into what a strict reader takes: what could not be stored, U+0000 and lone surrogates, is shown as U+FFFD.
+/// Turns JSON text of ours into text for a strict reader: what could not be stored, U+0000 and lone surrogates, is shown as U+FFFD.
 pub fn legible(canonical: &str) -> Cow<'_, str> {
     unescape(canonical, |shown, _| shown.push(char::REPLACEMENT_CHARACTER))
 }
@@ -107,7 +107,7 @@ pub fn readmit(text: String) -> String {
     if check_string(&text).is_ok() { text } else { self::text(&text).into_owned() }
 }
 
-/// Whether a value built inside Waybill may be stored as it is.
+/// Checks whether a value built inside Waybill may be stored as it is.
 pub fn check(value: &Value) -> Result<(), Error> {
     check_at(value, &Place::Root, 0)
 }
@@ -117,7 +117,7 @@ pub fn check_fields(fields: &Map<String, Value>) -> Result<(), Error> {
     check_object(fields, &Place::Root, 0)
 }
 
-/// RFC 8785 text of a value that passed [`check`].
+/// Writes a value that passed [`check`] as RFC 8785 text.
 pub fn canonical<T: Serialize>(value: &T) -> String {
     serde_json_canonicalizer::to_string(value).expect("values with string keys and finite numbers always serialise")
 }
@@ -394,7 +394,7 @@ mod tests {
         refuses("9007199254740993", "9007199254740993 at byte 0");
         refuses(r#"{"n":-9007199254740992}"#, "at byte 5");
         refuses("[1,100000000000000000000]", "would be rounded");
-        refuses("1e20", "1e20 at byte 0"); // would be written as an integer that nobody may send back
+        refuses("1e20", "1e20 at byte 0"); // would be written as an integer that no caller may send back
         refuses("0.001e-9223372036854775808", "would be rounded");
         refuses("1e400", "would be rounded");
         refuses("1e-400", "would be rounded");

@@ -1,4 +1,4 @@
-//! API keys: `wb_<env>_<key id>_<256 bits>_<checksum>`. Shown once; what is kept is a hash of it (SE-1).
+//! API keys: `wb_<env>_<key id>_<256 bits>_<checksum>`. A key is shown once; only its hash is stored (SE-1).
 
 use std::{fmt, str::FromStr};
 
@@ -25,9 +25,9 @@ pub enum Scope {
     Tool,
     /// Read.
     Reader,
-    /// See what people are asked, and decide it.
+    /// See requests to people, and decide them.
     Approver,
-    /// Read the record: who did what, and when. Not what was said.
+    /// Read the record: who did what, and when. Not the content.
     Auditor,
     /// Apply profiles, register tools of its own targets, and read.
     Developer,
@@ -72,41 +72,42 @@ impl FromStr for Scope {
     }
 }
 
-/// What a key is for, beside its scope. An empty list: everything that the scope may; but a worker, a tool and a developer have the targets that are
-/// named here and no others, and a tool has the artifacts that are named here.
+/// What a key is for, beside its scope. An empty list means everything that the scope allows. But a worker, a tool and a developer have only the
+/// targets that are named here, and a tool has only the artifacts that are named here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bounds {
-    /// Whose turns and calls it claims: the `worker_target` of profiles, the `target` of tools. Of a developer: whose tools it registers.
+    /// Targets that it claims turns and calls from: the `worker_target` of profiles, the `target` of tools. For a developer, the targets of the tools
+    /// that it registers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub targets: Vec<Target>,
-    /// Artifacts that it reads and writes: these, and whatever lies below them.
+    /// Artifacts that it reads and writes: these, and all that lie below them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub paths: Vec<ArtifactPath>,
-    /// Profiles that it starts turns of.
+    /// Profiles whose turns it starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub profiles: Vec<Name>,
-    /// Whatever it starts or stores counts as content from outside.
+    /// Whether all that it starts or stores counts as content from outside.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
 }
 
-/// A key that could do nothing, or what no key may.
+/// A key that could do nothing, or could do what no key may do.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    #[error("a key of scope `{}` names its `targets`: it claims from no others", .0.as_str())]
+    #[error("a key of scope `{}` must name its `targets`: it may claim from no others", .0.as_str())]
     NoTargets(Scope),
-    #[error("`{PMO}` is Waybill's own orchestrator: no key has it as a target")]
+    #[error("`{PMO}` is Waybill's own orchestrator: no key may have it as a target")]
     Pmo,
-    #[error("a key names at most 100 targets, paths and profiles each")]
+    #[error("a key may name at most 100 targets, 100 paths and 100 profiles")]
     TooMany,
 }
 
 impl Bounds {
-    /// Whether a key of this scope can have them.
+    /// Checks whether a key of this scope can have these bounds.
     pub fn check(&self, scope: Scope) -> Result<(), Unfit> {
         if matches!(scope, Scope::Worker | Scope::Tool | Scope::Developer) && self.targets.is_empty() {
             return Err(Unfit::NoTargets(scope));
@@ -121,7 +122,7 @@ impl Bounds {
     }
 }
 
-/// Not a key: mistyped, cut off, or something else. Says nothing of what it was.
+/// The text is not a key: mistyped, cut off, or something else. The error does not repeat the text.
 #[derive(Debug, thiserror::Error)]
 #[error("this is not an API key, or not all of it: one begins with `wb_` and ends with its checksum")]
 pub struct MalformedKey;
@@ -134,7 +135,7 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// A new one. `env` is for people: it tells a key for production from one for tests.
+    /// Makes a new key. `env` is for people: it tells a key for production from one for tests.
     pub fn mint(env: &str) -> ApiKey {
         let (key_id, mut secret) = (KeyId::new(), [0; 32]);
         getrandom::fill(&mut secret).expect("the system has random numbers");
@@ -147,17 +148,17 @@ impl ApiKey {
         self.key_id
     }
 
-    /// What is kept.
+    /// Returns the hash that is stored.
     pub fn hash(&self) -> [u8; 32] {
         *blake3::hash(self.text.as_bytes()).as_bytes()
     }
 
-    /// Whether this is what was kept, in the same time whatever it is.
+    /// Checks whether this is the key of a stored hash, in constant time.
     pub fn matches(&self, hash: &[u8; 32]) -> bool {
         blake3::hash(self.text.as_bytes()) == blake3::Hash::from_bytes(*hash)
     }
 
-    /// To be shown once.
+    /// Returns the text of the key, to be shown once.
     pub fn expose(&self) -> &str {
         &self.text
     }
@@ -183,7 +184,7 @@ impl FromStr for ApiKey {
     }
 }
 
-/// Tells a typing error from a wrong key without asking anybody.
+/// Tells a typing error from a wrong key without a lookup.
 pub fn checksum(body: &str) -> String {
     hex(&blake3::hash(body.as_bytes()).as_bytes()[..4])
 }

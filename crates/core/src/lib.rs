@@ -1,9 +1,9 @@
-//! Waybill's words: ids, JSON that hashes alike everywhere, cards, artifacts, places in boxes, turns and the right to act on them,
+//! Waybill's basic types: ids, JSON that hashes the same everywhere, cards, artifacts, places in boxes, turns and the right to act on them,
 //! signals and events.
 //!
 //! Nothing here does I/O, reads a clock for a decision, or knows a table. The one exception to purity
 //! is what is minted, ids ([`id`], UUIDv7) and keys ([`key`]), which take the time and random bits.
-//! With the feature `sqlx` the words carry their database codecs, so there is no second set of row types.
+//! With the feature `sqlx` the types carry their database codecs, so there is no second set of row types.
 
 pub mod error;
 pub mod id;

@@ -1,7 +1,7 @@
-//! What is counted of a running system: every name once, for whoever counts, for `/metrics`, the dashboard and the alerts.
+//! The metrics of a running system: every name is defined once, for the code that counts, for `/metrics`, the dashboard and the alerts.
 //!
-//! Labels are words of ours and names that an operator chose (providers, models). Targets are whoever's who writes profiles: so many of them are told apart,
-//! and the rest are one. Never an id: a series lives as long as the system does.
+//! Labels are words of ours and names that an operator chose (providers, models). Targets are chosen by the authors of profiles: a limited number
+//! of them have a label of their own, and the rest share one. A label is never an id: a series lives as long as the system does.
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ macro_rules! metrics {
     ($($constant:ident = $kind:ident $name:literal: $help:literal;)*) => {
         $(#[doc = $help] pub const $constant: &str = $name;)*
 
-        /// All of them.
+        /// All metrics.
         pub const ALL: &[Metric] = &[$(Metric { name: $name, kind: Kind::$kind, help: $help }),*];
     };
 }
@@ -35,12 +35,12 @@ metrics! {
     UP = Gauge "waybill_up": "1 while the process runs, by its version and what it does.";
     DATABASE_UP = Gauge "waybill_database_up": "Whether the database answered when this was read.";
 
-    TURNS_ENQUEUED = Counter "waybill_turns_enqueued_total": "Turns that were asked for.";
+    TURNS_ENQUEUED = Counter "waybill_turns_enqueued_total": "Turns that were enqueued.";
     TURNS_CLAIMED = Counter "waybill_turns_claimed_total": "Turns that workers took.";
     TURNS_FINISHED = Counter "waybill_turns_finished_total": "Turns that ended, by how: success, failed, canceled, timeout. Counted before the commit.";
     STEPS = Counter "waybill_steps_total": "Steps that were written, by what they came to.";
-    CLAIM_SECONDS = Histogram "waybill_claim_seconds": "How long a look for work takes that finds some.";
-    HELD = Gauge "waybill_held": "Turns and calls that this process has claimed and not let go, by kind: turns, calls.";
+    CLAIM_SECONDS = Histogram "waybill_claim_seconds": "How long a poll for work takes that finds some.";
+    HELD = Gauge "waybill_held": "Turns and calls that this process has claimed and still holds, by kind: turns, calls.";
     REPORTS = Counter "waybill_reports_total": "Answers to calls, by what became of them: applied, duplicate, dropped.";
 
     SWEEPS = Counter "waybill_sweeps_total": "Ticks of the watchdogs, by what they sweep for and how they went: done, failed.";
@@ -52,15 +52,15 @@ metrics! {
     MODEL_SECONDS = Histogram "waybill_model_seconds": "How long a model takes to answer, attempts together.";
     MODEL_TOKENS = Counter "waybill_model_tokens_total": "Tokens, by provider, model and kind: input, cached, output.";
     MODEL_MICRODOLLARS = Counter "waybill_model_microdollars_total": "What models cost, by provider and model.";
-    TOOL_CALLS = Counter "waybill_tool_calls_total": "Calls of tools that left through the door, by kind and outcome.";
+    TOOL_CALLS = Counter "waybill_tool_calls_total": "Calls of tools outside of Waybill, by kind and outcome.";
     TOOL_SECONDS = Histogram "waybill_tool_seconds": "How long a tool takes to answer, by kind.";
 
     REQUESTS = Counter "waybill_requests_total": "HTTP requests, by method, path and status.";
     REQUEST_SECONDS = Histogram "waybill_request_seconds": "How long a request takes until its answer begins, by path.";
-    REFUSED = Counter "waybill_refused_total": "Requests that were refused because there was too much to do, by why.";
+    REFUSED = Counter "waybill_refused_total": "Requests that were refused because of overload, a quota or an invalid key, by why.";
 
     POOL_CONNECTIONS = Gauge "waybill_pool_connections": "Connections to the database of this process: used, idle, most.";
-    POOL_SECONDS = Histogram "waybill_pool_seconds": "How long whoever needs a connection waits for it.";
+    POOL_SECONDS = Histogram "waybill_pool_seconds": "How long a task waits for a connection to the database.";
 
     QUEUE_TURNS = Gauge "waybill_queue_turns": "Open turns by target and where they stand: pending, processing, queued, deferred.";
     QUEUE_OLDEST_SECONDS = Gauge "waybill_queue_oldest_seconds": "How long the oldest turn that is ready waits for a worker, by target.";
@@ -74,7 +74,7 @@ metrics! {
     REST_ROWS = Gauge "waybill_rest_rows": "Rows of history outside of the weekly partitions, by table, counted to 100,000 of each.";
     WEEKS_AHEAD = Gauge "waybill_weeks_ahead": "For how many weeks after this one history has its partitions.";
     UPDATES = Gauge "waybill_updates": "Updates of the busiest tables, by table and status: hot (they left the indexes alone), cold. As the server's books say, which may be reset: look at the rate.";
-    DEAD_ROWS = Gauge "waybill_dead_rows": "Row versions that vacuum has yet to take away, by table.";
+    DEAD_ROWS = Gauge "waybill_dead_rows": "Row versions that vacuum has yet to remove, by table.";
     OLDEST_TRANSACTION_SECONDS = Gauge "waybill_oldest_transaction_seconds": "How long the oldest transaction of the database is open.";
 }
 

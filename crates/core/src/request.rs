@@ -1,50 +1,51 @@
-//! What people are asked, and what they decide (HO-7).
+//! Requests to people, and what they decide (HO-7).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A week.
+/// The default deadline: a week.
 pub const DEADLINE_SECONDS: u64 = 7 * 24 * 3600;
-/// The longest anybody waits for a person: 90 days.
+/// The longest deadline: 90 days.
 pub const LONGEST_SECONDS: u64 = 90 * 24 * 3600;
 
-/// What is wanted of a person.
+/// What a person is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RequestKind)]
 pub enum Kind {
     /// Yes or no.
     Approval,
-    /// Words.
+    /// An answer in words.
     Question,
 }
 
-/// Something that a person is asked. Content of a `request` card.
+/// A request to a person. Content of a `request` card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     pub kind: Kind,
     pub question: String,
-    /// What it is about, for whoever decides: the package, the call.
+    /// What it is about, for the person who decides: the package, the call.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub about: Value,
     pub deadline_seconds: u64,
-    /// Whoever had the turn started may not decide.
+    /// Whether the caller that had the turn started may not decide.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub four_eyes: bool,
-    /// What holds where nobody decides in time: of an approval `true` or `false`, of a question the answer. None: nobody answered.
+    /// What holds if no person decides in time: for an approval `true` or `false`, for a question the answer. If omitted, the request stays
+    /// unanswered.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub default: Value,
 }
 
-/// How it was decided.
+/// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     Approved,
     Rejected,
     Answered,
-    /// Nobody did.
+    /// No person decided in time.
     Expired,
 }
 
@@ -58,7 +59,7 @@ impl Decision {
         }
     }
 
-    /// Whether this is how such a thing is decided.
+    /// Checks whether a request of this kind can be decided this way.
     pub const fn fits(self, kind: Kind) -> bool {
         match kind {
             Kind::Approval => matches!(self, Decision::Approved | Decision::Rejected | Decision::Expired),
@@ -71,10 +72,10 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decided {
     pub decision: Decision,
-    /// Of a question; or what was said beforehand.
+    /// The answer to a question; or the default of the request.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub answer: Value,
-    /// What else whoever decided has to say.
+    /// A note of the person who decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// `key:NAME`, `cli:USER`, or `deadline`.
@@ -86,7 +87,7 @@ impl Decided {
         Decided { decision, answer: Value::Null, note: None, by: by.into() }
     }
 
-    /// Whether it may go on. An approval that nobody gave is none, unless that was said beforehand.
+    /// Returns whether the work may go on. A request that no person decided does not allow it, unless its default does.
     pub fn allows(&self) -> bool {
         match self.decision {
             Decision::Approved => true,

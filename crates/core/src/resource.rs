@@ -1,4 +1,4 @@
-//! What a project has: profiles, tools, plans and settings (PM-1). Written by people as manifests, stored as cards, known by name.
+//! What a project has: profiles, tools, plans and settings (PM-1). People write them as manifests; they are stored as cards and found by name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,25 +48,25 @@ pub struct Profile {
     /// Tools of the project that it may call.
     #[serde(default)]
     pub allowed_tools: BTreeSet<Name>,
-    /// What Waybill itself offers.
+    /// Tools of Waybill itself that it may call.
     #[serde(default)]
     pub allowed_internal_tools: BTreeSet<InternalTool>,
-    /// Folders of artifacts that it may read in their newest version. What it was handed, and what it wrote, it may read in any case.
+    /// Folders of artifacts that it may read in their newest version. It may always read what it was handed and what it wrote.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub readable_artifacts: BTreeSet<ArtifactPath>,
     /// Folders of artifacts that it may write to.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub writable_artifacts: BTreeSet<ArtifactPath>,
-    /// What the project knows, as far as it may be found by this agent.
+    /// Documents of the project that this agent may find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knowledge: Option<Shelf>,
-    /// What was done before, and published, as far as it may be found by this agent.
+    /// Published deliverables of earlier turns that this agent may find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experience: Option<Shelf>,
-    /// Tools one of which a turn must end with; none: text is the deliverable.
+    /// Tools one of which a turn must end with. If empty, text is the deliverable.
     #[serde(default)]
     pub must_end_with: BTreeSet<Name>,
-    /// Whom it may delegate to. Empty: nobody (PM-10).
+    /// Whom it may delegate to. If empty, it may not delegate (PM-10).
     #[serde(default)]
     pub delegation_policy: DelegationPolicy,
     pub llm_config: LlmConfig,
@@ -74,26 +74,26 @@ pub struct Profile {
     pub process: Process,
     #[serde(default)]
     pub memory: Memory,
-    /// The profile whose model and prompt write summaries where it compacts. None: its own.
+    /// The profile whose model and prompt write the summaries of its compaction. If omitted, its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summariser: Option<Name>,
-    /// What one turn may spend, itself and through everybody it hands work to.
+    /// What one turn may spend, itself and through all turns that it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
 }
 
-/// Documents that an agent may find: by `search_knowledge`, where it may call that, and as a block of its context.
+/// Documents that an agent may find: by `search_knowledge`, if it may call that, and as a block of its context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shelf {
-    /// Whatever lies below these.
+    /// The documents below these folders.
     pub folders: BTreeSet<ArtifactPath>,
-    /// How much of what fits the question is shown without being asked for. None: nothing.
+    /// How many tokens of matching documents are shown without a search. If omitted, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_tokens: Option<Tokens>,
 }
 
-/// Whom an agent may delegate to: whoever has one of the tags, or one of the names.
+/// Whom an agent may delegate to: profiles that have one of the tags or one of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelegationPolicy {
@@ -109,7 +109,7 @@ impl DelegationPolicy {
     }
 }
 
-/// What Waybill itself offers to a model.
+/// Tools that Waybill itself offers to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InternalTool {
@@ -156,7 +156,7 @@ impl InternalTool {
     }
 }
 
-/// Which model, and how it is asked.
+/// Which model is called, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LlmConfig {
@@ -167,12 +167,12 @@ pub struct LlmConfig {
     /// Sent as they are.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// Asked in this order where the ones before them cannot answer.
+    /// Models that are called in this order, if the ones before them cannot answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallbacks: Vec<LlmConfig>,
 }
 
-/// Where a secret is to be found. The secret itself never enters a card (SE-4).
+/// The name of a secret. The secret itself never enters a card (SE-4).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SecretRef {
     pub secret: Name,
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for SecretRef {
                 f.write_str("a reference such as `{secret: openai}`")
             }
 
-            // Not what was found: it may be the key.
+            // The error does not show what was found: it may be the key.
             fn visit_str<E: de::Error>(self, _: &str) -> Result<SecretRef, E> {
                 Err(E::custom("a key itself must not stand in a manifest: name it, as in `{secret: openai}`"))
             }
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for SecretRef {
     }
 }
 
-/// How an agent works, as far as it matters for what it is shown.
+/// How an agent works, as far as that decides what it sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Process {
@@ -222,7 +222,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// CX-7: whether a session's messages are packed for it. Boxes that are named for it always are.
+    /// Returns whether a session's messages are packed for it (CX-7). Boxes that are named for it always are.
     pub const fn sees_checkpoint_messages(self) -> bool {
         !matches!(self, Process::MapreducePlanner | Process::MapreduceWorker | Process::MapreduceReducer)
     }
@@ -246,7 +246,7 @@ impl Process {
 pub enum Order {
     /// CX-1: each block is one system message, before the history.
     Layered,
-    /// CX-3: what changes stands behind what does not. Volatile blocks are tagged text in the query's message; those of every step come
+    /// CX-3: what changes comes after what does not. Volatile blocks are tagged text in the query's message; those of every step come
     /// last.
     CacheFirst,
 }
@@ -255,9 +255,9 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compaction {
-    /// Once this share of the budget is needed.
+    /// The share of the budget at which to compact.
     pub at_percent: u8,
-    /// The recent tail.
+    /// The recent part that is left as it is.
     pub keep: Tokens,
     /// Less than this is not worth a summary.
     pub least: Tokens,
@@ -268,9 +268,9 @@ pub struct Compaction {
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
     pub order: Order,
-    /// For everything that the model reads.
+    /// The limit for everything that the model reads.
     pub budget: Tokens,
-    /// So many cards at the beginning of the context are always shown.
+    /// How many cards at the beginning of the context are always shown.
     pub n_pinned: u32,
     pub compaction: Option<Compaction>,
 }
@@ -287,7 +287,7 @@ impl Default for Memory {
     }
 }
 
-/// A tool of the project, and who answers its calls.
+/// A tool of the project, and the target that answers its calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
@@ -296,23 +296,23 @@ pub struct Tool {
     /// JSON Schema of the arguments.
     #[serde(default = "no_parameters")]
     pub parameters: Map<String, Value>,
-    /// JSON Schema of what it answers; an answer that is not so is a failure.
+    /// JSON Schema of its answer. An answer that does not match is a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Map<String, Value>>,
-    /// Who answers it: whoever claims calls for this. With `http` or `mcp`, Waybill's own services, unless it says otherwise.
+    /// The target whose workers claim and answer its calls. If omitted, Waybill's own services, which call `http` and `mcp` tools.
     #[serde(default = "tools")]
     pub target: Target,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpTool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<McpTool>,
-    /// When somebody must say yes before it is called.
+    /// When a person must approve a call before it is made.
     #[serde(default, skip_serializing_if = "Approval::is_never")]
     pub approval: Approval,
-    /// Whoever had the turn started may not say yes to it.
+    /// Whether the caller that had the turn started may not approve its calls.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub four_eyes: bool,
-    /// What it answers is the project's own word. Else it came from outside, and is labelled so.
+    /// Whether its answers count as the project's own content. Otherwise they are labelled as content from outside.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trusted: bool,
     #[serde(default)]
@@ -397,12 +397,12 @@ impl TryFrom<FrameworkSaid> for FrameworkText {
     fn try_from(said: FrameworkSaid) -> Result<FrameworkText, String> {
         let FrameworkSaid { version, text } = said;
         if version.trim().is_empty() {
-            return Err("the version of a framework is empty: receipts name it".to_owned());
+            return Err("the version of a framework must not be empty: receipts name it".to_owned());
         }
         let per_turn = text.slots().find(|slot| *slot != Slot::Process);
         match per_turn {
             Some(slot) => Err(format!(
-                "`{{{{{slot}}}}}` differs from turn to turn, and everything behind it would miss a prompt cache: agents are told that in `turn__context`"
+                "`{{{{{slot}}}}}` differs from turn to turn, and everything after it would miss the prompt cache: agents get it in `turn__context`"
             )),
             None => Ok(FrameworkText { version, text }),
         }
@@ -417,35 +417,35 @@ pub struct Settings {
     pub enable_share_context: bool,
     /// L0-11
     pub max_recursion_depth: u32,
-    /// How many steps a turn takes at most, where neither its profile nor whoever started it says.
+    /// The most steps of a turn, if neither its profile nor its caller sets a limit.
     pub max_steps: u32,
-    /// How many tokens a turn reads and writes at most, where nobody says.
+    /// The most tokens that a turn reads and writes, if neither its profile nor its caller sets a limit.
     pub max_tokens: u32,
-    /// How long a turn lasts at most, its waiting included, where nobody says.
+    /// The most seconds that a turn lasts, waiting included, if neither its profile nor its caller sets a limit.
     pub max_seconds: u32,
-    /// What every agent is told about where it works, instead of Waybill's own text.
+    /// The text that tells every agent where it works. If omitted, Waybill's own text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub framework: Option<FrameworkText>,
     /// Bytes of artifacts that it may store, each content counted once.
     pub artifact_quota_bytes: u64,
-    /// How many turns may be open at a time, those that wait included. One more is refused. None: any number.
+    /// How many turns may be open at a time, waiting ones included; 100,000 at most. One more is refused. If omitted, any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_open_turns: Option<NonZero<u32>>,
-    /// How many turns may run at a time. The rest wait. None: as many as the workers allow every project.
+    /// How many turns may run at a time. The rest wait. If omitted, as many as the workers allow every project.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running_turns: Option<NonZero<u32>>,
-    /// Once it has spent this in a calendar month (UTC), no turn starts until the next; turns that are open go on. None: no limit.
+    /// Once the project has spent this in a calendar month (UTC), no turn starts until the next month; open turns go on. If omitted, no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_microdollars_per_month: Option<NonZero<u64>>,
-    /// Whom its tools may reach. Empty: nobody.
+    /// Hosts that its tools may reach. If empty, none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub egress_hosts: BTreeSet<HostPattern>,
-    /// A result of more than this becomes an artifact, and the window has its beginning and end.
+    /// A result of more tokens than this becomes an artifact; the model sees its beginning and end.
     pub result_tokens: Tokens,
-    /// Makes vectors of what the project knows, and of what is looked for. None: words alone.
+    /// The model that makes vectors of documents and of searches. If omitted, documents are found by words alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Embedding>,
-    /// Anything else that the project's own tools want to know.
+    /// Further settings, for the project's own tools.
     pub labels: BTreeMap<Name, String>,
 }
 

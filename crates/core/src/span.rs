@@ -1,8 +1,8 @@
 //! Traces, made from the record of a turn (OpenTelemetry, with its conventions for generative AI).
 //!
-//! Nothing is measured on the way: a turn, its steps and its calls are rows with times, so a trace can be made when the turn has ended, made again, and
-//! be the same. The id of a span is the last half of the id of what it is about: so whoever makes the span of a child knows that of its
-//! parent without asking, in whichever process.
+//! Nothing is measured on the way: a turn, its steps and its calls are rows with times, so a trace can be made when the turn has ended, and made
+//! again with the same result. The id of a span is the last half of the id of what it is about, so the process that makes the span of a child knows
+//! the span of its parent without a lookup.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -20,10 +20,10 @@ pub struct Record {
     pub session_id: Option<SessionId>,
     /// How it ended.
     pub status: String,
-    /// The call that asked for it. None: somebody outside did.
+    /// The call that started it. `None` means that a caller outside did.
     pub parent_tool_call_id: Option<ToolCallId>,
     pub trace_id: Option<TraceId>,
-    /// Of whoever asked from outside, as they sent it.
+    /// The header of the caller outside, as it was sent.
     pub traceparent: Option<String>,
     pub created_at: DateTime<Utc>,
     pub finished_at: DateTime<Utc>,
@@ -31,7 +31,7 @@ pub struct Record {
     pub calls: Vec<Call>,
 }
 
-/// A step in which a model was asked.
+/// A step in which a model was called.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub step_id: StepId,
@@ -51,7 +51,7 @@ pub struct Step {
 pub struct Call {
     pub tool_call_id: ToolCallId,
     pub tool_name: Option<String>,
-    /// What it came to. None: the turn ended first.
+    /// Its outcome. `None` means that the turn ended first.
     pub status: Option<String>,
     pub asked_at: DateTime<Utc>,
     pub answered_at: Option<DateTime<Utc>>,
@@ -61,16 +61,16 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub trace_id: u128,
-    /// None: it is the root.
+    /// `None` means that it is the root.
     pub parent_span_id: Option<u64>,
 }
 
-/// The span of whatever has this id.
+/// Returns the span of the thing that has this id.
 pub fn span_id(id: impl Into<Uuid>) -> u64 {
     id.into().as_u64_pair().1
 }
 
-/// The two ids of a `traceparent` header, if it is one.
+/// Returns the two ids of a `traceparent` header, if it is one.
 pub fn read_traceparent(header: &str) -> Option<(u128, u64)> {
     let mut parts = header.split('-');
     let (version, trace, span, _flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -81,7 +81,7 @@ pub fn read_traceparent(header: &str) -> Option<(u128, u64)> {
     (trace != 0 && span != 0).then_some((trace, span))
 }
 
-/// The header that a call carries to whoever answers it: the turn's trace, and the call's own span.
+/// Returns the header that a call carries to the service that answers it: the turn's trace, and the call's own span.
 pub fn traceparent(
     trace_id: Option<TraceId>,
     traceparent: Option<&str>,
@@ -97,7 +97,7 @@ fn trace(trace_id: Option<TraceId>, traceparent: Option<&str>, turn_id: TurnId) 
 }
 
 impl Record {
-    /// Where it stands: below the call that asked for it, else below whoever asked from outside.
+    /// Returns its place: below the call that started it, or else below the span of the caller outside.
     pub fn place(&self) -> Place {
         let outside = self.traceparent.as_deref().and_then(read_traceparent).map(|(_, span)| span);
         Place {
@@ -106,7 +106,7 @@ impl Record {
         }
     }
 
-    /// Its spans, as OTLP writes them in JSON.
+    /// Returns its spans, as OTLP writes them in JSON.
     pub fn spans(&self) -> Vec<Value> {
         let Place { trace_id, parent_span_id } = self.place();
         let own = span_id(self.agent_turn_id);
@@ -198,7 +198,7 @@ fn nanos(at: DateTime<Utc>) -> String {
 
 fn attributes<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Value {
     let wire = |value: Value| match value {
-        // 64-bit numbers are texts in OTLP's JSON.
+        // 64-bit numbers are strings in OTLP's JSON.
         Value::Number(number) => json!({ "intValue": number.to_string() }),
         other => json!({ "stringValue": other }),
     };
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// A child's span hangs below its parent's call, and both are of one trace: also where they were asked from outside.
+    /// A child's span is below its parent's call, and both are in one trace, also if a caller outside started them.
     #[test]
     fn a_child_hangs_below_the_call_that_asked_for_it() {
         let outside = "00-5b8efff798038103d269b633813fc60c-eee19b7ec3c1b174-01";

@@ -1,7 +1,7 @@
 //! Templates: text with slots of a closed set, checked when it is read, so that no brace can fail at run time.
 //!
-//! `{{agent_id}}` is a slot. `{{{{` is two braces. Anything else, single braces too, is text. A paragraph with a slot that has nothing
-//! to say is left out.
+//! `{{agent_id}}` is a slot. `{{{{` is two braces. Anything else, single braces too, is text. A paragraph with a slot that has no value
+//! is left out.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Why a text is no template.
+/// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("line {line} of the template: `{{{{{name}}}}}` is no slot: there are {known}; for two braces write `{{{{{{{{`", known = known())]
@@ -105,7 +105,7 @@ impl Template {
         })
     }
 
-    /// Fills the slots; none where there is nothing to say.
+    /// Fills the slots. `fill` returns `None` for a slot that has no value.
     pub fn render(&self, fill: impl Fn(Slot) -> Option<String>) -> String {
         let render = |paragraph: &Vec<Part>| -> Option<String> {
             let part = |part: &Part| match part {

@@ -7,7 +7,7 @@ use std::{fmt, iter::Sum, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
-/// What counts. Receipts name it.
+/// The vocabulary that counts. Receipts name it.
 pub const TOKENIZER: &str = "o200k_base";
 
 /// A number of tokens.
@@ -19,7 +19,7 @@ pub struct Tokens(i32);
 impl Tokens {
     pub const ZERO: Tokens = Tokens(0);
 
-    /// `None` where the count is negative.
+    /// Returns `None` if the count is negative.
     pub const fn new(count: i32) -> Option<Tokens> {
         if count < 0 { None } else { Some(Tokens(count)) }
     }

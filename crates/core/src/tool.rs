@@ -1,4 +1,4 @@
-//! How a tool beyond Waybill is reached, and what must hold before it is: addresses, headers, pins, approvals.
+//! How a tool outside of Waybill is reached, and what must hold before it is: addresses, headers, pins, approvals.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{id::Name, json::canonical};
 
-/// Who answers calls of tools that Waybill itself reaches, where the manifest does not say otherwise.
+/// The target of tools that Waybill itself calls, if the manifest does not name another.
 pub const TOOLS: &str = "tools";
 
 /// A request over HTTP. Arguments that the address names go into it; of the rest, `query` names those that go into the query, and what is
@@ -25,7 +25,7 @@ pub struct HttpTool {
     pub headers: BTreeMap<String, Header>,
 }
 
-/// A tool of an MCP server: one that whoever runs Waybill has named, or one at an address.
+/// A tool of an MCP server: one that the operator of Waybill has named, or one at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpTool {
@@ -35,14 +35,14 @@ pub struct McpTool {
     pub url: Option<UrlTemplate>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Header>,
-    /// What the server calls it; none: as the tool is called here.
+    /// The server's name for the tool. If omitted, the same name as here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Of what the server said of it when it was taken up: see [`schema_hash`]. Another one is another tool.
+    /// The hash of the server's description of the tool when it was added: see [`schema_hash`]. A tool with another hash is another tool.
     pub schema_hash: String,
 }
 
-/// What an MCP server says of a tool, in 64 characters.
+/// Hashes an MCP server's description of a tool, in 64 characters.
 pub fn schema_hash(name: &str, description: Option<&str>, input: &Value, output: Option<&Value>) -> String {
     let said = json!({ "name": name, "description": description, "inputSchema": input, "outputSchema": output });
     blake3::hash(canonical(&said).as_bytes()).to_hex().to_string()
@@ -75,7 +75,7 @@ impl Method {
     }
 }
 
-/// What a header says: a text, or a secret by its name, with something before it.
+/// The value of a header: a text, or a secret by its name, with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Header {
@@ -92,13 +92,13 @@ pub struct SecretHeader {
     pub prefix: String,
 }
 
-/// When somebody must say yes before it is called.
+/// When a person must approve a call before it is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
     #[default]
     Never,
-    /// Where the turn has seen content from outside.
+    /// If the turn has seen content from outside.
     External,
     Always,
 }
@@ -109,7 +109,7 @@ impl Approval {
     }
 }
 
-/// An address with arguments in its path, and nowhere else: whom it reaches is the manifest's to say.
+/// An address with arguments in its path, and nowhere else: only the manifest decides which host it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlTemplate {
     text: String,
@@ -118,18 +118,18 @@ pub struct UrlTemplate {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{said:?} is no address of a tool: {why}")]
+#[error("{said:?} is not an address of a tool: {why}")]
 pub struct BadUrl {
     said: String,
     why: &'static str,
 }
 
-/// An argument cannot stand in a path.
+/// An argument that cannot be part of a path.
 #[derive(Debug, thiserror::Error)]
 pub enum BadArgument {
-    #[error("`{0}` stands in the address: it is a text, a number or a truth")]
+    #[error("`{0}` is part of the address: it must be a string, a number or a boolean")]
     Missing(String),
-    #[error("`{0}` stands in the address: it is neither empty, nor `.`, nor `..`")]
+    #[error("`{0}` is part of the address: it must not be empty, `.` or `..`")]
     Dots(String),
 }
 
@@ -143,13 +143,13 @@ impl UrlTemplate {
         &self.text[..self.origin]
     }
 
-    /// The arguments that it names.
+    /// Returns the arguments that it names.
     pub fn names(&self) -> Vec<&str> {
         let path = self.text[self.origin..].split('{').skip(1);
         path.filter_map(|part| part.split_once('}')).map(|(name, _)| name).collect()
     }
 
-    /// With the arguments in their places, each a part of the path of its own.
+    /// Fills in the arguments, each as one part of the path.
     pub fn fill(&self, arguments: &serde_json::Map<String, Value>) -> Result<String, BadArgument> {
         let mut parts = self.text[self.origin..].split('{');
         let mut url = self.origin().to_owned() + parts.next().unwrap_or_default();
@@ -160,7 +160,7 @@ impl UrlTemplate {
                 Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
                 _ => return Err(BadArgument::Missing(name.to_owned())),
             };
-            // An address without such a part is another address.
+            // Without such a part it would be another address.
             if matches!(value.as_str(), "" | "." | "..") {
                 return Err(BadArgument::Dots(name.to_owned()));
             }
@@ -182,24 +182,24 @@ impl FromStr for UrlTemplate {
     fn from_str(said: &str) -> Result<UrlTemplate, BadUrl> {
         let bad = |why| BadUrl { said: said.chars().take(200).collect(), why };
         let rest = said.strip_prefix("https://").or_else(|| said.strip_prefix("http://"));
-        let rest = rest.ok_or_else(|| bad("it begins with https:// or http://"))?;
+        let rest = rest.ok_or_else(|| bad("it must begin with https:// or http://"))?;
         let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
         if authority.is_empty() || authority.contains(['{', '}', '@', '%']) || !authority.is_ascii() {
-            return Err(bad("its host is a name, without arguments, users or escapes"));
+            return Err(bad("its host must be a name, without arguments, users or escapes"));
         }
         if said.contains(['#', '\\']) || said.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(bad("it has no blanks, backslashes or fragments"));
+            return Err(bad("it must have no blanks, backslashes or fragments"));
         }
         let origin = said.len() - rest.len() + authority.len();
         let (path, query) = said[origin..].split_once('?').unwrap_or((&said[origin..], ""));
         if query.contains(['{', '}']) {
-            return Err(bad("arguments stand in its path; those of the query are named by `query`"));
+            return Err(bad("arguments must be in its path; name those of the query in `query`"));
         }
         for part in path.split('/') {
             let is_argument = part.starts_with('{') && part.ends_with('}') && part.len() > 2;
             let inner = if is_argument { &part[1..part.len() - 1] } else { part };
             if inner.contains(['{', '}']) {
-                return Err(bad("an argument is a whole part of the path, as in /queues/{queue}"));
+                return Err(bad("an argument must be a whole part of the path, as in /queues/{queue}"));
             }
         }
         Ok(UrlTemplate { text: said.to_owned(), origin })
@@ -224,14 +224,14 @@ impl<'de> Deserialize<'de> for UrlTemplate {
     }
 }
 
-/// Whom a tool may reach: `api.example`, `*.example`, `127.0.0.1:8080`. Without a port, the one of its scheme.
+/// A host that a tool may reach: `api.example`, `*.example`, `127.0.0.1:8080`. Without a port, the default port of the scheme.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPattern {
     text: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no host such as `api.example`, `*.example` or `127.0.0.1:8080`")]
+#[error("{0:?} is not a host such as `api.example`, `*.example` or `127.0.0.1:8080`")]
 pub struct BadHost(String);
 
 impl HostPattern {
@@ -240,7 +240,7 @@ impl HostPattern {
     }
 
     fn parts(&self) -> (&str, Option<u16>) {
-        // The colons of `[::1]` are no ports.
+        // The colons of `[::1]` are not followed by a port.
         let colon = self.text.rfind(':').filter(|colon| self.text.rfind(']').is_none_or(|bracket| bracket < *colon));
         match colon {
             Some(colon) => (&self.text[..colon], self.text[colon + 1..].parse().ok()),
@@ -248,7 +248,7 @@ impl HostPattern {
         }
     }
 
-    /// `usual` is the port of the scheme.
+    /// Checks whether a host and port match. `usual` is the default port of the scheme.
     pub fn matches(&self, host: &str, port: u16, usual: u16) -> bool {
         let (pattern, said) = self.parts();
         let host = host.to_ascii_lowercase();
@@ -259,7 +259,7 @@ impl HostPattern {
         is_host && port == said.unwrap_or(usual)
     }
 
-    /// It names one host, and so one that need not be public.
+    /// Returns whether it names exactly one host, which then need not be public.
     pub fn is_exact(&self) -> bool {
         !self.text.starts_with("*.")
     }
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// Whom an address reaches is said by whoever wrote it, whatever the arguments are.
+    /// The author of the manifest decides which host an address reaches, whatever the arguments are.
     #[test]
     fn arguments_stay_in_their_part_of_the_path() {
         let url: UrlTemplate = "https://a.example/q/{queue}/t/{id}?v=1".parse().unwrap();

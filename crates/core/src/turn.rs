@@ -57,7 +57,7 @@ impl End {
     }
 }
 
-/// Why a worker is given a turn.
+/// Why a worker gets a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "snake_case"))]
 #[serde(rename_all = "snake_case")]
@@ -74,8 +74,8 @@ pub enum MessageType {
 #[serde(transparent)]
 pub struct TurnEpoch(i64);
 
-/// Names a claim of an agent's turn, or of a call. Two claims are never under one token, each is higher than the one before, and none can be guessed
-/// from another. A string on the wire: it has more digits than a number of JavaScript.
+/// Names a claim of an agent's turn, or of a call. No two claims have the same token, each token is higher than the one before, and none can be
+/// guessed from another. It is a string on the wire, since it has more digits than a number in JavaScript can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 #[serde(into = "String", try_from = "String")]
@@ -97,7 +97,7 @@ impl TryFrom<String> for ClaimToken {
 }
 
 /// The right to act on one turn: whose, which, at which epoch, under which claim.
-/// Comes from a row just read or written, or from whoever was given one.
+/// Comes from a row just read or written, or from a worker that got one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::FromRow))]
 pub struct Fence {
@@ -109,7 +109,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// As a worker says that it was given it. Whether that is so, the kernel finds out.
+    /// Makes the fence that a worker says it has. The kernel checks whether that is true.
     pub fn claimed(
         project_id: ProjectId,
         agent_id: AgentId,
@@ -147,7 +147,7 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What a turn may spend, itself and through everybody it hands work to. None: no limit.
+/// What a turn may spend, itself and through all turns that it starts. A field that is omitted sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -155,14 +155,15 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub steps: Option<u32>,
-    /// Read and written.
+    /// Tokens, read and written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub tokens: Option<u32>,
+    /// Cost in millionths of a dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub microdollars: Option<u32>,
-    /// From when it was dispatched, waiting and all.
+    /// Seconds since it was dispatched, waiting included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub seconds: Option<u32>,
@@ -173,7 +174,7 @@ impl Limits {
         *self == Limits::default()
     }
 
-    /// Of each the smaller.
+    /// Returns the smaller one of each limit.
     pub fn least(self, other: Limits) -> Limits {
         let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
         Limits {
@@ -184,13 +185,13 @@ impl Limits {
         }
     }
 
-    /// Whether none of them allows more than the other does.
+    /// Checks whether no limit allows more than the other's.
     pub fn is_within(self, other: Limits) -> bool {
         self.least(other) == self
     }
 }
 
-/// What a turn may still spend. Below zero: its last step went over.
+/// What a turn may still spend. A number below zero means that its last step went over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Budget {
     pub steps: Option<i64>,
@@ -200,7 +201,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What there is nothing left of.
+    /// Returns the limit that is used up, if any.
     pub fn exhausted(&self) -> Option<&'static str> {
         let none = |left: Option<i64>| left.is_some_and(|left| left < 1);
         match self {
@@ -218,17 +219,17 @@ impl Budget {
 pub struct Usage {
     pub provider: String,
     pub model: String,
-    /// All that the model read, with what it remembered.
+    /// All tokens that the model read, cached ones included.
     pub input_tokens: u32,
     pub cached_tokens: u32,
     pub output_tokens: u32,
     pub microdollars: u64,
     pub took_ms: u32,
-    /// How often it was asked until it answered.
+    /// How often the model was called until it answered.
     pub n_asked: u16,
-    /// The turn was taken over: somebody who was lost may have asked the same before.
+    /// The turn was taken over: a worker that was lost may have made the same call before.
     pub asked_again: bool,
-    /// Why the provider found less in its prompt cache than it could, in its own words; none: it did not say.
+    /// Why the provider found less in its prompt cache than it could, in its own words. `None` means that it did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_miss: Option<serde_json::Value>,
 }

@@ -1,7 +1,7 @@
 //! Agents on the roster (PM-1, PM-6), each with the head row that gates everything it does (L0-4, L0-15).
 //!
-//! An agent that is here to stay remembers its turns. One that was made for a task is ephemeral: it has a head while it has work,
-//! remembers only once somebody asks for it, and is retired when nobody did for a day. Who it was stays on record.
+//! A permanent agent remembers its turns. An agent that was made for a task is ephemeral: it has a head row only while it has work,
+//! gets a memory only when it is addressed again, and is retired after a day without work. Its identity stays on record.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub struct Head {
     pub n_queued: i32,
 }
 
-/// An agent to be.
+/// An agent that is to be created.
 #[derive(Clone, Debug)]
 pub struct NewAgent {
     pub agent_id: AgentId,
@@ -37,7 +37,7 @@ pub struct NewAgent {
 }
 
 impl NewAgent {
-    /// Without a profile.
+    /// Returns an agent without a profile.
     pub fn new(agent_id: AgentId, worker_target: Target) -> NewAgent {
         NewAgent { agent_id, profile_name: None, worker_target, cloned_from: None }
     }
@@ -47,18 +47,18 @@ impl NewAgent {
     }
 }
 
-/// How long an agent is here.
+/// How long an agent stays on the roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// Until somebody retires it. It remembers from its first turn on.
+    /// Until it is retired. It remembers from its first turn on.
     Long,
-    /// For its turns.
+    /// For its turns only.
     Ephemeral,
-    /// Until somebody retires it, and it remembers nothing.
+    /// Until it is retired, and it remembers nothing.
     Plain,
 }
 
-/// Puts agents on the roster that have no profile. Creating one again changes nothing.
+/// Puts agents without a profile on the roster. Creating an agent again changes nothing.
 pub async fn create(work: &mut UnitOfWork, agent_ids: &[AgentId], target: &Target) -> Result<(), Error> {
     let plain = |agent_id: &AgentId| NewAgent::new(*agent_id, target.clone());
     provision(work, &agent_ids.iter().map(plain).collect::<Vec<_>>(), Stay::Plain, None).await
@@ -109,7 +109,7 @@ pub async fn provision(
     Ok(())
 }
 
-/// Who is on the roster.
+/// An agent on the roster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 #[schema(as = Agent)]
 pub struct Listed {
@@ -118,13 +118,13 @@ pub struct Listed {
     pub worker_target: Target,
     pub ephemeral: bool,
     pub memory_box_id: Option<BoxId>,
-    /// None: it has no work, and no head.
+    /// `null` if the agent has no work, and so no head row.
     pub status: Option<String>,
     pub created_at: DateTime<Utc>,
     pub retired_at: Option<DateTime<Utc>>,
 }
 
-/// The roster, in the order of ids. Retired agents are left out.
+/// Lists the roster in the order of ids. Retired agents are left out.
 pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> Result<Vec<Listed>, Error> {
     let project_id = work.project_id();
     let listed = sqlx::query_as(
@@ -144,7 +144,7 @@ pub async fn list(work: &mut UnitOfWork, after: Option<AgentId>, most: i64) -> R
     Ok(listed)
 }
 
-/// The profiles of agents: of those that have one, and are not retired.
+/// Returns the profiles of those agents that have one and are not retired.
 pub async fn profiles(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<HashMap<AgentId, Name>, Error> {
     if agent_ids.is_empty() {
         return Ok(HashMap::new());
@@ -174,7 +174,7 @@ pub struct Memory {
     pub output_box_id: Option<BoxId>,
 }
 
-/// The memories of agents, in any order. One that has none yet gets one, of all that it has done.
+/// Returns the memories of agents, in any order. An agent that has none yet gets one, of all that it has done.
 pub async fn memories(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<Vec<Memory>, Error> {
     if agent_ids.is_empty() {
         return Ok(Vec::new());
@@ -189,7 +189,7 @@ pub async fn memories(work: &mut UnitOfWork, agent_ids: &[AgentId]) -> Result<Ve
     Ok(memories)
 }
 
-/// Which of these agents wait, through whatever batches, for `caller`: waiting for them would never end (PM-6).
+/// Returns which of these agents wait for `caller`, through any chain of batches: waiting for them would never end (PM-6).
 pub async fn waiting_for(work: &mut UnitOfWork, agent_ids: &[AgentId], caller: AgentId) -> Result<Vec<AgentId>, Error> {
     if agent_ids.is_empty() {
         return Ok(Vec::new());
@@ -204,7 +204,7 @@ pub async fn waiting_for(work: &mut UnitOfWork, agent_ids: &[AgentId], caller: A
     Ok(waiting)
 }
 
-/// Takes agents off the roster that were made for a task and that nobody asked for any more. Says how many.
+/// Retires agents that were made for a task and have no work when their `retire_by` has passed. Returns how many.
 pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
     let mut due: Vec<(ProjectId, AgentId)> =
         sqlx::query_as("select project_id, agent_id from scheduler.agents_to_retire($1)")
@@ -225,7 +225,7 @@ pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
     Ok(retired)
 }
 
-/// What an agent is doing, if it is known.
+/// Returns what an agent is doing, if it has a head row.
 pub async fn find(work: &mut UnitOfWork, agent_id: AgentId) -> Result<Option<Head>, Error> {
     let project_id = work.project_id();
     let head = sqlx::query_as(
@@ -240,7 +240,7 @@ pub async fn find(work: &mut UnitOfWork, agent_id: AgentId) -> Result<Option<Hea
     Ok(head)
 }
 
-/// Makes an agent's lost head row anew, from its inbox, turns, steps and edges. One that is there is left as it is.
+/// Rebuilds an agent's lost head row from its inbox, turns, steps and edges. A head row that exists is left as it is.
 pub async fn rebuild(work: &mut impl Work, agent_id: AgentId) -> Result<Head, Error> {
     let project_id = work.project_id();
     let head =
@@ -252,7 +252,7 @@ pub async fn rebuild(work: &mut impl Work, agent_id: AgentId) -> Result<Head, Er
     Ok(head)
 }
 
-/// Agents of the roster that should have a head row and have none, in the order of their ids.
+/// Lists agents of the roster that should have a head row and have none, in the order of their ids.
 pub async fn without_head(work: &mut UnitOfWork, most: i64) -> Result<Vec<AgentId>, Error> {
     let project_id = work.project_id();
     let lost = sqlx::query_scalar(

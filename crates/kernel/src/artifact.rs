@@ -1,10 +1,10 @@
-//! The index of bulk content: which upload stands at which path, in which version (HO-1, HO-5). The bytes themselves are the object store's.
+//! The index of bulk content: which upload stands at which path, in which version (HO-1, HO-5). The bytes themselves are in the object store.
 //!
 //! ```text
 //!   begin ──▶ the bytes are streamed ──▶ finish: a version of a path ──▶ remove ──▶ collect, once no card speaks of it
 //!     └────── given up, or never finished: the object is swept ◀──────────────────────────────┘
 //! ```
-//! An object has a row in `uploads` before a byte of it is written and until a path names it: none is ever forgotten in the store.
+//! An object has a row in `uploads` from before its first byte is written until a path names it: no object is ever forgotten in the store.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// How long an upload may take.
 pub const UPLOAD: Duration = Duration::from_secs(24 * 3600);
-/// How long whoever reads content that goes may still take.
+/// How long a reader of removed content may still take.
 pub const GRACE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -61,14 +61,14 @@ pub struct Artifact {
     pub hash: ArtifactHash,
     pub media_type: String,
     pub size: i64,
-    /// None: it is no text.
+    /// `null` if the content is not text.
     pub n_tokens: Option<i64>,
-    /// Too much to count: taken from its beginning.
+    /// Whether `n_tokens` is estimated from the beginning, because the content is too large to count.
     pub is_estimate: bool,
     /// Who wrote it.
     pub author_id: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// From outside, or written by a turn that had seen such.
+    /// From outside, or written by a turn that had seen content from outside.
     pub is_external: bool,
 }
 
@@ -94,7 +94,7 @@ impl FromRow<'_, PgRow> for Found {
     }
 }
 
-/// What a project has stored, and may.
+/// What a project has stored, and how much it may store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Usage {
     pub bytes: i64,
@@ -117,7 +117,7 @@ pub async fn usage(work: &mut UnitOfWork) -> Result<Usage, Error> {
     Ok(Usage { bytes: bytes.unwrap_or_default(), quota: i64::try_from(quota).unwrap_or(i64::MAX) })
 }
 
-/// Begins an upload, before a byte of it is written. Says how many there may be.
+/// Begins an upload, before a byte of it is written. Returns how many bytes it may have.
 pub async fn begin(work: &mut UnitOfWork, upload_id: UploadId) -> Result<u64, Error> {
     let usage = usage(work).await?;
     let project_id = work.project_id();
@@ -145,15 +145,15 @@ pub struct Finish<'a> {
     pub stored: &'a Stored,
 }
 
-/// What became of it.
+/// What [`finish`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Put {
     pub version: i32,
-    /// False: the same stood there already.
+    /// False if the same content was at the path already.
     pub changed: bool,
 }
 
-/// What was written stands at a path from now on. Done again, it is done once.
+/// Puts uploaded content at a path. Doing it again changes nothing.
 pub async fn finish(work: &mut UnitOfWork, finish: Finish<'_>) -> Result<Put, Error> {
     let quota = i64::try_from(resource::settings(work).await?.artifact_quota_bytes).unwrap_or(i64::MAX);
     let project_id = work.project_id();
@@ -182,11 +182,11 @@ pub async fn finish(work: &mut UnitOfWork, finish: Finish<'_>) -> Result<Put, Er
 pub enum Which {
     Newest,
     Version(i32),
-    /// As a card speaks of it: also where the path was removed since.
+    /// The version that a card names, also if the path was removed since.
     Pinned(ArtifactHash),
 }
 
-/// Looks one up.
+/// Looks up one artifact.
 pub async fn find(work: &mut UnitOfWork, path: &ArtifactPath, which: Which) -> Result<Option<Found>, Error> {
     let (version, hash) = match which {
         Which::Newest => (None, None),
@@ -212,7 +212,7 @@ pub async fn find(work: &mut UnitOfWork, path: &ArtifactPath, which: Which) -> R
     Ok(found)
 }
 
-/// The newest of each of these paths, as far as there is one.
+/// Returns the newest version of each of these paths that exists.
 pub async fn find_all(work: &mut UnitOfWork, paths: &[ArtifactPath]) -> Result<Vec<Found>, Error> {
     let project_id = work.project_id();
     let paths: Vec<&str> = paths.iter().map(ArtifactPath::as_str).collect();
@@ -234,7 +234,7 @@ pub async fn find_all(work: &mut UnitOfWork, paths: &[ArtifactPath]) -> Result<V
     Ok(found)
 }
 
-/// What was pinned, each in the version that was.
+/// Returns pinned artifacts, each in its pinned version.
 pub async fn find_pinned(work: &mut UnitOfWork, pins: &Pins) -> Result<Vec<Found>, Error> {
     let project_id = work.project_id();
     let (paths, hashes): (Vec<&str>, Vec<ArtifactHash>) =
@@ -259,7 +259,7 @@ pub async fn find_pinned(work: &mut UnitOfWork, pins: &Pins) -> Result<Vec<Found
     Ok(found)
 }
 
-/// What stands below a prefix, by path, each in its newest version. Costs what it gives, however many versions there are.
+/// Lists the artifacts below a prefix by path, each in its newest version. The cost follows the length of the list, not the number of versions.
 pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -> Result<Vec<Artifact>, Error> {
     let project_id = work.project_id();
     let listed = sqlx::query_as(
@@ -298,7 +298,7 @@ pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -
     Ok(listed)
 }
 
-/// All versions of a path, the newest first.
+/// Lists all versions of a path, the newest first.
 pub async fn versions(work: &mut UnitOfWork, path: &ArtifactPath, most: i64) -> Result<Vec<Artifact>, Error> {
     let project_id = work.project_id();
     let versions = sqlx::query_as(
@@ -317,7 +317,7 @@ pub async fn versions(work: &mut UnitOfWork, path: &ArtifactPath, most: i64) -> 
     Ok(versions)
 }
 
-/// Which versions go.
+/// Which versions to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remove {
     All,
@@ -325,7 +325,7 @@ pub enum Remove {
     Older,
 }
 
-/// Takes a path out of the index; whoever was handed a version of it still has it. Says how many versions went.
+/// Removes a path from the index. A turn that was handed a version of it still has that version. Returns how many versions were removed.
 pub async fn remove(work: &mut UnitOfWork, path: &ArtifactPath, remove: Remove) -> Result<u64, Error> {
     let project_id = work.project_id();
     let removed = sqlx::query(
@@ -342,7 +342,7 @@ pub async fn remove(work: &mut UnitOfWork, path: &ArtifactPath, remove: Remove) 
     Ok(removed.rows_affected())
 }
 
-/// Lets go of what was removed and no card speaks of. Says how many versions went; their objects are swept.
+/// Deletes removed versions that no card names. Returns how many; their objects are swept.
 pub async fn collect(work: &mut UnitOfWork, most: i32) -> Result<i32, Error> {
     let project_id = work.project_id();
     let collected = sqlx::query_scalar("select cardbox.collect($1, $2, $3)")
@@ -354,7 +354,7 @@ pub async fn collect(work: &mut UnitOfWork, most: i32) -> Result<i32, Error> {
     Ok(collected)
 }
 
-/// Which versions cards speak of: of the packages and results among these.
+/// Returns which versions these cards name. Only packages and results name any.
 pub async fn pinned(work: &mut UnitOfWork, card_ids: &[CardId]) -> Result<Pins, Error> {
     let project_id = work.project_id();
     let pins: Vec<(ArtifactPath, ArtifactHash)> = sqlx::query_as(
@@ -368,11 +368,11 @@ pub async fn pinned(work: &mut UnitOfWork, card_ids: &[CardId]) -> Result<Pins, 
     .bind(card_ids)
     .fetch_all(&mut **work)
     .await?;
-    // The last one that was said holds.
+    // If a path is named twice, the last one counts.
     Ok(pins.into_iter().collect())
 }
 
-/// Which of these a turn was handed, or wrote: cards of its context and its output speak of them.
+/// Returns which of these a turn was handed, or wrote: cards of its context and its output name them.
 pub async fn handed(work: &mut UnitOfWork, turn_id: TurnId, pins: &Pins) -> Result<BTreeSet<ArtifactPath>, Error> {
     let project_id = work.project_id();
     let (paths, hashes): (Vec<&str>, Vec<ArtifactHash>) =
@@ -397,7 +397,7 @@ pub async fn handed(work: &mut UnitOfWork, turn_id: TurnId, pins: &Pins) -> Resu
     Ok(handed.into_iter().collect())
 }
 
-/// It will not be finished: its object is due to be deleted.
+/// Gives an upload up: its object is due to be deleted.
 pub async fn give_up(work: &mut UnitOfWork, upload_id: UploadId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query(
@@ -410,13 +410,13 @@ pub async fn give_up(work: &mut UnitOfWork, upload_id: UploadId) -> Result<(), E
     Ok(())
 }
 
-/// Objects that nothing names, whose time has come. Crosses projects, through the scheduler's function.
+/// Lists objects that nothing names and that are due to be deleted. Crosses projects, through the scheduler's function.
 pub async fn ended_uploads(kernel: &Kernel, most: i32) -> Result<Vec<(ProjectId, UploadId)>, Error> {
     let ended = sqlx::query_as("select project_id, upload_id from scheduler.ended_uploads($1)").bind(most);
     Ok(ended.fetch_all(kernel.pool()).await?)
 }
 
-/// Makes sure that nothing will name an upload any more. False: something does.
+/// Makes sure that nothing will name an upload any more. Returns false if something does already.
 pub async fn condemn(work: &mut UnitOfWork, upload_id: UploadId) -> Result<bool, Error> {
     let project_id = work.project_id();
     let condemned = sqlx::query(
@@ -429,7 +429,7 @@ pub async fn condemn(work: &mut UnitOfWork, upload_id: UploadId) -> Result<bool,
     Ok(condemned.rows_affected() > 0)
 }
 
-/// Its object is gone.
+/// Forgets an upload whose object is gone.
 pub async fn forget(work: &mut UnitOfWork, upload_id: UploadId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query("delete from cardbox.uploads where project_id = $1 and upload_id = $2 and condemned")

@@ -1,4 +1,4 @@
-//! What was managed, and by whom: resources, agents, keys, grants, erasures, stops. Written with what it records, and never changed.
+//! The audit log: what was managed, and by whom: resources, agents, keys, grants, erasures, stops. Written with what it records, and never changed.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -14,14 +14,14 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Entry {
     pub audit_id: AuditId,
-    /// `key:NAME`, or whoever has the database: `cli:USER`.
+    /// `key:NAME`, or `cli:USER` for a person with access to the database.
     pub actor: String,
     pub action: String,
     pub subject: String,
     pub detail: Value,
     /// The login that the database saw.
     pub db_role: String,
-    /// Where it came from; none: from the database's own machine.
+    /// Where it came from. `null` means the database's own machine.
     pub address: Option<String>,
     pub created_at: DateTime<Utc>,
 }
@@ -53,7 +53,7 @@ pub async fn record(
     Ok(())
 }
 
-/// Puts on record what was applied: what changed something, that is.
+/// Puts on record what was applied, as far as it changed something.
 pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) -> sqlx::Result<()> {
     for done in applied.iter().filter(|done| done.change != Change::Unchanged) {
         let subject = format!("{}/{}", done.kind, done.name);
@@ -63,7 +63,7 @@ pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) ->
     Ok(())
 }
 
-/// The record, the newest first.
+/// Lists the record, the newest first.
 pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> sqlx::Result<Vec<Entry>> {
     let project_id = work.project_id();
     sqlx::query_as(

@@ -23,24 +23,24 @@ use crate::{
 /// Above this many tasks a join lists counts and the first failures instead of every result.
 const MOST_LISTED: usize = 64;
 const MOST_FAILURES: usize = 20;
-/// Characters of a deliverable that stand for it among others.
+/// How many characters of a deliverable are shown in a list of results.
 const MOST_SUMMARY: usize = 500;
 
-/// One child to be: its turn's id is minted before it is dispatched, so that its end always finds its task.
+/// A child to be dispatched: the id of its turn is minted before, so that its end always finds its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Task {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
 }
 
-/// What the end of a batch gives to whoever waits for it.
+/// What the end of a batch gives to the turn that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinsAs {
     /// Its results, in task order.
     List,
     /// The deliverable of its one task.
     One,
-    /// The call back to its handler, which goes on with it.
+    /// Nothing yet: the call goes back to its handler, which continues.
     Resume,
 }
 
@@ -68,16 +68,16 @@ pub struct Fork {
     pub tasks: Vec<Task>,
 }
 
-/// That a batch is open.
+/// An open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
 pub struct Opened {
-    /// Of the first time, for a fork that is delivered again.
+    /// For a fork that is delivered again, the id from the first time.
     pub batch_id: BatchId,
     pub duplicate: bool,
 }
 
-/// Opens the batch of a claimed call, once per call and stage. The children are enqueued like any other turn, with its id; when all are, say
-/// so with [`dispatched`].
+/// Opens the batch of a claimed call, once per call and stage. The children are then enqueued like any other turn, with the id of the batch;
+/// after the last one, call [`dispatched`].
 pub async fn open(
     work: &mut impl Work,
     tool_call_id: ToolCallId,
@@ -113,12 +113,12 @@ struct TaskRow {
     deliverable_card_id: Option<CardId>,
     output_box_id: Option<BoxId>,
     error: Option<String>,
-    /// Of the deliverable, where it is to be told.
+    /// The content of the deliverable, where the result shows it.
     content: Option<Json<Value>>,
 }
 
 impl TaskRow {
-    /// What is told of it, once its batch has ended: one that was still at it is canceled.
+    /// Returns the status to report once the batch has ended: a task that was still open is canceled.
     fn told(&self) -> &str {
         if self.status == "open" { "canceled" } else { &self.status }
     }
@@ -128,8 +128,8 @@ impl TaskRow {
     }
 }
 
-/// Closes a batch if it is due: all tasks over, a failure with `fail_fast`, or its deadline. Tells the parent in the same
-/// transaction. False: it was closed before, or is to go on.
+/// Closes a batch if it is due: all tasks over, a failure with `fail_fast`, or its deadline. Reports to the parent in the same
+/// transaction. Returns false if the batch was closed before, or is to go on.
 pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error> {
     let locked: Option<(ToolCallId, String, bool, bool)> =
         sqlx::query_as("select tool_call_id, joins_as, fail_fast, overdue from state.lock_batch($1, $2)")
@@ -155,7 +155,7 @@ pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error
     .fetch_all(work.connection())
     .await?;
     let Some(status) = verdict(&tasks, fail_fast, overdue) else { return Ok(false) };
-    // Whoever goes on with them reads them from a box, however many they are.
+    // A handler that continues reads the results from a box, however many there are.
     let results_box_id = (joins_as == "resume" || tasks.len() > MOST_LISTED).then(BoxId::new);
     let cards = match joins_as.as_str() {
         "resume" => Vec::new(),
@@ -183,7 +183,7 @@ pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error
     Ok(true)
 }
 
-/// What a batch has come to; none while it is to go on.
+/// Returns the status that a batch ends with, or `None` while it is to go on.
 fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<&'static str> {
     let n = |wanted: &str| tasks.iter().filter(|task| task.status == wanted).count();
     let (open, succeeded) = (n("open"), n("success"));
@@ -198,7 +198,7 @@ fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<&'static
     }
 }
 
-/// Of the one task that was waited for: its deliverable as it is.
+/// Shows the only task of a batch: its deliverable as it is.
 fn told_whole(task: &TaskRow) -> Value {
     let mut result = json!({ "status": task.told(), "agent_id": task.agent_id });
     if let Some(box_id) = task.output_box_id {
@@ -213,7 +213,7 @@ fn told_whole(task: &TaskRow) -> Value {
     result
 }
 
-/// Of one task among many: what it comes to, in a few words.
+/// Shows one task among many: its result, in a few words.
 fn told_briefly(task: &TaskRow) -> Value {
     let mut result = json!({ "task_index": task.task_index, "status": task.told() });
     if let Some(card_id) = task.deliverable_card_id {
@@ -236,14 +236,14 @@ fn told_briefly(task: &TaskRow) -> Value {
     result
 }
 
-/// The beginning of a text. A stored text may have escapes, of which none is to be cut in two.
+/// Returns the beginning of a text. Stored text may have escapes, and none of them is cut in two.
 fn brief(text: &str) -> String {
     let mut brief: String = text.chars().take(MOST_SUMMARY).collect();
     while json::check_string(&brief).is_err() && brief.pop().is_some() {}
     brief
 }
 
-/// `{status, results}` in task order; above [`MOST_LISTED`] tasks `{status, counts, failed, results_box_id}`.
+/// Builds the result of a batch: `{status, results}` in task order; above [`MOST_LISTED`] tasks `{status, counts, failed, results_box_id}`.
 fn result(status: &str, tasks: &[TaskRow], results_box_id: Option<BoxId>, one: fn(&TaskRow) -> Value) -> Value {
     if tasks.len() <= MOST_LISTED {
         json!({ "status": status, "results": tasks.iter().map(one).collect::<Vec<_>>() })
@@ -258,7 +258,7 @@ fn result(status: &str, tasks: &[TaskRow], results_box_id: Option<BoxId>, one: f
     }
 }
 
-/// A join never fails on what somebody delivered: what cannot be told is only pointed out.
+/// Seals the result of a join. A join never fails because of what a child delivered: a result that cannot be a card only says where to find it.
 fn sealed(
     tool_call_id: ToolCallId,
     status: &str,
@@ -271,7 +271,7 @@ fn sealed(
     }
 }
 
-/// Of a task: where to find what it came to.
+/// Returns where to find the result of a task.
 fn pointed_out(task: &TaskRow) -> Value {
     json!({
         "task_index": task.task_index, "agent_id": task.agent_id, "status": task.told(),
@@ -279,7 +279,7 @@ fn pointed_out(task: &TaskRow) -> Value {
     })
 }
 
-/// The tasks of a batch that are still to be dispatched, by their index. None of one that has ended.
+/// Lists the tasks of a batch that are still to be dispatched, with their index. A batch that has ended has none.
 pub async fn undispatched(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<(i32, Task)>, Error> {
     let project_id = work.project_id();
     let tasks: Vec<(i32, AgentId, TurnId)> = sqlx::query_as(
@@ -314,7 +314,7 @@ pub struct Batch {
     pub closed_at: Option<DateTime<Utc>>,
 }
 
-/// The batches of a call, in the order of their stages.
+/// Lists the batches of a call, in the order of their stages.
 pub async fn of_call(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Vec<Batch>, Error> {
     let project_id = work.project_id();
     let batches = sqlx::query_as(
@@ -332,7 +332,7 @@ pub async fn of_call(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<
     Ok(batches)
 }
 
-/// One batch, if there is one.
+/// Looks up a batch.
 pub async fn find(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Option<Batch>, Error> {
     let project_id = work.project_id();
     let batch = sqlx::query_as(
@@ -360,7 +360,7 @@ pub struct TaskShown {
     pub error: Option<String>,
 }
 
-/// The tasks of a batch after one of them, in their order.
+/// Lists the tasks of a batch after one of them, in their order.
 pub async fn tasks(work: &mut UnitOfWork, batch_id: BatchId, after: i32, most: i64) -> Result<Vec<TaskShown>, Error> {
     let project_id = work.project_id();
     let tasks = sqlx::query_as(
@@ -379,7 +379,7 @@ pub async fn tasks(work: &mut UnitOfWork, batch_id: BatchId, after: i32, most: i
     Ok(tasks)
 }
 
-/// What the tasks of a batch delivered, in task order.
+/// Lists what the tasks of a batch delivered, in task order.
 pub async fn deliverables(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Vec<CardId>, Error> {
     let project_id = work.project_id();
     let card_ids = sqlx::query_scalar(
@@ -395,7 +395,7 @@ pub async fn deliverables(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Ve
     Ok(card_ids)
 }
 
-/// Gives tasks up that cannot be dispatched; joins the batch if they were the last.
+/// Gives up tasks that cannot be dispatched; joins the batch if they were the last.
 pub async fn fail_tasks(
     work: &mut UnitOfWork,
     batch_id: BatchId,
@@ -416,7 +416,7 @@ pub async fn fail_tasks(
     Ok(())
 }
 
-/// Says that all children are dispatched: the call waits for the join alone. False: it was answered, or taken from us.
+/// Notes that all children are dispatched: from here on the call waits only for the join. Returns false if it was answered, or taken from us.
 pub async fn dispatched(
     work: &mut impl Work,
     tool_call_id: ToolCallId,
@@ -433,11 +433,11 @@ pub async fn dispatched(
     Ok(awaited)
 }
 
-/// How many children are told to stop at a time.
+/// How many children are asked to stop at a time.
 const MOST_STOPPED: i32 = 100;
 
-/// Stops children of a batch that closed before they were over, each in a transaction of its own. One that cannot be stopped
-/// does not keep the others from it.
+/// Stops children of a batch that closed before they were over, each in a transaction of its own. A child that cannot be stopped
+/// does not hold up the others.
 pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: BatchId) -> Result<(), Error> {
     let turns: Vec<TurnId> = sqlx::query_scalar("select unnest(state.settle_batch($1, $2, $3))")
         .bind(project_id)

@@ -7,9 +7,9 @@
 //!   compression  put         only instead of the summary that it goes on from, and of the messages that it stands for
 //!   mapreduce    append, reset
 //! ```
-//! A patch is kept, under the step that made it: written twice it changes nothing, and who changed a memory can be read.
+//! A patch is kept under the step that made it: writing it twice changes nothing, and it can be read who changed a memory.
 //! What a turn did belongs to its steps, edges and output box and is not repeated here: routing, timeline and deliverables are read from
-//! there. A patch is written beside the step that made it, in one unit of work, after it: its fence is the patch's.
+//! there. A patch is written in one unit of work with the step that made it, after it: the fence of the step guards the patch too.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use crate::{
     work::{UnitOfWork, Work},
 };
 
-/// What it points to.
+/// What the blackboard of a session points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Blackboard {
     pub session_id: SessionId,
@@ -36,7 +36,7 @@ pub struct Blackboard {
     pub created_at: DateTime<Utc>,
 }
 
-/// The parts that have a writer each.
+/// The parts of a blackboard that each have their own writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Module {
@@ -47,8 +47,8 @@ pub enum Module {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else was faster. Read again, and make the change anew.
-    #[error("the {module:?} of session {session_id} were changed by somebody else: now {found:?}; read again")]
+    /// Another writer was faster. Read again, and redo the change.
+    #[error("the {module:?} of session {session_id} were changed by another writer: now {found:?}; read again")]
     Conflict { session_id: SessionId, module: Module, found: Option<String> },
     #[error("there is no such session or card: {0}")]
     NotFound(String),
@@ -58,7 +58,7 @@ pub enum Error {
     CardConflict(String),
     #[error("the summary cannot be read, or stands for more than the messages of its session")]
     NoSummary,
-    /// Somebody held a lock for too long, or two waited for each other. Nothing was written; do it again.
+    /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
     #[error("the database was busy; nothing was written")]
     TryAgain(#[source] sqlx::Error),
     #[error("database")]
@@ -108,40 +108,40 @@ struct Put {
 }
 
 impl Patch {
-    /// Messages at the end of the memory.
+    /// Appends messages to the memory.
     pub fn append(mut self, card_ids: &[CardId]) -> Patch {
         self.wire.append.extend(card_ids);
         self
     }
 
-    /// Another memory, in a new box, instead of what was read of the one that is there. What was appended since is a conflict.
+    /// Replaces the memory by another, in a new box. `read` is what was read of the old one; messages that were appended since are a conflict.
     pub fn replace(mut self, messages_box_id: BoxId, card_ids: &[CardId], read: Span) -> Patch {
         let (instead_of, upto) = (read.box_id, read.upto);
         self.wire.replace = Some(Replace { messages_box_id, card_ids: card_ids.to_vec(), instead_of, upto });
         self
     }
 
-    /// Another todo list.
+    /// Puts another todo list.
     pub fn todo(mut self, card: NewCard, instead_of: Option<CardId>) -> Patch {
         self.wire.todo = Some(Put { card_id: card.card_id(), instead_of });
         self.cards.push(card);
         self
     }
 
-    /// Another summary of the messages of this box.
+    /// Puts another summary of the messages of this box.
     pub fn compression(mut self, card: NewCard, instead_of: Option<CardId>, messages_box_id: BoxId) -> Patch {
         self.wire.compression = Some(Summary { put: Put { card_id: card.card_id(), instead_of }, messages_box_id });
         self.cards.push(card);
         self
     }
 
-    /// Results at the end of those that are there.
+    /// Appends results.
     pub fn results(mut self, card_ids: &[CardId]) -> Patch {
         self.wire.results.extend(card_ids);
         self
     }
 
-    /// No results, in a new box; those of the same patch come after.
+    /// Drops all results by beginning a new box; results of the same patch come after.
     pub fn reset(mut self, mapreduce_results_box_id: BoxId) -> Patch {
         self.wire.reset = Some(mapreduce_results_box_id);
         self
@@ -162,7 +162,7 @@ impl Patch {
                 covers: Vec<Span>,
             }
             let card = typed(put, CardType::compression())?;
-            // Everybody in the session is shown it: it may stand for what all of them see, and for nothing else.
+            // Every turn in the session sees it: it may stand for what all of them see, and for nothing else.
             let read: Result<Covering, _> = serde_json::from_str(card.content_json());
             if !read.is_ok_and(|read| read.covers.iter().all(|span| span.box_id == messages_box_id)) {
                 return Err(Error::NoSummary);
@@ -172,7 +172,7 @@ impl Patch {
     }
 }
 
-/// Makes the blackboards of sessions that have none, for whoever is to own them.
+/// Creates the blackboards of sessions that have none, for their owner.
 pub async fn open(work: &mut UnitOfWork, owner: Option<&str>, session_ids: &[SessionId]) -> Result<(), Error> {
     let project_id = work.project_id();
     let boxes = || -> Vec<BoxId> { session_ids.iter().map(|_| BoxId::new()).collect() };
@@ -201,7 +201,7 @@ pub async fn open(work: &mut UnitOfWork, owner: Option<&str>, session_ids: &[Ses
     Ok(())
 }
 
-/// Looks a blackboard up.
+/// Looks up a blackboard.
 pub async fn find(work: &mut UnitOfWork, session_id: SessionId) -> Result<Option<Blackboard>, Error> {
     let project_id = work.project_id();
     let found = sqlx::query_as(
@@ -216,10 +216,10 @@ pub async fn find(work: &mut UnitOfWork, session_id: SessionId) -> Result<Option
     Ok(found)
 }
 
-/// That a patch is written.
+/// A patch that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
 pub struct Patched {
-    /// It was before.
+    /// It was written before.
     pub duplicate: bool,
 }
 

@@ -103,12 +103,26 @@ end $$;
 -- One step was taken.
 create or replace function state.spend(p_project uuid, p_turn uuid, p_usage jsonb) returns jsonb
 language plpgsql as $$
+declare
+  v_cost  bigint := (p_usage ->> 'microdollars')::bigint;
+  v_month date := date_trunc('month', now() at time zone 'utc')::date;
 begin
-  -- Before any budget: a backend has one slot, so nobody waits for it who holds a budget that its owner wants.
-  if (p_usage ->> 'microdollars')::bigint > 0 then
-    insert into state.spending as s (project_id, month, slot, microdollars)
-    values (p_project, date_trunc('month', now() at time zone 'utc')::date, (pg_backend_pid() & 63)::smallint, (p_usage ->> 'microdollars')::bigint)
-        on conflict (project_id, month, slot) do update set microdollars = s.microdollars + excluded.microdollars;
+  if v_cost > 0 then
+    -- A slot that nobody has locked, so that nobody waits for it who holds something else.
+    update state.spending s
+       set microdollars = s.microdollars + v_cost
+     where s.project_id = p_project and s.month = v_month
+       and s.slot = (select f.slot
+                       from state.spending f
+                      where f.project_id = p_project and f.month = v_month
+                      order by f.slot
+                      limit 1
+                        for no key update skip locked);
+    if not found then
+      insert into state.spending as s (project_id, month, slot, microdollars)
+      values (p_project, v_month, (random() * 32767)::smallint, v_cost)
+          on conflict (project_id, month, slot) do update set microdollars = s.microdollars + excluded.microdollars;
+    end if;
   end if;
   update state.budgets b
      set steps_left = b.steps_left - 1,

@@ -1,4 +1,4 @@
-//! Commands: the calls that turns wait for, claimed by whoever answers them (L0-13).
+//! Commands: the calls that turns wait for, claimed by the services that answer them (L0-13).
 
 use std::time::Duration;
 
@@ -63,13 +63,13 @@ async fn claim_with<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
     Ok(claimed)
 }
 
-/// What a service holds: more than it knows of where a claim was committed without its learning of it.
+/// Returns what a service holds: more than it knows of, if a claim was committed and its answer was lost.
 pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCall>, Error> {
     let held = sqlx::query_as("select * from scheduler.held_calls($1)").bind(worker_id);
     Ok(held.fetch_all(kernel.pool()).await?)
 }
 
-/// A call that this process has claimed and not answered.
+/// Looks up a call that this process has claimed and not answered.
 pub async fn find(
     work: &mut UnitOfWork,
     worker_id: WorkerId,
@@ -91,7 +91,7 @@ pub async fn find(
     Ok(found)
 }
 
-/// Whether somebody waits for its answer.
+/// Checks whether a turn waits for the answer of a call.
 pub async fn is_open(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
     let project_id = work.project_id();
     let open = sqlx::query_scalar(
@@ -106,7 +106,7 @@ pub struct Asked {
     pub tool_name: String,
     /// The model's own text.
     pub arguments: String,
-    /// Of the turn that calls. None: it was dispatched without one.
+    /// The profile of the calling turn. `None` means that the turn was dispatched without one.
     pub profile: Option<Profile>,
     pub channel: Channel,
     pub output_box_id: BoxId,
@@ -115,11 +115,11 @@ pub struct Asked {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
-    /// For which user of the caller's the turn is.
+    /// The user of the caller on whose behalf the turn runs.
     pub on_behalf_of: Option<String>,
-    /// Whose it is to answer. None: it is over.
+    /// The service that is to answer. `None` means that the call is over.
     pub target: Option<Target>,
-    /// Until its deadline, by the database's clock.
+    /// The time until its deadline, by the database's clock.
     pub left: Duration,
     /// The turn has seen content from outside.
     pub saw_external: bool,
@@ -127,7 +127,7 @@ pub struct Asked {
     pub decided: Option<Decided>,
 }
 
-/// Reads what a claimed call asks for. None: the card or the profile cannot be read any more.
+/// Reads what a claimed call asks for. Returns `None` if the card or the profile cannot be read any more.
 pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<Asked>, Error> {
     let project_id = work.project_id();
     let row = sqlx::query(
@@ -186,7 +186,7 @@ pub async fn asked(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Option<A
     }))
 }
 
-/// Whoever has claimed the call may make it: said once for each claim.
+/// Notes that the process that has claimed the call may make it. Done once for each claim.
 pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query(
@@ -202,7 +202,7 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<(), Erro
     Ok(())
 }
 
-/// Whether whoever has claimed it was let through already.
+/// Checks whether the process that has claimed the call was admitted already.
 pub async fn is_admitted(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<bool, Error> {
     let project_id = work.project_id();
     let admitted = sqlx::query_scalar(
@@ -212,7 +212,7 @@ pub async fn is_admitted(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<bo
     Ok(admitted.bind(project_id).bind(call.tool_call_id).bind(call.claim_token).fetch_one(&mut **work).await?)
 }
 
-/// Whether somebody has a call in hand that must not be done twice: at its deadline nobody knows whether it was done.
+/// Checks whether a process holds a call that must not be done twice: at its deadline it is unknown whether it was done.
 pub(crate) async fn is_once_in_hand(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
     let project_id = work.project_id();
     let in_hand = sqlx::query_scalar(
@@ -239,7 +239,7 @@ pub async fn hold(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<(), Error
     held.map(|_| ()).ok_or_else(|| Error::Stale(call.tool_call_id.to_string()))
 }
 
-/// The card that answered a call, if one did.
+/// Returns the card that answered a call, if one did.
 pub async fn answer(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<CardId>, Error> {
     let project_id = work.project_id();
     let card_id = sqlx::query_scalar(
@@ -254,8 +254,8 @@ pub async fn answer(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<O
     Ok(card_id)
 }
 
-/// Takes a call from the process that claimed it, because that was lost or because its attempt failed. False: it was answered, or taken
-/// before.
+/// Takes a call from the process that claimed it, because the process was lost or because its attempt failed. Returns false if the call was
+/// answered, or taken before.
 pub async fn reclaim(
     work: &mut impl Work,
     tool_call_id: ToolCallId,
@@ -274,18 +274,18 @@ pub async fn reclaim(
     Ok(taken)
 }
 
-/// After the first attempt that failed; twice as long after the next.
+/// The pause after the first failed attempt; it doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// An attempt to answer a call failed. It is tried again, so many times; then it is answered with why. One that must not be done twice is
-/// answered at once: it may have been done.
+/// Gives a call back after a failed attempt to answer it. It is retried up to `attempts`; then it is answered with the reason. A call that must
+/// not be done twice is answered at once: it may have been done.
 pub async fn give_back(kernel: &Kernel, call: &ClaimedCall, why: &str, attempts: Attempts) -> Result<(), Error> {
     let mut work = kernel.begin(call.project_id).await?;
     let tool_call_id = call.tool_call_id;
     let (status, card) = if is_once_in_hand(&mut work, tool_call_id).await? {
         ("outcome_unknown", unknown_card(tool_call_id)?)
     } else if call.retry_count + 1 < attempts.max_attempts {
-        // Held meanwhile: what just failed would fail again at once.
+        // The call is held during the pause: retried at once, it would fail again.
         drop(work);
         tokio::time::sleep(PAUSE * 2_u32.pow(call.retry_count.clamp(0, 4).unsigned_abs())).await;
         work = kernel.begin(call.project_id).await?;
@@ -308,14 +308,14 @@ pub async fn give_back(kernel: &Kernel, call: &ClaimedCall, why: &str, attempts:
     Ok(())
 }
 
-/// The answer that stands in for one that did not come in time.
+/// Returns the answer that stands in for one that did not come in time.
 pub fn timeout_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
     let result = serde_json::json!("the call was not answered before its deadline");
     Ok(Draft::tool_result(tool_call_id, "timeout", result).seal()?)
 }
 
-/// The answer where whoever was to do something once was lost while it had it in hand.
+/// Returns the answer for a call that must be done once and whose process was lost while it held the call.
 pub fn unknown_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
-    let result = "whoever did this was lost before it could say how it went: it may have been done, or not, and is not done again";
+    let result = "the process that did this was lost before it could report the outcome: it may have been done or not, and is not retried";
     Ok(Draft::tool_result(tool_call_id, "outcome_unknown", result.into()).seal()?)
 }

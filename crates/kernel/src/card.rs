@@ -75,12 +75,12 @@ pub async fn insert(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Erro
     if usize::try_from(written) == Ok(cards.len()) { Ok(()) } else { check_replay(work, cards).await }
 }
 
-/// Writes cards that exist once per project and content; gives the ids under which they exist.
+/// Writes cards that exist once per project and content; returns the ids under which they exist.
 pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<CardId>, Error> {
     let mut known = find_by_content(work, cards).await?;
     let mut unknown: Vec<NewCard> = cards.iter().filter(|card| !known.contains_key(&card.hash())).cloned().collect();
     if !unknown.is_empty() {
-        // One order for everybody, so that two writers of the same set cannot wait for each other.
+        // The same order for all writers, so that two writers of the same set cannot wait for each other.
         unknown.sort_by_key(|card| *card.hash().as_bytes());
         write_shared(work, &unknown).await?;
         known = find_by_content(work, cards).await?;
@@ -93,7 +93,7 @@ pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<Card
     Ok(cards.iter().map(|card| known[&card.hash()]).collect())
 }
 
-/// Binds the fourteen `c_…` arguments that a transition takes its cards by: see `card.sql`.
+/// Binds the fourteen `c_…` arguments in which a transition takes its cards: see `card.sql`.
 macro_rules! bind_cards {
     ($query:expr, $cards:expr) => {{
         let cards: &[waybill_core::card::NewCard] = $cards;
@@ -147,7 +147,7 @@ pub(crate) fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard)
     if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
-/// A later statement, because the insert may have waited for a writer that its own snapshot cannot see.
+/// Checks in a later statement, because the insert may have waited for a writer that its own snapshot cannot see.
 async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
     let project_id = work.project_id();
     let stored: HashMap<CardId, CardHash> = sqlx::query_as::<_, (CardId, CardHash)>(
@@ -187,7 +187,7 @@ async fn find_by_content(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Has
     Ok(known.into_iter().collect())
 }
 
-/// Reads cards by id, as they were at `as_of` (none: now). What has ended answers with a tombstone.
+/// Reads cards by id, as they were at `as_of` (`None` means now). A card that has ended is read as a tombstone.
 pub async fn fetch(
     work: &mut UnitOfWork,
     card_ids: &[CardId],
@@ -208,7 +208,7 @@ pub async fn fetch(
     Ok(Batch::in_order(card_ids, readings, Reading::card_id))
 }
 
-/// Lets cards end by themselves, once: a card that has an end keeps it.
+/// Sets when cards expire, once: a card that has an end keeps it.
 pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32) -> Result<(), Error> {
     let project_id = work.project_id();
     let set: Vec<CardId> = sqlx::query_scalar("select cardbox.expire($1, $2, $3)")
@@ -225,7 +225,7 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
     Err(work.refuse(if unknown.is_empty() { Error::EndIsSet(refused) } else { Error::NotFound(unknown) }))
 }
 
-/// How many of these cards, from the first on, have no more than so many bytes in all: one at least.
+/// Returns how many of these cards, from the first on, have at most so many bytes in all: one at least.
 pub async fn n_within(work: &mut UnitOfWork, card_ids: &[CardId], n_bytes: i64) -> sqlx::Result<usize> {
     let project_id = work.project_id();
     let n: i32 = sqlx::query_scalar("select cardbox.n_within($1, $2, $3)")
@@ -284,7 +284,7 @@ fn absent(asked: &[CardId], present: &[CardId]) -> Vec<CardId> {
     asked.iter().filter(|id| !present.contains(id)).copied().collect()
 }
 
-/// A row of `cardbox.reading`, decoded straight into the word. Public so that baselines can decode alike.
+/// A row of `cardbox.reading`, decoded straight into a [`Reading`]. Public so that baselines can decode in the same way.
 pub struct ReadingRow(pub Reading);
 
 impl FromRow<'_, PgRow> for ReadingRow {

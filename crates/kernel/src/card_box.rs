@@ -37,7 +37,7 @@ pub enum Error {
     NotFound(BoxId),
     #[error("cards not found: {0:?}")]
     CardsNotFound(Vec<CardId>),
-    #[error("positions {} to {} of box {} are no span: positions count from 1", .0.from, .0.upto, .0.box_id)]
+    #[error("positions {} to {} of box {} are not a span: positions count from 1", .0.from, .0.upto, .0.box_id)]
     Span(Span),
     #[error("database")]
     Db(#[from] sqlx::Error),
@@ -56,7 +56,7 @@ pub struct CardBox {
 pub struct Hydrated {
     /// How long the box was.
     pub length: i64,
-    /// The time it was read as of: the one asked for, or the database's. A card whose end was written before this and
+    /// The time as of which it was read: the one asked for, or the database's. A card whose end was written before this and
     /// committed after is live here and gone when read again as of this time: a receipt also names what was gone.
     pub as_of: DateTime<Utc>,
     pub cards: Vec<Placed>,
@@ -71,26 +71,26 @@ pub struct Window {
     pub pinned: i64,
     /// How many tokens head and tail may have together. The head is read even where it has more.
     pub budget: Tokens,
-    /// Cards that had ended by then are gone. None: now, by the database's clock.
+    /// Cards that had ended by then are gone. `None` means now, by the database's clock.
     pub as_of: Option<DateTime<Utc>>,
 }
 
 /// What else is read in the same statement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside<'a> {
-    /// All of it.
+    /// Read whole.
     pub output_box_id: Option<BoxId>,
     pub card_ids: &'a [CardId],
     pub session_id: Option<SessionId>,
 }
 
-/// What was found of it.
+/// What was read beside the box.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Besides {
     pub output: Vec<Placed>,
     /// In any order.
     pub cards: Vec<Reading>,
-    /// Of the session, if there is one.
+    /// The session's box, if there is a session.
     pub messages_box_id: Option<BoxId>,
     pub todo: Option<Reading>,
     pub compression: Option<Reading>,
@@ -105,7 +105,7 @@ pub struct Holding {
     pub place: i64,
 }
 
-/// Makes empty boxes.
+/// Creates empty boxes.
 pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query("insert into cardbox.boxes (project_id, box_id, length) select $1, unnest($2::uuid[]), 0")
@@ -116,7 +116,7 @@ pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Erro
     Ok(())
 }
 
-/// Looks boxes up.
+/// Looks up boxes.
 pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<CardBox, BoxId>, Error> {
     let project_id = work.project_id();
     let rows = sqlx::query_as::<_, CardBox>(
@@ -131,7 +131,7 @@ pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<Card
     Ok(Batch::in_order(box_ids, rows, |found| found.box_id))
 }
 
-/// Puts cards at the end of a box; gives its new length. Nothing is written unless the box and all cards exist.
+/// Appends cards to a box; returns its new length. Nothing is written unless the box and all cards exist.
 /// A unit of work that appends to several boxes does so in the order of their ids, so that two cannot wait for each other.
 pub async fn append(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<i64, Error> {
     let project_id = work.project_id();
@@ -187,12 +187,12 @@ async fn why_not_appended(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[Card
     Ok(Error::CardsNotFound(unknown))
 }
 
-/// Puts a span of another box at the end of a box, by reference; gives the box's new length.
-/// What the box holds of the same source already is left out: on reading it would be a repeat.
+/// Appends a span of another box to a box, by reference; returns the box's new length.
+/// What the box already holds of the same source is left out: on reading it would be a repeat.
 pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Result<i64, Error> {
     let source = check(source)?;
     let project_id = work.project_id();
-    // A statement of its own: what the box holds may be read only after the lock on it is ours.
+    // A separate statement: what the box holds may be read only after we have its lock.
     let lengths: Option<(i64, Option<i64>)> = sqlx::query_as(
         "select b.length, (select s.length from cardbox.boxes s where s.project_id = $1 and s.box_id = $3)
            from cardbox.boxes b
@@ -241,7 +241,7 @@ pub async fn inherit(work: &mut UnitOfWork, box_id: BoxId, source: Span) -> Resu
     Ok(grown.unwrap_or(length))
 }
 
-/// Makes boxes that begin with a span of another box, by reference: one entry per run in each, whatever its length.
+/// Creates boxes that begin with a span of another box, by reference: one entry per run in each, whatever its length.
 /// For many boxes, [`share`] the source first.
 pub async fn create_from(work: &mut UnitOfWork, box_ids: &[BoxId], source: Span) -> Result<(), Error> {
     let source = check(source)?;
@@ -274,7 +274,7 @@ pub async fn create_from(work: &mut UnitOfWork, box_ids: &[BoxId], source: Span)
     found.map(|_| ()).ok_or(Error::NotFound(source.box_id))
 }
 
-/// Gives a span with the same cards that many boxes can inherit cheaply: the source itself, or, where it has more
+/// Returns a span with the same cards that many boxes can inherit cheaply: the source itself, or, where it has more
 /// than [`MOST_RUNS`] runs, a new box that holds its cards one by one.
 pub async fn share(work: &mut UnitOfWork, source: Span) -> Result<Span, Error> {
     let source = check(source)?;
@@ -351,7 +351,7 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
     Ok(without_repeats(rows.into_iter().filter_map(|row| row.0)))
 }
 
-/// Up to which place a part of a box has no more than so many bytes: one card at least.
+/// Returns up to which place a part of a box has at most so many bytes: one card at least.
 pub async fn within(work: &mut UnitOfWork, span: Span, n_bytes: i64) -> Result<i64, Error> {
     let span = check(span)?;
     let project_id = work.project_id();
@@ -383,7 +383,7 @@ pub async fn hydrate(
     Ok(hydrate_beside(work, box_id, upto, window, &Beside::default()).await?.0)
 }
 
-/// The same, and what else a model call is made of. One statement, whose cost follows the budget and not the length of the box.
+/// Reads the same, and what else a model call is made of. One statement, whose cost follows the budget and not the length of the box.
 pub async fn hydrate_beside(
     work: &mut UnitOfWork,
     box_id: BoxId,
@@ -516,7 +516,7 @@ pub async fn hydrate_beside(
     besides.output.sort_unstable_by_key(|placed| placed.place);
     besides.output = without_repeats(besides.output);
     let (head, tail): (Vec<Placed>, Vec<Placed>) = context.into_iter().partition(|placed| placed.place <= pinned);
-    // What has ended before the first live card of the tail is of no use to anybody.
+    // Ended cards before the first live card of the tail are of no use.
     let tail: Vec<Placed> = tail.into_iter().skip_while(|placed| matches!(placed.reading, Reading::Gone(_))).collect();
     let tail_from = tail.first().map_or(length + 1, |placed| placed.place);
     let omitted = Span { box_id, from: pinned + 1, upto: tail_from - 1 };
@@ -538,8 +538,8 @@ pub struct Pointers {
     pub compression_card_id: Option<CardId>,
 }
 
-/// Whether what was hydrated at `read_at` would be read the same now: no card of the project has ended since, the output box is as long as we
-/// made it, and the session points to the same. Gives the time of the asking, or nothing.
+/// Checks whether what was hydrated at `read_at` would be read the same now: no card of the project has ended since, the output box is as long as
+/// we made it, and the session points to the same. Returns the time of the check if so.
 pub async fn still_holds(
     work: &mut UnitOfWork,
     read_at: DateTime<Utc>,
@@ -547,7 +547,7 @@ pub async fn still_holds(
     session: Option<Pointers>,
 ) -> Result<Option<DateTime<Utc>>, Error> {
     let project_id = work.project_id();
-    // An end is dated when its transaction begins, and seen when it commits: none takes longer than that.
+    // An end is dated when its transaction begins, and visible when it commits: no transaction takes longer than this.
     let as_of = sqlx::query_scalar(
         "select statement_timestamp()
           where (select least(c.expires_at, c.deleted_at, c.erased_at)
@@ -577,7 +577,7 @@ pub async fn still_holds(
     Ok(as_of)
 }
 
-/// Every place where a card stands, directly or by range, in the order of box and place.
+/// Lists every place where a card stands, directly or by range, in the order of box and place.
 pub async fn holdings(
     work: &mut UnitOfWork,
     card_id: CardId,
@@ -602,7 +602,7 @@ pub async fn holdings(
     Ok(held)
 }
 
-/// Positions count from 1. However far below its beginning a span ends, it is empty.
+/// Checks that positions count from 1. A span that ends before it begins, however far, is empty.
 fn check(span: Span) -> Result<Span, Error> {
     if span.from < 1 { Err(Error::Span(span)) } else { Ok(Span { upto: span.upto.max(span.from - 1), ..span }) }
 }

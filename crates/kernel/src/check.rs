@@ -47,7 +47,7 @@ pub const CROSSING_PROJECTS: [&str; 37] = [
     "scheduler.workers_without_lease",
 ];
 
-/// The functions that see a project's documents without its row policy, each of the project of the unit of work alone.
+/// The functions that see a project's documents without its row policy. Each sees only the project of the unit of work.
 const SEARCHING: [&str; 2] = ["resource.search_meaning", "resource.search_words"];
 
 const OLDEST_SERVER: i32 = 150_000;
@@ -63,7 +63,7 @@ pub struct Check {
     pub advice: &'static str,
 }
 
-/// The database must not be served from.
+/// The database is not safe to serve from.
 #[derive(Debug, thiserror::Error)]
 #[error("the database is not safe to serve from: {}", list(.0))]
 pub struct Unfit(pub Vec<Check>);
@@ -73,13 +73,13 @@ fn list(failed: &[Check]) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// Refuses to serve where a check fails.
+/// Returns an error if a check fails: the process then refuses to serve.
 pub async fn fit_to_serve(kernel: &Kernel) -> Result<(), Unfit> {
     let failed: Vec<Check> = run(kernel).await.into_iter().filter(|check| !check.ok).collect();
     if failed.is_empty() { Ok(()) } else { Err(Unfit(failed)) }
 }
 
-/// All checks, in the order in which a person would mend them.
+/// Runs all checks, in the order in which a person would fix them.
 pub async fn run(kernel: &Kernel) -> Vec<Check> {
     let pool = kernel.pool();
     vec![
@@ -109,7 +109,7 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
     ]
 }
 
-/// Whether the oldest transaction is seen whoever holds it. Not needed to serve; an alert depends on it.
+/// Checks whether the oldest transaction is visible, whichever role holds it. Not needed to serve; an alert depends on it.
 pub async fn statistics(kernel: &Kernel) -> Check {
     let asked = sqlx::query_scalar("select pg_has_role('waybill_scheduler', 'pg_read_all_stats', 'usage')");
     let seen: sqlx::Result<bool> = asked.fetch_one(kernel.pool()).await;
@@ -124,28 +124,29 @@ pub async fn statistics(kernel: &Kernel) -> Check {
     Check { check: "statistics", ok: true, found, advice }
 }
 
-/// Who belongs to Waybill's roles beside the owner of its schema, and what those belong to: each can do what the role can. Not asked at every start,
-/// since an administrator may be at work.
+/// Checks which roles other than owners of databases are members of Waybill's roles, and of which roles those are members: a member can do what
+/// the role can. Not checked at every start, since an administrator may be at work.
 pub async fn memberships(kernel: &Kernel) -> Check {
     let asked = sqlx::query_scalar(
         "select m.rolname || ' belongs to ' || r.rolname
            from pg_auth_members a
            join pg_roles r on r.oid = a.roleid
            join pg_roles m on m.oid = a.member
-          where (r.rolname like 'waybill\\_%' or m.rolname like 'waybill\\_%')
-            and a.member <> (select n.nspowner from pg_namespace n where n.nspname = 'state')
+         cross join (select array['waybill_service', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
+          where (r.rolname = any (ours.names) or m.rolname = any (ours.names))
+            and not exists (select from pg_database d where d.datdba = a.member)
             and (r.rolname, m.rolname) <> ('pg_read_all_stats', 'waybill_scheduler')
           order by 1",
     );
     let found: sqlx::Result<Vec<String>> = asked.fetch_all(kernel.pool()).await;
     let answer = found.map(|found| match found.is_empty() {
-        true => Ok("nobody but the owner of the schema belongs to Waybill's roles".to_owned()),
+        true => Ok("only owners of databases belong to Waybill's roles".to_owned()),
         false => Err(found.join(", ")),
     });
-    checked("role memberships", answer, "Revoke them: `revoke ROLE from MEMBER`.")
+    checked("role memberships", answer, "Unless you meant it: `revoke ROLE from MEMBER`.")
 }
 
-/// Whether history has partitions for the time to come, and lies in them. Not needed to serve; pruning depends on it.
+/// Checks whether history has partitions for the weeks to come, and lies in them. Not needed to serve; pruning depends on it.
 pub async fn partitions(kernel: &Kernel) -> Check {
     const CHECK: &str = "history partitions";
     let asked = async { Ok((retention::weeks_ahead(kernel.pool()).await?, retention::rest(kernel.pool()).await?)) };
@@ -163,7 +164,7 @@ pub async fn partitions(kernel: &Kernel) -> Check {
     Check { check: CHECK, ok: advice.is_empty(), found, advice }
 }
 
-/// Whether anything waits in quarantine for an operator. Not needed to serve.
+/// Checks whether anything waits in quarantine for an operator. Not needed to serve.
 pub async fn quarantined(kernel: &Kernel) -> Check {
     const CHECK: &str = "quarantine";
     const MOST: i32 = 10_000;
@@ -183,7 +184,7 @@ pub async fn quarantined(kernel: &Kernel) -> Check {
     Check { check: CHECK, ok: rows.is_empty(), found, advice }
 }
 
-/// `Ok(Err(…))`: the question was answered, and not well.
+/// `Ok(Err(…))` means that the check could be made, and failed.
 type Answer = sqlx::Result<Result<String, String>>;
 
 fn checked(check: &'static str, answer: Answer, advice: &'static str) -> Check {
@@ -203,7 +204,7 @@ async fn server_version(pool: &PgPool) -> Answer {
 }
 
 /// Behind a transaction pooler that does not track prepared statements, one client's statement is answered with
-/// another's text, without an error. Two texts asked by turns from all connections at once bring that to light.
+/// another's text, without an error. Sending two texts in alternation on all connections at once reveals that.
 async fn answers_are_our_own(pool: &PgPool) -> Answer {
     const ROUNDS: i32 = 40;
     let asked = (0..pool.options().get_max_connections().min(8)).map(async |_| {
@@ -228,7 +229,7 @@ async fn answers_are_our_own(pool: &PgPool) -> Answer {
     })
 }
 
-/// The protocol counts on what a statement sees that waited for a lock; and a server that only reads serves nobody.
+/// The protocol relies on what a statement sees after it waited for a lock; and a read-only server is of no use.
 async fn transactions_are_ours(pool: &PgPool) -> Answer {
     let (isolation, is_read_only): (String, bool) = sqlx::query_as(
         "select current_setting('transaction_isolation'), current_setting('transaction_read_only')::boolean",
@@ -286,7 +287,7 @@ struct Schema {
     version: i64,
     /// The oldest version whose processes it serves.
     oldest: i64,
-    /// What its walls are known by.
+    /// The digest of its walls.
     walls: String,
 }
 
@@ -298,13 +299,13 @@ async fn schema(pool: &PgPool) -> sqlx::Result<Option<Schema>> {
     sqlx::query_as("select version, oldest, walls from waybill.schema").fetch_optional(pool).await
 }
 
-/// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that somebody
+/// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that was
 /// opened by hand, wherever it is, changes it.
-pub const WALLS: &str = "31ceb291ec144be6bebe2cebc0bf99c2";
+pub const WALLS: &str = "cdbfd475f9e36f28375ea3a5afa74237";
 
 async fn walls_stand(pool: &PgPool) -> Answer {
     let found = walls(pool).await?;
-    // Of a newer schema, whoever migrated it knows.
+    // The digest of a newer schema was recorded by the version that migrated it.
     let expected = match schema(pool).await? {
         Some(schema) if schema.version > migrate::newest() => schema.walls,
         _ => WALLS.to_owned(),
@@ -316,7 +317,7 @@ async fn walls_stand(pool: &PgPool) -> Answer {
     })
 }
 
-/// What the walls of a database are known by.
+/// Returns the digest of a database's walls.
 #[doc(hidden)]
 pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<String> {
     sqlx::query_scalar(

@@ -1,6 +1,6 @@
 //! Where content came from: the label that the kernel puts on what came from outside, and on whatever was written by a turn that saw it.
 //!
-//! Boxes carry it: one that has held such a card is marked by a trigger, and so is whichever inherits from it.
+//! Boxes carry it: a trigger marks a box that has held such a card, and every box that inherits from it.
 
 use waybill_core::id::{BoxId, TurnId};
 
@@ -9,13 +9,13 @@ use crate::{
     work::{UnitOfWork, Work},
 };
 
-/// What this unit of work writes from here on came from outside, or did not.
+/// Labels what this unit of work writes from here on: it came from outside, or it did not.
 pub async fn label(work: &mut impl Work, is_external: bool) -> Result<(), Error> {
     sqlx::query("select state.label($1)").bind(is_external).execute(work.connection()).await?;
     Ok(())
 }
 
-/// What this unit of work writes from here on is this turn's word.
+/// Labels what this unit of work writes from here on as this turn's: external if the turn has seen content from outside.
 pub async fn label_as(work: &mut UnitOfWork, agent_turn_id: TurnId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query("select state.label(state.saw_external($1, $2))")
@@ -26,14 +26,14 @@ pub async fn label_as(work: &mut UnitOfWork, agent_turn_id: TurnId) -> Result<()
     Ok(())
 }
 
-/// Whether a turn has seen what came from outside.
+/// Checks whether a turn has seen content from outside.
 pub async fn saw(work: &mut UnitOfWork, agent_turn_id: TurnId) -> Result<bool, Error> {
     let project_id = work.project_id();
     let saw = sqlx::query_scalar("select state.saw_external($1, $2)").bind(project_id).bind(agent_turn_id);
     Ok(saw.fetch_one(&mut **work).await?)
 }
 
-/// Whoever writes this box has seen something from outside that is no card of it: a block, an artifact.
+/// Marks an output box whose turn has seen something from outside that is no card of the box: a block, an artifact.
 pub async fn mark(work: &mut UnitOfWork, output_box_id: BoxId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query(

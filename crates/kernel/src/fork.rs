@@ -14,16 +14,16 @@ use crate::{card_box, work::UnitOfWork};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fork {
     pub source_turn_id: TurnId,
-    /// The first step that is done again; none: the whole turn.
+    /// The first step that is done again. `None` means the whole turn.
     pub source_step_id: Option<StepId>,
-    /// Tools are called, not remembered.
+    /// Tools are called again, instead of replaying their recorded answers.
     pub live_tools: bool,
     /// What was changed: `{"card": …}`, `{"profile": …}`.
     pub change: Value,
 }
 
 impl Fork {
-    /// Whether its agent is who it was.
+    /// Checks whether the agent keeps its profile.
     pub fn is_same_profile(&self) -> bool {
         self.change.get("profile").is_none()
     }
@@ -55,7 +55,7 @@ pub struct Answered {
     pub result: ResultContent,
 }
 
-/// The calls of a turn that were answered, in the order in which they were made.
+/// Lists the calls of a turn that were answered, in the order in which they were made.
 pub async fn answered(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Answered>, card_box::Error> {
     let project_id = work.project_id();
     let output_box_id =
@@ -79,7 +79,7 @@ pub async fn answered(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Answ
     Ok(calls.collect())
 }
 
-/// Where a card stands in a span of a box, if it does.
+/// Returns where a card stands in a span of a box, if it does.
 pub async fn place_in(work: &mut UnitOfWork, span: Span, card_id: CardId) -> Result<Option<i64>, card_box::Error> {
     let project_id = work.project_id();
     let place = sqlx::query_scalar(
@@ -95,7 +95,7 @@ pub async fn place_in(work: &mut UnitOfWork, span: Span, card_id: CardId) -> Res
     Ok(place)
 }
 
-/// Fills an empty box with a prefix of another, by reference, but for the cards that take the place of others.
+/// Fills an empty box with a prefix of another, by reference, except for the cards that are replaced.
 pub async fn fill(
     work: &mut UnitOfWork,
     box_id: BoxId,
@@ -116,7 +116,7 @@ pub async fn fill(
     Ok(())
 }
 
-/// Says of a context box that it was handed over as another was, place by place.
+/// Records that a context box was handed over as another was, place by place.
 pub async fn hand_over_alike(
     work: &mut UnitOfWork,
     context_box_id: BoxId,

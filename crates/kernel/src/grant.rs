@@ -26,13 +26,13 @@ pub enum Error {
 pub struct Readable {
     pub box_id: BoxId,
     pub length: i64,
-    /// None: it may not be read.
+    /// `None` means that it may not be read.
     pub upto: Option<i64>,
     /// `own`, `handed`, `granted`, `joined`, or `asked` where a person asks.
     pub via: Option<String>,
 }
 
-/// How far an agent may read boxes; none for the agent: a person asks. A box that is not there is not in the answer.
+/// Returns how far an agent may read boxes. `None` for the agent means that a person asks. A box that does not exist is not in the answer.
 pub async fn readable(
     work: &mut UnitOfWork,
     agent_id: Option<AgentId>,
@@ -51,13 +51,13 @@ pub async fn readable(
     Ok(rows.into_iter().map(|row| (row.box_id, row)).collect())
 }
 
-/// What somebody decided outside of any handover.
+/// A right to read that was granted outside of any handover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
 pub struct Grant {
     pub grant_id: GrantId,
     pub agent_id: AgentId,
     pub box_id: BoxId,
-    /// None: all of it, also what is yet to come.
+    /// `None` means all of it, including what is appended later.
     pub upto: Option<i64>,
     pub granted_by: String,
     pub reason: String,
@@ -117,7 +117,7 @@ pub async fn revoke(work: &mut UnitOfWork, grant_id: GrantId, revoked_by: &str) 
     if ended.rows_affected() == 1 { Ok(()) } else { Err(work.refuse(Error::NotFound(grant_id))) }
 }
 
-/// Grants, the newest first: of an agent, or of all.
+/// Lists grants, the newest first: of an agent, or of all.
 pub async fn list(work: &mut UnitOfWork, agent_id: Option<AgentId>, most: i64) -> Result<Vec<Grant>, Error> {
     let project_id = work.project_id();
     let grants = sqlx::query_as(
@@ -147,7 +147,7 @@ pub struct Refusal {
     pub created_at: DateTime<Utc>,
 }
 
-/// Refusals, the newest first.
+/// Lists refusals, the newest first.
 pub async fn refusals(work: &mut UnitOfWork, most: i64) -> Result<Vec<Refusal>, Error> {
     let project_id = work.project_id();
     let refusals = sqlx::query_as(
@@ -164,7 +164,7 @@ pub async fn refusals(work: &mut UnitOfWork, most: i64) -> Result<Vec<Refusal>, 
     Ok(refusals)
 }
 
-/// Writes refusals down in a transaction of their own. Of the unit of work nothing can be committed any more.
+/// Writes refusals in a transaction of their own. Nothing of the unit of work can be committed any more.
 pub(crate) async fn record(
     work: &mut UnitOfWork,
     agent_id: AgentId,

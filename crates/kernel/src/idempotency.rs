@@ -1,6 +1,6 @@
-//! A caller's own key for its request, and the answer the request got (CB-4). Never an id of ours.
+//! Idempotency keys: a caller's own key for its request, and the answer that the request got (CB-4). Never an id of ours.
 //!
-//! The key is written in the transaction of the request itself: either both are true or neither. Of two at once the second
+//! The key is written in the transaction of the request itself: either both are written or neither. Of two concurrent requests the second
 //! waits for the first.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{
 /// What a key was used for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Key {
-    /// Not used yet: do it, then [`answer`].
+    /// Not used yet: handle the request, then call [`answer`].
     New,
     /// The same request was answered before, like this.
     Answered(Value),
@@ -43,7 +43,7 @@ pub async fn take(work: &mut UnitOfWork, key: &str, request: CardHash, kept: Dur
     if taken.rows_affected() == 1 {
         return Ok(Key::New);
     }
-    // A later statement: the insert may have waited for somebody whom its own snapshot cannot see.
+    // A later statement: the insert may have waited for a transaction that its own snapshot cannot see.
     let (same, answer): (bool, Option<Value>) = sqlx::query_as(
         "select request_hash = $3, answer
            from state.idempotency
@@ -57,7 +57,7 @@ pub async fn take(work: &mut UnitOfWork, key: &str, request: CardHash, kept: Dur
     Ok(if same { Key::Answered(answer.unwrap_or(Value::Null)) } else { Key::Mismatch })
 }
 
-/// Keeps the answer with the key.
+/// Stores the answer with the key.
 pub async fn answer(work: &mut UnitOfWork, key: &str, answer: &Value) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query("update state.idempotency set answer = $3 where project_id = $1 and key = $2")

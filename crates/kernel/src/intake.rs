@@ -11,9 +11,9 @@
 //!   something without a ring ends the trust until the next ring; without trust, looks come about once a second.
 //! * A process that got as much as it asked for rings on: there may be more, for others.
 //! * An idle process has no lease and asks nothing but its rare looks.
-//! * What the database lists under our name twice in a row and we do not know of is ours: a claim whose answer was lost, or work that was
-//!   dropped without a word. It is taken up as soon as there is room, before anything new.
-//! * A handler that gives up, or panics, is an attempt that failed: it is counted, and the work is tried again or ends.
+//! * What the database lists under our name twice in a row, and we do not know of, is ours: a claim whose answer was lost, or work that was
+//!   silently dropped. It is taken up as soon as there is room, before anything new.
+//! * A handler that gives up, or panics, is a failed attempt: it is counted, and the work is retried or ends.
 
 use std::{
     any::Any,
@@ -46,7 +46,7 @@ use crate::{
     work::Kernel,
 };
 
-/// How a process goes about it.
+/// How a process gets its work.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub lease: Duration,
@@ -54,9 +54,9 @@ pub struct Config {
     pub most: usize,
     /// How many turns, or calls, of one project may run at once, over all processes.
     pub in_flight_cap: i32,
-    /// How long a turn may go without a step before somebody looks whether it is alive.
+    /// How long a turn may go without a step before a sweep checks whether it is alive.
     pub silence: Duration,
-    /// Between two looks, at most; at least half of it. While rings are trusted, and while they are not.
+    /// The longest time between two looks; the shortest is half of it. `trusting` while rings are trusted, `wary` while they are not.
     pub trusting: Duration,
     pub wary: Duration,
 }
@@ -77,18 +77,18 @@ impl Default for Config {
 /// What can be claimed: turns, and calls.
 pub trait Claimable: Debug + Send + Sized + 'static {
     type Id: Copy + Debug + Eq + Hash + Send + Sync + 'static;
-    /// As metrics call them.
+    /// Their name in metrics.
     const KIND: &'static str;
 
     fn id(&self) -> Self::Id;
     fn door(target: Target) -> Door;
     fn claim(kernel: &Kernel, claiming: &mut Claiming) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
     fn held(kernel: &Kernel, worker_id: WorkerId) -> impl Future<Output = Result<Vec<Self>, Error>> + Send;
-    /// The attempt failed: it is counted, and the work is tried again or ends as failed.
+    /// Gives work back after a failed attempt: the attempt is counted, and the work is retried or ends as failed.
     fn give_back(&self, kernel: &Kernel, why: &str) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Between an attempt of a turn that failed and the next.
+/// The pause between a failed attempt of a turn and the next one.
 const BACKOFF: Duration = Duration::from_secs(2);
 
 impl Claimable for Claimed {
@@ -144,13 +144,13 @@ impl Claimable for ClaimedCall {
     }
 }
 
-/// What the holder of something is to do.
+/// What the holder of claimed work is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Go,
-    /// Somebody wants it to end: end it.
+    /// It was asked to stop: end it.
     Stop,
-    /// It is somebody else's now, or soon will be: drop everything.
+    /// Another process has it now, or soon will: drop everything.
     Lost,
 }
 
@@ -167,14 +167,14 @@ impl<T: Claimable> Holding<T> {
         *self.order.borrow()
     }
 
-    /// Waits until it is to be ended, or is lost.
+    /// Waits until it is to stop, or is lost.
     pub async fn called_off(&self) -> Order {
         let mut order = self.order.clone();
         // The sender lives on the desk as long as this is held.
         order.wait_for(|order| *order != Order::Go).await.map_or(Order::Lost, |order| *order)
     }
 
-    /// Waits until it is lost, whatever else is wanted of it.
+    /// Waits until it is lost, whether or not it is to stop.
     pub async fn lost(&self) {
         let mut order = self.order.clone();
         let _ = order.wait_for(|order| *order == Order::Lost).await;
@@ -211,7 +211,7 @@ struct Desk<T: Claimable> {
 #[derive(Debug)]
 struct State<T: Claimable> {
     worker_id: WorkerId,
-    /// When the lease was last known to hold, as of the asking. None: there is none.
+    /// When the lease was last known to hold, counted from the request. `None` means that there is no lease.
     renewed: Option<Instant>,
     /// When something was last held, or may have been.
     busy: Instant,
@@ -220,7 +220,7 @@ struct State<T: Claimable> {
     /// A claim is under way.
     claiming: bool,
     held: HashMap<T::Id, watch::Sender<Order>>,
-    /// So many more are ours by the database, and we do not know of them.
+    /// How many more the database says are ours, without our knowing of them.
     n_strays: usize,
 }
 
@@ -254,7 +254,7 @@ impl<T: Claimable> Desk<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything held is lost; the process goes on under another name.
+    /// Marks everything held as lost; the process goes on under another name.
     fn lose(&self, worker_id: WorkerId) {
         let mut state = self.state();
         if state.worker_id == worker_id {
@@ -334,7 +334,7 @@ where
         Intake { kernel: kernel.clone(), desk, claimed, renewals }
     }
 
-    /// The next piece of work, however long that takes. A caller may stop waiting and ask again: nothing is lost.
+    /// Returns the next piece of work, however long that takes. A caller may stop waiting and ask again: nothing is lost.
     pub async fn next(&mut self) -> Holding<T> {
         loop {
             match self.claimed.recv().await {
@@ -416,7 +416,7 @@ async fn hold<T: Claimable + Sync>(
             Err(error) if error.is_of_the_server() => sleep(pause).await,
             Ok(()) | Err(Error::Stale(_)) => return,
             Err(error) => {
-                tracing::error!(?id, %error, "it could not be given back: it is taken up again with the lease");
+                tracing::error!(?id, %error, "work could not be given back: it is taken up again with the lease");
                 return;
             }
         }
@@ -435,14 +435,14 @@ struct Looks<T: Claimable> {
     config: Config,
     claiming: Claiming,
     desk: Arc<Desk<T>>,
-    /// None: deaf.
+    /// `None` while it does not listen.
     bells: Option<BoxStream<'static, ()>>,
     trusts: bool,
-    /// Since when it waits for the next look; none: it is to look.
+    /// Since when it waits for the next look. `None` means that it is to look now.
     waiting: Option<Waiting>,
-    /// Of the last claim it is not known whether it was written.
+    /// It is unknown whether the last claim was written.
     in_doubt: bool,
-    /// When it was given up before it had answered.
+    /// When that claim was given up before it had answered.
     given_up: Option<Instant>,
     hand: mpsc::UnboundedSender<Holding<T>>,
 }
@@ -450,7 +450,7 @@ struct Looks<T: Claimable> {
 /// How long a statement of ours may run on after we have given it up: the service's `statement_timeout`, and some.
 const LONGEST_STATEMENT: Duration = Duration::from_secs(6);
 
-/// Since when, and how long where bells are trusted, and where they are not.
+/// Since when it waits, and how long: while bells are trusted, and while they are not.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     since: Instant,
@@ -525,7 +525,7 @@ impl<T: Claimable> Looks<T> {
         }
     }
 
-    /// Claims as much as there is room for. Says how much it got.
+    /// Claims as much as there is room for. Returns how much it got.
     async fn claim(&mut self, room: usize) -> Result<usize, Error> {
         let begun = Instant::now();
         let (worker_id, lapsed) = {
@@ -571,7 +571,7 @@ impl<T: Claimable> Looks<T> {
         settled.map(|holdings| self.hand_out(holdings))
     }
 
-    /// A closed intake lets go of them at once.
+    /// Hands work out. A closed intake drops it at once.
     fn hand_out(&self, holdings: Vec<Holding<T>>) -> usize {
         let n = holdings.len();
         for holding in holdings {
@@ -580,7 +580,7 @@ impl<T: Claimable> Looks<T> {
         n
     }
 
-    /// Takes up what we hold without knowing of it, as far as there is room. Says how much.
+    /// Takes up what we hold without knowing of it, as far as there is room. Returns how much.
     async fn find(&mut self, room: usize) -> Result<usize, Error> {
         // What we know of before the database is asked: of what ends meanwhile it may still say that we hold it.
         let (worker_id, known) = {
@@ -732,7 +732,7 @@ where
     }
 }
 
-/// Between half of it and all of it, so that many do not ask at once.
+/// Returns a time between half of it and all of it, so that many processes do not ask at once.
 pub fn jittered(most: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
     most.mul_f64(0.5 + random / 2.0)

@@ -1,6 +1,6 @@
 //! What must hold of a live database, asked without changing anything: `waybill doctor --deep`.
 //!
-//! Each question is one statement, so that what it compares is of one moment however busy the system is, and answers with what breaks the rule.
+//! Each rule is checked by one statement, so that it compares rows of one moment however busy the system is. The statement returns what breaks it.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -11,14 +11,14 @@ use crate::work::{DbError, Kernel};
 /// A rule that does not hold.
 #[derive(Clone, Debug, Serialize)]
 pub struct Broken {
-    /// None: of the whole database.
+    /// `None` means the whole database.
     pub project_id: Option<ProjectId>,
     pub invariant: &'static str,
     /// Turns, calls, agents, batches or boxes by their ids, or partitions by their names: the first of those that break it.
     pub subjects: Vec<String>,
 }
 
-/// Of the whole database: what history is cut into is there.
+/// Rules of the whole database: the partitions of history exist.
 pub const OF_DATABASE: [(&str, &str); 1] = [(
     "history has partitions for this week and the next",
     "select format('parts.%s_%s', p.parent, w.week)
@@ -29,7 +29,7 @@ pub const OF_DATABASE: [(&str, &str); 1] = [(
                          where s.nspname = 'parts' and c.relname = p.parent || '_' || w.week)",
 )];
 
-/// Of one project, which is `$1`. Of turns whose history was dropped nothing is asked.
+/// Rules of one project, which is `$1`. Turns whose history was dropped are not checked.
 pub const INVARIANTS: [(&str, &str); 28] = [
     (
         "an agent runs its turn if and only if a worker has claimed it",
@@ -215,7 +215,7 @@ pub const INVARIANTS: [(&str, &str); 28] = [
           group by t.agent_turn_id having count(*) > 1",
     ),
     (
-        "the end of a turn is told once",
+        "the end of a turn is reported once",
         "select t.agent_turn_id
            from state.turns t
           where t.project_id = $1 and t.agent_turn_id >= (select pruned_before from waybill.schema) and t.status <> 'open'
@@ -275,10 +275,10 @@ pub const INVARIANTS: [(&str, &str); 28] = [
     ),
 ];
 
-/// Subjects that are named of a rule that is broken.
+/// How many subjects are named for a broken rule.
 const MOST_NAMED: usize = 5;
 
-/// Asks everything of one project. Read only. Of one that is being deleted (see [`crate::project::is_kept`]) little holds.
+/// Checks all rules of one project. Read only. Few rules hold while a project is being deleted (see [`crate::project::is_kept`]).
 pub async fn of_project(kernel: &Kernel, project_id: ProjectId) -> Result<Vec<Broken>, DbError> {
     let mut broken = Vec::new();
     for (invariant, sql) in INVARIANTS {
@@ -296,7 +296,7 @@ pub async fn of_project(kernel: &Kernel, project_id: ProjectId) -> Result<Vec<Br
     Ok(broken)
 }
 
-/// Asks what is not of a project.
+/// Checks the rules that belong to no project.
 pub async fn of_database(kernel: &Kernel) -> Result<Vec<Broken>, DbError> {
     let mut broken = Vec::new();
     for (invariant, sql) in OF_DATABASE {

@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there are two keys `{0}` already, which is enough to go over from one to the other: revoke one first")]
+    #[error("there are two keys `{0}` already, which is enough to rotate from one to the other: revoke one first")]
     Enough(Name),
     #[error("there is no key {0} in this project that could be revoked")]
     NotFound(KeyId),
@@ -27,7 +27,7 @@ pub enum Error {
     Db(#[from] sqlx::Error),
 }
 
-/// A key, without what makes it one.
+/// A key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 #[schema(as = Key)]
 pub struct Listed {
@@ -42,10 +42,10 @@ pub struct Listed {
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
-/// How many keys of one name may be in use: the old one, and the one that takes its place.
+/// How many keys of one name may be in use: the old one, and the one that replaces it.
 const MOST_OF_A_NAME: i64 = 2;
 
-/// Keeps a key that was minted. A name may have two at a time, so that one can take the place of the other.
+/// Stores a minted key. A name may have two keys at a time, so that one can replace the other.
 pub async fn create(
     work: &mut UnitOfWork,
     key: &ApiKey,
@@ -56,7 +56,7 @@ pub async fn create(
 ) -> Result<Listed, Error> {
     bounds.check(scope).map_err(|unfit| work.refuse(unfit))?;
     let project_id = work.project_id();
-    // One after the other: two at once would each see room.
+    // Keys are created one after the other: two at once would each see room.
     sqlx::query("select from resource.projects where project_id = $1 for no key update")
         .bind(project_id)
         .execute(&mut **work)
@@ -81,7 +81,7 @@ pub async fn create(
     made.ok_or_else(|| work.refuse(Error::Enough(name.clone())))
 }
 
-/// The keys of the project, the newest last.
+/// Lists the keys of the project, the newest last.
 pub async fn list(work: &mut UnitOfWork, after: Option<KeyId>, most: i64) -> Result<Vec<Listed>, Error> {
     let project_id = work.project_id();
     let listed = sqlx::query_as(
@@ -99,7 +99,7 @@ pub async fn list(work: &mut UnitOfWork, after: Option<KeyId>, most: i64) -> Res
     Ok(listed)
 }
 
-/// Ends a key: at once, or once there was time to go over to another.
+/// Revokes a key: at once, or after some time to switch to another.
 pub async fn revoke(work: &mut UnitOfWork, key_id: KeyId, after: Duration) -> Result<Listed, Error> {
     let project_id = work.project_id();
     let revoked = sqlx::query_as(
@@ -117,7 +117,7 @@ pub async fn revoke(work: &mut UnitOfWork, key_id: KeyId, after: Duration) -> Re
     revoked.ok_or_else(|| work.refuse(Error::NotFound(key_id)))
 }
 
-/// Who asks.
+/// The caller that a key belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Holder {
     pub project_id: ProjectId,
@@ -135,7 +135,8 @@ struct Found {
     hash: Vec<u8>,
 }
 
-/// Whose key this is. None: nobody's, or nobody's any more. Crosses projects, through the scheduler's function.
+/// Returns the caller that a key belongs to. `None` means that there is no such key, or that it is no longer valid. Crosses projects, through the
+/// scheduler's function.
 pub async fn find(kernel: &Kernel, key: &ApiKey) -> Result<Option<Holder>, Error> {
     let found: Option<Found> =
         sqlx::query_as("select project_id, slug, name, scope, bounds, hash from scheduler.find_key($1)")

@@ -23,7 +23,7 @@ pub enum Error {
     TooLong { path: ArtifactPath, n_chunks: usize },
     #[error("there is no document {0}")]
     NotFound(ArtifactPath),
-    #[error("the database has no extension `vector`: what is known is found by its words alone")]
+    #[error("the database has no extension `vector`: documents are found by their words alone")]
     NoVectors,
     #[error(transparent)]
     Db(turn::Error),
@@ -68,7 +68,7 @@ pub struct Chunk {
     pub words: Vec<String>,
 }
 
-/// A document to be.
+/// A document that is to be stored.
 #[derive(Clone, Debug)]
 pub struct NewDocument<'a> {
     pub kind: Kind,
@@ -76,7 +76,7 @@ pub struct NewDocument<'a> {
     pub title: &'a str,
     pub hash: ArtifactHash,
     pub chunks: &'a [Chunk],
-    /// Of experience: whose deliverable it was.
+    /// For experience: the turn that delivered it, and the card.
     pub source: Option<(TurnId, CardId)>,
 }
 
@@ -91,12 +91,12 @@ pub struct Document {
     pub title: String,
     pub n_chunks: i32,
     pub n_tokens: i64,
-    /// From outside, or written by a turn that had seen such.
+    /// From outside, or written by a turn that had seen content from outside.
     pub is_external: bool,
-    /// Of experience: whose deliverable it was.
+    /// For experience: the turn that delivered it.
     pub agent_turn_id: Option<TurnId>,
     pub card_id: Option<CardId>,
-    /// The model that its vectors are of. None: it is found by its words alone.
+    /// The model that made its vectors. `null` means that it is found by its words alone.
     pub embedded_by: Option<String>,
     pub updated_at: DateTime<Utc>,
 }
@@ -108,12 +108,12 @@ impl TryFrom<String> for Kind {
         match text.as_str() {
             "knowledge" => Ok(Kind::Knowledge),
             "experience" => Ok(Kind::Experience),
-            _ => Err(format!("{text:?} is no kind of document")),
+            _ => Err(format!("{text:?} is not a kind of document")),
         }
     }
 }
 
-/// Puts a document where it can be found. False: it is there already, as it is.
+/// Puts a document where it can be found. Returns false if the same document is there already.
 pub async fn put(work: &mut UnitOfWork, document: &NewDocument<'_>) -> Result<bool, Error> {
     let NewDocument { kind, path, title, hash, chunks, source } = document;
     if chunks.len() > MOST_CHUNKS {
@@ -155,7 +155,7 @@ pub async fn put(work: &mut UnitOfWork, document: &NewDocument<'_>) -> Result<bo
     Ok(true)
 }
 
-/// Takes a document out of what can be found. What was shown of it stays with the receipts.
+/// Removes a document, so that it is no longer found. What was shown of it stays with the receipts.
 pub async fn remove(work: &mut UnitOfWork, kind: Kind, path: &ArtifactPath) -> Result<(), Error> {
     match taken_out(work, kind, path, None).await? {
         Before::Nothing => Err(Error::NotFound(path.clone())),
@@ -177,7 +177,7 @@ async fn taken_out(
     instead: Option<(&ArtifactHash, &str)>,
 ) -> Result<Before, Error> {
     let project_id = work.project_id();
-    // Whoever changes what is known does so alone: the counts of words are everybody's.
+    // Changes of documents run one at a time: all documents share the word counts.
     sqlx::query("select from resource.projects where project_id = $1 for no key update")
         .bind(project_id)
         .execute(&mut **work)
@@ -219,7 +219,7 @@ async fn taken_out(
     Ok(Before::Other(version))
 }
 
-/// Documents in the order of their paths.
+/// Lists documents in the order of their paths.
 pub async fn list(work: &mut UnitOfWork, kind: Kind, after: &str, most: i64) -> Result<Vec<Document>, Error> {
     let project_id = work.project_id();
     let documents = sqlx::query_as(
@@ -238,7 +238,7 @@ pub async fn list(work: &mut UnitOfWork, kind: Kind, after: &str, most: i64) -> 
     Ok(documents)
 }
 
-/// One of them.
+/// Looks up one document.
 pub async fn find(work: &mut UnitOfWork, kind: Kind, path: &ArtifactPath) -> Result<Option<Document>, Error> {
     let project_id = work.project_id();
     let document = sqlx::query_as(
@@ -283,7 +283,7 @@ pub struct Found {
     pub agent_turn_id: Option<TurnId>,
 }
 
-/// Chunks by their words, and by their meaning where it is known: two lists, each best first.
+/// Finds chunks by their words, and by their meaning where it is known: two lists, each best first.
 pub async fn search(work: &mut UnitOfWork, search: &Search<'_>) -> Result<(Vec<Found>, Vec<Found>), Error> {
     let project_id = work.project_id();
     let by_words = sqlx::query_as(
@@ -327,7 +327,7 @@ pub async fn search(work: &mut UnitOfWork, search: &Search<'_>) -> Result<(Vec<F
     Ok((by_words, by_meaning))
 }
 
-/// Whether vectors can be searched here.
+/// Checks whether vectors can be searched in this database.
 pub async fn has_vectors(work: &mut impl Work) -> Result<bool, Error> {
     let there = sqlx::query_scalar("select exists (select from pg_extension where extname = 'vector')");
     Ok(there.fetch_one(work.connection()).await?)
@@ -342,7 +342,7 @@ pub struct Unembedded {
     pub content: String,
 }
 
-/// Chunks of the next document whose vectors are not this model's, and of nobody's: they are made anew.
+/// Returns the chunks of the next document that has no vectors, or vectors of another model: they are to be made by this one.
 pub async fn unembedded(work: &mut UnitOfWork, model: &str) -> Result<Vec<Unembedded>, Error> {
     let project_id = work.project_id();
     let chunks = sqlx::query_as(
@@ -363,7 +363,7 @@ pub async fn unembedded(work: &mut UnitOfWork, model: &str) -> Result<Vec<Unembe
     Ok(chunks)
 }
 
-/// The vectors of all chunks of a document, in their order.
+/// Stores the vectors of all chunks of a document, in their order.
 pub async fn embed(
     work: &mut UnitOfWork,
     document_id: uuid::Uuid,

@@ -1,4 +1,4 @@
-//! One lease per process, renewed apart from progress (L0-17). What a process holds names it.
+//! One lease per process, renewed apart from progress (L0-17). Whatever a process holds names the process.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 /// How long a process may be out of reach before its turns are given to others.
 pub const LEASE: Duration = Duration::from_secs(4);
 
-/// Begins a lease under a new name. A claim does the same by itself; this is for whoever holds something else.
+/// Begins a lease under a new name. A claim does the same by itself; this is for a process that holds something else.
 pub async fn start(kernel: &Kernel, target: &Target, lease: Duration) -> Result<WorkerId, Error> {
     let worker_id = WorkerId::new();
     sqlx::query("select scheduler.keep_lease($1, $2, $3)")
@@ -25,8 +25,8 @@ pub async fn start(kernel: &Kernel, target: &Target, lease: Duration) -> Result<
     Ok(worker_id)
 }
 
-/// Renews, and tells what the process holds (turns, or calls) and whether it is to stop. `LeaseLost`: cancel everything and go on
-/// under another name.
+/// Renews the lease, and returns what the process holds (turns, or calls) and whether each is to stop. On `LeaseLost`, cancel everything and
+/// go on under another name.
 pub async fn renew<Id>(kernel: &Kernel, worker_id: WorkerId, lease: Duration) -> Result<Vec<(Id, bool)>, Error>
 where
     (Vec<Id>, Vec<bool>): for<'r> FromRow<'r, PgRow> + Send + Unpin,
@@ -41,14 +41,14 @@ where
     Ok(ids.into_iter().zip(stops).collect())
 }
 
-/// Ends a process in good order: what it still holds is given to others at once.
+/// Ends the lease of a process that shuts down in good order: what it still holds is given to others at once.
 pub async fn end(kernel: &Kernel, worker_id: WorkerId) -> Result<(), Error> {
     sqlx::query("select scheduler.end_worker($1)").bind(worker_id).execute(kernel.pool()).await?;
     Ok(())
 }
 
-/// Workers that hold something without a lease row, as after a restore that lost rows, get a lease that has ended: the next sweep gives what they
-/// hold to others. Says how many there were.
+/// Gives an ended lease to workers that hold something without a lease row, as after a restore that lost rows: the next sweep gives what they hold
+/// to others. Returns how many there were.
 pub async fn end_missing(kernel: &Kernel) -> Result<i32, Error> {
     Ok(sqlx::query_scalar("select scheduler.end_missing_leases()").fetch_one(kernel.pool()).await?)
 }

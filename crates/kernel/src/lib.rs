@@ -2,8 +2,8 @@
 //!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
-//! * A card never changes and a box only grows; the database refuses anything else, whoever asks.
-//! * A turn is acted on under a fence; whoever lost it changes nothing. The transitions are functions in the database, each
+//! * A card never changes and a box only grows; the database refuses anything else, to every role.
+//! * A turn is acted on under a fence; a worker that lost it changes nothing. The transitions are functions in the database, each
 //!   in a file beside the Rust that calls it.
 //! * Time is the database's. Order is a sequence column.
 //!

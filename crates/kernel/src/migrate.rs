@@ -32,7 +32,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
     (10, "watching", include_str!("../migrations/0010_watching.sql")),
 ];
 
-/// The transitions: functions, each beside the Rust that calls it. Made anew by every migration.
+/// The transitions: functions, each beside the Rust that calls it. Created again by every migration.
 pub const FUNCTIONS: [&str; 28] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
@@ -85,7 +85,7 @@ pub struct Applied {
     pub name: String,
 }
 
-/// What the migrated schema is known by: changes whenever a migration does.
+/// Returns the fingerprint of the migrated schema: it changes whenever a migration does.
 pub fn fingerprint() -> String {
     let functions = migration(0, "functions", FUNCTIONS.concat());
     let mut hasher = DefaultHasher::new();
@@ -93,13 +93,13 @@ pub fn fingerprint() -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// The version a database must be at to be served by this binary.
+/// Returns the version that a database must be at to be served by this binary.
 pub fn newest() -> i64 {
     MIGRATIONS[MIGRATIONS.len() - 1].0
 }
 
-/// The oldest version whose processes may go on while this one's schema is there: a rolling upgrade begins with `waybill migrate`. A test holds the
-/// schema to every statement of that version.
+/// The oldest version whose processes may go on with this version's schema: a rolling upgrade begins with `waybill migrate`. A test runs every
+/// statement of that version against the schema.
 pub const OLDEST: i64 = 9;
 
 /// Connects as the owner: for migrations and the few operations beyond the service's rights.
@@ -111,12 +111,12 @@ pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Err
 
 /// Weeks of history that a new database has partitions for, after the present one. The orchestrator makes more.
 const WEEKS: i32 = 1;
-/// Turns wait behind a migration that waits for a table: so it waits for a moment only, and tries again.
+/// Turns wait behind a migration that waits for a table: so it waits only for a moment, and retries.
 const LOCK_TIMEOUT: &str = "set lock_timeout = '250ms'";
 const PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Brings the schema up to date and says what it did. Doing it twice changes nothing. A table that is in use is tried again for five minutes.
+/// Brings the schema up to date and returns what it did. Doing it twice changes nothing. A table that is in use is retried for five minutes.
 pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -> Result<Vec<Applied>, Error> {
     sqlx::raw_sql(LOCK_TIMEOUT).execute(&mut *owner).await?;
     let begun = Instant::now();
@@ -163,7 +163,7 @@ async fn try_run(
     installed
 }
 
-/// Whether a lock did not come in time.
+/// Checks whether a lock could not be had in time.
 fn is_locked(error: &Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -176,7 +176,7 @@ fn is_locked(error: &Error) -> bool {
     false
 }
 
-/// Writes down what the schema is: its version, the oldest whose processes it serves, and what its walls are known by.
+/// Records the schema's version, the oldest version whose processes it serves, and the digest of its walls.
 #[doc(hidden)]
 pub async fn stamp(owner: &mut PgConnection, version: i64, oldest: i64) -> Result<(), Error> {
     sqlx::query(

@@ -1,7 +1,8 @@
 //! The outbox (L0-9): events, written in the transaction that makes them true, and what a relay needs to publish them.
 //!
 //! An event is published until it is known to have arrived: at least once, in order per agent. Each of 16 shards has one owner at
-//! a time, a relay whose lease holds. What the stream refuses for good is set aside with all that its agent has to tell after it. Two relays can still publish the same event, one of them late; the stream drops it by its id.
+//! a time, a relay whose lease holds. An event that the stream refuses for good is set aside with all later events of its agent. Two relays can
+//! still publish the same event, one of them late; the stream drops the second one by its id.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub const RELAY: &str = "waybill-relay";
 #[derive(Clone, Debug, FromRow)]
 pub struct Unpublished {
     pub shard: i16,
-    /// Told again, because the stream was lost.
+    /// Published again, because the stream was lost.
     pub replayed: bool,
     /// The stream it is for.
     pub stream_made_at: Option<DateTime<Utc>>,
@@ -38,11 +39,11 @@ pub struct Lag {
     /// Counted to 100,000.
     pub n_unpublished: i64,
     pub oldest_at: Option<DateTime<Utc>>,
-    /// Shards of which everything is being told again.
+    /// Shards that are being replayed from their beginning.
     pub n_replaying: i32,
 }
 
-/// Renews a relay's lease and gives it its share of the shards. `LeaseLost`: go on under another name.
+/// Renews a relay's lease and gives it its share of the shards. On `LeaseLost`, go on under another name.
 pub async fn hold(kernel: &Kernel, worker_id: WorkerId, target: &Target, lease: Duration) -> Result<Vec<i16>, Error> {
     let shards = sqlx::query_scalar("select scheduler.hold_shards($1, $2, $3)")
         .bind(worker_id)
@@ -53,20 +54,21 @@ pub async fn hold(kernel: &Kernel, worker_id: WorkerId, target: &Target, lease: 
     Ok(shards)
 }
 
-/// Notes which stream events go to, known by when it was made. Another one than before: everything is told again. Says whether.
+/// Notes which stream events go to, identified by when it was made. If it is another one than before, everything is published again. Returns
+/// whether it is.
 pub async fn publish_to(kernel: &Kernel, made_at: DateTime<Utc>) -> Result<bool, Error> {
     let moved: i32 =
         sqlx::query_scalar("select scheduler.publish_to($1)").bind(made_at).fetch_one(kernel.pool()).await?;
     Ok(moved > 0)
 }
 
-/// What is to be published next: up to `most` of each shard that the relay owns, in order.
+/// Returns what is to be published next: up to `most` of each shard that the relay owns, in order.
 pub async fn unpublished(kernel: &Kernel, worker_id: WorkerId, most: i32) -> Result<Vec<Unpublished>, Error> {
     let events = sqlx::query_as("select * from scheduler.unpublished($1, $2)").bind(worker_id).bind(most);
     Ok(events.fetch_all(kernel.pool()).await?)
 }
 
-/// Notes which events of a portion have arrived. Of what is told again, a shard goes on behind the last one before which all have.
+/// Notes which events of a portion have arrived. In a replay, a shard continues after the last event up to which all have arrived.
 pub async fn mark(
     kernel: &Kernel,
     worker_id: WorkerId,
@@ -111,8 +113,8 @@ impl Default for Refusals {
     }
 }
 
-/// Notes that the stream, which takes others, has refused an event. After enough of that the events of its agent are put into quarantine, under the
-/// agent's id: they wait in their order and hold up nobody else's. Says whether they are from now on.
+/// Notes that the stream, which accepts other events, has refused this one. After enough refusals the events of its agent are put into quarantine,
+/// under the agent's id: they wait in their order and do not hold up those of other agents. Returns whether this refusal put them there.
 pub async fn refuse(kernel: &Kernel, event: &Event, error: &str, refusals: &Refusals) -> Result<bool, Error> {
     let error = format!("event {}: {error}", event.message_id());
     let set_aside = sqlx::query_scalar("select scheduler.refuse_event($1, $2, $3, $4, $5)")
@@ -126,7 +128,7 @@ pub async fn refuse(kernel: &Kernel, event: &Event, error: &str, refusals: &Refu
     Ok(set_aside)
 }
 
-/// How far behind the relays are. What is in quarantine does not count.
+/// Returns how far behind the relays are. What is in quarantine does not count.
 pub async fn lag(kernel: &Kernel) -> Result<Lag, Error> {
     Ok(sqlx::query_as("select * from scheduler.outbox_lag()").fetch_one(kernel.pool()).await?)
 }

@@ -42,21 +42,21 @@ pub async fn create(work: &mut UnitOfWork, slug: &str) -> Result<(), Error> {
     }
 }
 
-/// The id behind a slug. Crosses projects, through the scheduler's function.
+/// Returns the id of a slug. Crosses projects, through the scheduler's function.
 pub async fn find(kernel: &Kernel, slug: &str) -> Result<ProjectId, Error> {
     let found: Option<ProjectId> =
         sqlx::query_scalar("select scheduler.find_project($1)").bind(slug).fetch_one(kernel.pool()).await?;
     found.ok_or_else(|| Error::NotFound(slug.to_owned()))
 }
 
-/// The slug behind an id; none: there is no such project.
+/// Returns the slug of an id. `None` means that there is no such project.
 pub async fn slug(kernel: &Kernel, project_id: ProjectId) -> Result<Option<String>, Error> {
     let mut work = kernel.begin(project_id).await?;
     let slug = sqlx::query_scalar("select slug from resource.projects where project_id = $1").bind(project_id);
     Ok(slug.fetch_optional(&mut *work).await?)
 }
 
-/// Projects in the order of their slugs. Crosses projects, through the scheduler's function.
+/// Lists projects in the order of their slugs. Crosses projects, through the scheduler's function.
 pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project>, Error> {
     let listed = sqlx::query_as("select project_id, slug from scheduler.list_projects($1, $2)")
         .bind(after)
@@ -66,7 +66,7 @@ pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project
     Ok(listed)
 }
 
-/// Whether a project is there, and nobody deletes it just now.
+/// Checks whether a project exists and is not being deleted.
 pub async fn is_kept(kernel: &Kernel, project_id: ProjectId) -> Result<bool, Error> {
     let mut work = kernel.begin(project_id).await?;
     let kept = sqlx::query_scalar(
@@ -79,14 +79,14 @@ pub async fn is_kept(kernel: &Kernel, project_id: ProjectId) -> Result<bool, Err
 /// Rows that are deleted at a time.
 const PORTION: i64 = 5_000;
 
-/// Deletes a project with all it has, for good, as the owner of the schema. Says how many rows of which table. Whoever still works on it finds
-/// that it is gone; what they write meanwhile goes too.
+/// Deletes a project with all it has, for good, as the owner of the schema. Returns the number of rows by table. A process that still works on the
+/// project finds that it is gone; what it writes meanwhile is deleted too.
 pub async fn delete(
     owner: &mut PgConnection,
     project_id: ProjectId,
     mut progress: impl FnMut(&str, u64),
 ) -> Result<BTreeMap<String, u64>, Error> {
-    // Held until the connection ends, or we do: whoever looks at the project knows why it is not whole.
+    // Held until we are done, or the connection ends: a process that looks at the project can see that it is being deleted.
     sqlx::query("select pg_advisory_lock(hashtextextended($1::uuid::text, 0))")
         .bind(project_id)
         .execute(&mut *owner)

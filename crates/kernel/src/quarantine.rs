@@ -11,7 +11,7 @@ use crate::{
     work::{Kernel, UnitOfWork},
 };
 
-/// In the place of a sweep: events that could not be published.
+/// Stands in for the name of a sweep: events that could not be published.
 pub const EVENTS: &str = "events";
 
 /// One row that failed.
@@ -26,7 +26,7 @@ pub struct Quarantined {
     pub last_error: String,
     pub first_at: DateTime<Utc>,
     pub last_at: DateTime<Utc>,
-    /// None: it is still being tried.
+    /// `None` means that it is still being retried.
     pub quarantined_at: Option<DateTime<Utc>>,
 }
 
@@ -57,14 +57,14 @@ pub(crate) async fn note(
     Ok(work.commit().await?)
 }
 
-/// The rows that failed last. Crosses projects, through the scheduler's function.
+/// Lists the rows that failed last. Crosses projects, through the scheduler's function.
 pub async fn list(kernel: &Kernel, most: i32) -> Result<Vec<Quarantined>, Error> {
     let rows =
         sqlx::query_as("select * from scheduler.list_quarantine($1)").bind(most).fetch_all(kernel.pool()).await?;
     Ok(rows)
 }
 
-/// Lets the sweeps, or the relay, try rows again: one subject, or all of the project. Says how many.
+/// Lets the sweeps, or the relay, retry rows: one subject, or all of the project. Returns how many.
 pub async fn retry(work: &mut UnitOfWork, subject_id: Option<Uuid>) -> Result<u64, Error> {
     let project_id = work.project_id();
     let gone =

@@ -1,4 +1,4 @@
-//! Receipts: what each model call saw, written with its step (CX-11). What is in one is not the kernel's business.
+//! Receipts: what each model call saw, written with its step (CX-11). The kernel does not look into them.
 
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -16,7 +16,7 @@ pub struct Stored {
     pub receipt: Json<Box<RawValue>>,
 }
 
-/// The receipts of a turn, in the order of its steps.
+/// Lists the receipts of a turn, in the order of its steps.
 pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Stored>, work::Error> {
     let project_id = work.project_id();
     let found = sqlx::query_as(
@@ -32,7 +32,7 @@ pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Stored>,
     Ok(found)
 }
 
-/// The receipt of a step; none named: the newest of the turn.
+/// Returns the receipt of a step. `None` for the step means the newest receipt of the turn.
 pub async fn find(
     work: &mut UnitOfWork,
     turn_id: TurnId,

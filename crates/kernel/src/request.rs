@@ -26,10 +26,10 @@ use crate::{
     work::{UnitOfWork, Work},
 };
 
-/// How long a handler may take once it is decided.
+/// How long a handler may take after the decision.
 const HANDLING: Duration = Duration::from_secs(3600);
 
-/// Asks people about a call that is ours. It is not ours any more then.
+/// Asks people about a call that is ours. After that it is no longer ours.
 pub async fn ask(work: &mut impl Work, call: &ClaimedCall, request: &Request) -> Result<CardId, Error> {
     let card = card(CardType::request(), call.tool_call_id, request)?;
     let card_id = card.card_id();
@@ -49,13 +49,13 @@ pub async fn ask(work: &mut impl Work, call: &ClaimedCall, request: &Request) ->
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = RequestDecided)]
 pub struct Outcome {
-    /// `decided`, or `gone`: nobody waits for it any more, or somebody else decided.
+    /// `decided`, or `gone`: no turn waits for it any more, or another decision came first.
     pub outcome: String,
     pub decision_card_id: CardId,
     pub agent_turn_id: Option<TurnId>,
 }
 
-/// Decides, once: of two at a time the first.
+/// Decides a request, once: of two decisions the first counts.
 pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Error> {
     let card = card(CardType::decision(), tool_call_id, decided)?;
     let decision_card_id = card.card_id();
@@ -73,7 +73,7 @@ pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &De
     Ok(Outcome { outcome, decision_card_id, agent_turn_id })
 }
 
-/// A person decides: what there is to decide is looked up first, and that it was decided goes on record.
+/// Decides a request for a person: looks up first what is to be decided, and puts the decision on record.
 pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Refused> {
     let request = find(work, tool_call_id).await?.ok_or(Refused::Gone(tool_call_id))?;
     if request.four_eyes
@@ -98,16 +98,16 @@ pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided:
     Ok(outcome)
 }
 
-/// Why a person's decision does not hold.
+/// Why a person's decision is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    #[error("nobody waits for a decision about call {0}: it was decided, or the turn is over")]
+    #[error("no turn waits for a decision about call {0}: it was decided already, or the turn is over")]
     Gone(ToolCallId),
     #[error("{}", match .0 { Kind::Approval => "this is an approval: approve or reject it", Kind::Question => "this is a question: answer it" })]
     Unfit(Kind),
-    #[error("who had the turn started may not decide this: somebody else must")]
+    #[error("the person who had the turn started may not decide this: another person must")]
     FourEyes,
-    #[error("an answer says something")]
+    #[error("an answer must not be empty")]
     NoAnswer,
     #[error(transparent)]
     Turn(#[from] Error),
@@ -119,25 +119,25 @@ fn card<T: Serialize>(card_type: CardType, tool_call_id: ToolCallId, says: &T) -
     Ok(Draft { tool_call_id: Some(tool_call_id), ..draft }.seal()?)
 }
 
-/// What somebody is asked, and who waits for it.
+/// What a person is asked, and which turn waits for it.
 #[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
 #[schema(as = OpenRequest)]
 pub struct Open {
     pub tool_call_id: ToolCallId,
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
-    /// The name of the profile of whoever asks.
+    /// The name of the profile of the agent that asks.
     pub profile_name: Option<String>,
     pub request_card_id: CardId,
     #[sqlx(json)]
     #[schema(inline)]
     pub request: Request,
     pub deadline_at: DateTime<Utc>,
-    /// By which a list goes on.
+    /// The position in the list: the next page begins after the last one.
     pub call_seq: i64,
 }
 
-/// What is open, in the order in which it was asked.
+/// Lists open requests, in the order in which they were asked.
 pub async fn list(work: &mut UnitOfWork, after: i64, most: i64) -> Result<Vec<Open>, Error> {
     let project_id = work.project_id();
     let open = sqlx::query_as(
@@ -160,7 +160,7 @@ pub async fn list(work: &mut UnitOfWork, after: i64, most: i64) -> Result<Vec<Op
     Ok(open)
 }
 
-/// What is asked about a call. None: nothing is, any more.
+/// Returns what is asked about a call. `None` means that nothing is asked any more.
 pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<Request>, Error> {
     let project_id = work.project_id();
     let request: Option<Json<Request>> = sqlx::query_scalar(
@@ -176,7 +176,7 @@ pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Opt
     Ok(request.map(|Json(request)| request))
 }
 
-/// Who had the turn started that a call belongs to.
+/// Returns who had the turn started that a call belongs to.
 async fn started_by(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<String>, Error> {
     let project_id = work.project_id();
     let started_by: Option<Option<String>> = sqlx::query_scalar(
@@ -192,7 +192,7 @@ async fn started_by(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<O
     Ok(started_by.flatten())
 }
 
-/// Nobody decided in time: what was said beforehand holds. False: nobody was asked, or somebody decided.
+/// Expires a request that was not decided in time: its default holds. Returns false if nothing was asked, or it was decided already.
 pub(crate) async fn expire(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
     let Some(request) = find(work, tool_call_id).await? else { return Ok(false) };
     let decided = Decided { answer: request.default, ..Decided::new(Decision::Expired, "deadline") };

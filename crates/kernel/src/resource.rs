@@ -33,6 +33,8 @@ pub enum Error {
     Unreadable { kind: Kind, name: Name, source: serde_json::Error },
     #[error("the card of {kind} `{name}` is gone")]
     Gone { kind: Kind, name: Name },
+    #[error("`max_open_turns` is {MOST_OPEN_TURNS} at most: every start counts the turns that are open")]
+    TooManyOpen,
     #[error("the project has no row: make it with `waybill project create`")]
     NoProject,
     #[error(transparent)]
@@ -107,7 +109,7 @@ fn kind_and_name(manifest: &Manifest) -> (Kind, Name) {
     }
 }
 
-/// There is one per project.
+/// Returns the name of the settings, of which there is one card per project.
 fn settings_name() -> Name {
     "project".parse().expect("a word")
 }
@@ -126,7 +128,7 @@ fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
     draft.seal().map_err(|source| Error::Invalid { kind, name, source })
 }
 
-/// Applies manifests, all or none, and says what each did, in their order.
+/// Applies manifests, all or none, and returns what each did, in their order.
 pub async fn apply(work: &mut UnitOfWork, manifests: &[Manifest]) -> Result<Vec<Applied>, Error> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = manifests.iter().map(kind_and_name).find(|named| !seen.insert(named.clone())) {
@@ -273,8 +275,14 @@ async fn put_handoff_type(work: &mut UnitOfWork, name: &Name, card_id: CardId) -
     Ok(put)
 }
 
+/// The most that a project's settings may allow, where they name a number.
+pub const MOST_OPEN_TURNS: u32 = 100_000;
+
 async fn put_settings(work: &mut UnitOfWork, card_id: CardId, settings: &Settings) -> Result<Put, Error> {
     let project_id = work.project_id();
+    if settings.max_open_turns.is_some_and(|most| most.get() > MOST_OPEN_TURNS) {
+        return Err(work.refuse(Error::TooManyOpen));
+    }
     let number = |most: Option<NonZero<u32>>| most.map(|most| i32::try_from(most.get()).unwrap_or(i32::MAX));
     let money = settings.max_microdollars_per_month.map(|most| i64::try_from(most.get()).unwrap_or(i64::MAX));
     let put: Option<Put> = sqlx::query_as(
@@ -336,7 +344,7 @@ pub struct Listed {
     pub updated_at: DateTime<Utc>,
 }
 
-/// Everything that the project has, by kind and name.
+/// Lists everything that the project has, by kind and name.
 pub async fn list(work: &mut UnitOfWork) -> Result<Vec<Listed>, Error> {
     let project_id = work.project_id();
     let listed = sqlx::query_as(
@@ -367,7 +375,7 @@ pub struct Found {
     pub profile_box_id: BoxId,
 }
 
-/// Looks a profile up.
+/// Looks up a profile.
 pub async fn profile(work: &mut UnitOfWork, name: &Name) -> Result<Found, Error> {
     let project_id = work.project_id();
     let row: Option<(i32, CardId, BoxId)> = sqlx::query_as(
@@ -382,7 +390,7 @@ pub async fn profile(work: &mut UnitOfWork, name: &Name) -> Result<Found, Error>
     Ok(Found { profile: read(work, Kind::Profile, name, card_id).await?, version, profile_box_id })
 }
 
-/// Looks a tool up.
+/// Looks up a tool.
 pub async fn tool(work: &mut UnitOfWork, name: &Name) -> Result<Tool, Error> {
     let project_id = work.project_id();
     let card_id: Option<CardId> =
@@ -394,7 +402,7 @@ pub async fn tool(work: &mut UnitOfWork, name: &Name) -> Result<Tool, Error> {
     read(work, Kind::Tool, name, card_id.ok_or_else(|| Error::NotFound { kind: Kind::Tool, name: name.clone() })?).await
 }
 
-/// Looks a plan up: this version, or the newest.
+/// Looks up a plan: this version, or the newest.
 pub async fn plan(work: &mut UnitOfWork, name: &Name, version: Option<i32>) -> Result<(i32, Plan), Error> {
     let project_id = work.project_id();
     let row: Option<(i32, CardId)> = sqlx::query_as(
@@ -413,7 +421,7 @@ pub async fn plan(work: &mut UnitOfWork, name: &Name, version: Option<i32>) -> R
     Ok((version, read(work, Kind::Plan, name, card_id).await?))
 }
 
-/// The plans of a project by name, each with its newest version: the first hundred.
+/// Lists the plans of a project by name, each with its newest version: the first hundred.
 pub async fn plans(work: &mut UnitOfWork) -> Result<Vec<(Name, i32)>, Error> {
     let project_id = work.project_id();
     let plans = sqlx::query_as(
@@ -437,7 +445,7 @@ pub async fn plans(work: &mut UnitOfWork) -> Result<Vec<(Name, i32)>, Error> {
     Ok(plans)
 }
 
-/// Looks a type of packages up. None: the project has none of this name; it may be one that is built in.
+/// Looks up a type of packages. `None` means that the project has none of this name; it may be a built-in one.
 pub async fn handoff_type(work: &mut UnitOfWork, name: &Name) -> Result<Option<HandoffType>, Error> {
     let project_id = work.project_id();
     let card_id: Option<CardId> = sqlx::query_scalar(
@@ -453,7 +461,7 @@ pub async fn handoff_type(work: &mut UnitOfWork, name: &Name) -> Result<Option<H
     }
 }
 
-/// What holds for the project: what was applied, or what holds for everybody.
+/// Returns the project's settings: those that were applied, or the defaults.
 pub async fn settings(work: &mut UnitOfWork) -> Result<Settings, Error> {
     let project_id = work.project_id();
     let card_id: Option<Option<CardId>> =

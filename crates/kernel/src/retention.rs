@@ -1,10 +1,11 @@
 //! Retention: history is dropped by the week, whole partitions at a time, and none that something live can reach.
 //!
-//! Partitions are made ahead of their week, by whichever orchestrator gets to it first, and nobody waits for that. A row whose week has no partition
-//! lies in the rest, which no pruning drops: it is counted, and [`empty_rest`] moves it to where it belongs.
+//! Partitions are made ahead of their week, by whichever orchestrator gets to it first, and no transaction waits for that. A row whose week has no
+//! partition lies in the rest, which no pruning drops: it is counted, and [`empty_rest`] moves it to where it belongs.
 //!
-//! History is steps, edges, events, receipts, patches and refusals. A turn that has not ended reaches back to its own beginning, and one that does another
-//! again to that one's. Cards, boxes, turns, grants, packages and artifacts are no history: they stay until they are erased or their project is deleted.
+//! History is steps, edges, events, receipts, patches and refusals. A turn that has not ended reaches back to its own beginning, and a fork to the
+//! beginning of the turn that it does again. Cards, boxes, turns, grants, packages and artifacts are not history: they stay until they are erased or
+//! their project is deleted.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub enum Error {
     Db(#[from] DbError),
 }
 
-/// Makes the partitions that are missing for this week and so many after it, one at a time, each in a transaction of its own. Says how many.
+/// Makes the missing partitions for this week and so many weeks after it, one at a time, each in a transaction of its own. Returns how many.
 pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Error> {
     let mut made = 0;
     loop {
@@ -49,23 +50,23 @@ pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Er
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Rest {
     pub parent: String,
-    /// None: their ids carry no time that a partition would be made for. They stay.
+    /// `None` means that their ids carry no time that a partition would be made for. They stay.
     pub week: Option<DateTime<Utc>>,
     /// Counted to 100,000 of each table.
     pub n_rows: i64,
 }
 
-/// What lies in the rest.
+/// Lists what lies in the rest.
 pub async fn rest<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<Vec<Rest>, DbError> {
     sqlx::query_as("select parent, week, n_rows from state.rest() order by parent, week").fetch_all(executor).await
 }
 
-/// For how many weeks after this one history has its partitions.
+/// Returns for how many weeks after this one history has its partitions.
 pub async fn weeks_ahead<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<i32, DbError> {
     sqlx::query_scalar("select state.weeks_ahead()").fetch_one(executor).await
 }
 
-/// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Says what was moved.
+/// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Returns what was moved.
 ///
 /// For as long as the rows of a week take to move, whatever is written to the rest waits, and so does whatever reads that table: reports, the relay.
 /// Turns wait where the partition of the present week is missing.
@@ -121,7 +122,7 @@ pub struct Plan {
     pub partitions: Vec<Partition>,
 }
 
-/// Looks what may go. Changes nothing. Events that are not published are kept where a relay has ever published, unless they are to be dropped.
+/// Plans what can be dropped. Changes nothing. Unpublished events are kept if a relay has ever published, unless they are to be dropped.
 pub async fn plan(
     kernel: &Kernel,
     owner: &mut PgConnection,
@@ -150,7 +151,7 @@ pub async fn plan(
     Ok(Plan { before, held, partitions })
 }
 
-/// Since when history is needed, of all projects, and by whom.
+/// Returns since when history is needed, over all projects, and by what.
 async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option<Held>, Error> {
     let mut needed = Vec::new();
     for busy in vitals::busiest(kernel, i32::MAX).await? {
@@ -177,22 +178,22 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
         needed.extend(reached.minted_at().map(|since| Held { since, why }));
     }
     if !drop_unpublished {
-        // Where no relay has ever published, none is waited for.
+        // If no relay has ever published, no relay is waited for.
         let oldest: Option<TurnId> =
             sqlx::query_scalar("select scheduler.oldest_unpublished()").fetch_one(kernel.pool()).await?;
         let since = oldest.and_then(|turn_id| turn_id.minted_at());
         needed.extend(since.map(|since| Held { since, why: "an event of then was not published yet".to_owned() }));
         if outbox::lag(kernel).await?.n_replaying > 0 {
-            let why = "everything is being told again, to a stream that is new".to_owned();
+            let why = "all events are being published again, to a new stream".to_owned();
             needed.push(Held { since: DateTime::UNIX_EPOCH, why });
         }
     }
     Ok(needed.into_iter().min_by_key(|held| held.since))
 }
 
-/// Drops what the plan names, one after the other, and says so. Nobody waits for it longer than a moment.
+/// Drops the partitions that the plan names, one after the other, and reports each. No transaction waits for it longer than a moment.
 pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMut(&Partition)) -> Result<(), Error> {
-    // First: from here on nobody expects that history to be there.
+    // First: from here on no reader expects that history to be there.
     sqlx::query("update waybill.schema set pruned_before = greatest(pruned_before, $1)")
         .bind(TurnId::at(plan.before))
         .execute(&mut *owner)
@@ -205,8 +206,8 @@ pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMu
     Ok(())
 }
 
-/// Does something that others would have to wait for, if only it need not wait itself: they stand behind us, so we stand there for a moment
-/// only, and not often.
+/// Runs a statement that may have to wait for a lock. Others queue behind us while we wait, so we wait only for a moment at a time,
+/// and not often.
 async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<Option<i64>, Error> {
     const TRIES: u32 = 60;
     const PAUSE: Duration = Duration::from_secs(1);

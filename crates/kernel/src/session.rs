@@ -1,6 +1,7 @@
 //! Sessions: conversations of several turns, of one agent or of many. What a session remembers is its blackboard ([`crate::blackboard`]).
 //!
-//! A session belongs to whoever opened it. For other keys and users of the project it is not there; whoever has the database sees all of them.
+//! A session belongs to the key or user that opened it. Other keys and users of the project do not see it; a person with access to the database
+//! sees all sessions.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -31,7 +32,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Session {
     pub session_id: SessionId,
-    /// Who opened it: `key:NAME`, `user:NAME`; none: somebody with access to the database.
+    /// Who opened it: `key:NAME` or `user:NAME`. `null` means a person with access to the database.
     pub owner: Option<String>,
     pub title: Option<String>,
     pub labels: Vec<String>,
@@ -69,8 +70,8 @@ impl About {
     }
 }
 
-/// Opens a session with its first use, for `owner`. One that is there is left as it is: it must be the owner's, and not have ended.
-/// `owner`: none sees all sessions.
+/// Opens a session with its first use, for `owner`. A session that exists is left as it is: it must be the owner's, and not have ended.
+/// If `owner` is `None`, all sessions are visible.
 pub async fn enter(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&str>) -> Result<Session, Error> {
     let minted = session_id.minted_at().is_some_and(|at| at <= Utc::now() + chrono::TimeDelta::days(1));
     if !minted {
@@ -89,7 +90,7 @@ pub async fn enter(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&
     }
 }
 
-/// One session. What belongs to another owner is not there.
+/// Looks up one session. A session of another owner is not found.
 pub async fn find(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&str>) -> Result<Session, Error> {
     let project_id = work.project_id();
     let found: Option<Session> = sqlx::query_as("select s.* from state.sessions($1, array[$2::uuid]) s")
@@ -101,7 +102,7 @@ pub async fn find(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&s
     found.filter(theirs).ok_or(Error::NotFound(session_id))
 }
 
-/// Sessions, the newest first. `owner`: none lists all.
+/// Lists sessions, the newest first. If `owner` is `None`, lists all.
 pub async fn list(
     work: &mut UnitOfWork,
     owner: Option<&str>,
@@ -137,7 +138,7 @@ pub async fn list(
     Ok(query.fetch_all(&mut **work).await?)
 }
 
-/// Says what it is called. What is not said stays.
+/// Sets the title and labels of a session. What is not given stays.
 pub async fn describe(work: &mut UnitOfWork, session_id: SessionId, about: &About) -> Result<(), Error> {
     about.check()?;
     let project_id = work.project_id();
@@ -155,7 +156,7 @@ pub async fn describe(work: &mut UnitOfWork, session_id: SessionId, about: &Abou
     Ok(())
 }
 
-/// No turn begins in it any more. Those that are open go on, and are remembered.
+/// Ends a session: no turn begins in it any more. Open turns go on, and are remembered.
 pub async fn end(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query(
@@ -168,8 +169,8 @@ pub async fn end(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Err
     Ok(())
 }
 
-/// Forgets a session: its list of messages, todo list and summary. The cards stay with the turns that wrote them; what an open turn says goes
-/// nowhere.
+/// Forgets a session: its list of messages, todo list and summary. The cards stay with the turns that wrote them; what an open turn still says is
+/// not remembered.
 pub async fn forget(work: &mut UnitOfWork, session_id: SessionId) -> Result<(), Error> {
     let project_id = work.project_id();
     sqlx::query(
@@ -205,7 +206,7 @@ pub async fn hold(work: &mut UnitOfWork, agent_id: AgentId) -> Result<(), Error>
     Ok(())
 }
 
-/// The turns of a session, the newest first.
+/// Lists the turns of a session, the newest first.
 pub async fn turns(
     work: &mut UnitOfWork,
     session_id: SessionId,
@@ -231,8 +232,8 @@ pub async fn turns(
     Ok(turns)
 }
 
-/// Cards with content that were written for a session: by all that was begun for it, in its messages, as its todo lists and summaries, and the blocks
-/// that were made of these for its model calls.
+/// Lists the cards with content that were written for a session: by all turns that were begun for it, in its messages, as its todo lists and
+/// summaries, and the blocks that were made of these for its model calls.
 pub async fn written(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec<CardId>, Error> {
     let project_id = work.project_id();
     let cards = sqlx::query_scalar(
@@ -284,7 +285,7 @@ pub async fn written(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec
     Ok(cards)
 }
 
-/// The turns of a session that a caller asked for, not another turn, and that have no end yet: the newest first.
+/// Lists the turns of a session that a caller asked for, not another turn, and that have not ended: the newest first.
 pub async fn open_turns(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec<crate::turn::Summary>, Error> {
     let project_id = work.project_id();
     // Among the last few: a conversation has one or two open turns, and each may have brought in others.
@@ -308,7 +309,7 @@ pub async fn open_turns(work: &mut UnitOfWork, session_id: SessionId) -> Result<
     Ok(turns)
 }
 
-/// Whether anything that was begun for a session has no end yet.
+/// Checks whether any turn that was begun for a session has not ended.
 pub async fn is_at_work(work: &mut UnitOfWork, session_id: SessionId) -> Result<bool, Error> {
     let project_id = work.project_id();
     let is_open =
@@ -328,7 +329,7 @@ pub struct Change {
     pub created_at: DateTime<Utc>,
 }
 
-/// Changes of a session's todo list, summary and results, the newest first. They are kept as long as history is.
+/// Lists changes of a session's todo list, summary and results, the newest first. They are kept as long as history is.
 pub async fn changes(work: &mut UnitOfWork, session_id: SessionId, most: i64) -> Result<Vec<Change>, Error> {
     let project_id = work.project_id();
     let changes = sqlx::query_as(

@@ -1,4 +1,4 @@
-//! Watchdogs (L0-14): what nobody else will do, found by index, in bounded portions, each row in a transaction of its own.
+//! Watchdogs (L0-14): work that no other process will do, found by index, in bounded portions, each row in a transaction of its own.
 //!
 //! Any number of processes may sweep at once: every transition is fenced, so the second one finds nothing to do. A row that
 //! fails again and again is put into quarantine, where `waybill admin quarantine` shows it; the others go on.
@@ -28,7 +28,7 @@ use crate::{
     work::Kernel,
 };
 
-/// How the sweeps go about it.
+/// How the sweeps work.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub lease: Duration,
@@ -64,25 +64,25 @@ pub struct Swept {
     pub turns_reclaimed: u64,
     /// Turns taken from workers that fell silent.
     pub turns_silent: u64,
-    /// Turns whose time to start, or to be tried again, had come.
+    /// Turns whose time to start, or to be retried, had come.
     pub turns_released: u64,
     pub calls_reclaimed: u64,
     pub calls_timed_out: u64,
     pub batches_closed: u64,
     pub batches_stopped: u64,
     pub keys_forgotten: i32,
-    /// Of queues, and of no use any more.
+    /// Marks of queues that were of no use any more.
     pub marks_forgotten: i32,
     /// Rows that failed this time.
     pub failures: u64,
-    /// Doors behind which work is ready. They were rung; they may know already.
+    /// Doors that were rung because work is ready behind them. The processes there may know already.
     pub doors_rung: u64,
-    /// Rows that were found and left for the next time, because this one took long enough.
+    /// Rows that were found and left for the next tick, because this one took long enough.
     pub left_over: u64,
 }
 
 impl Swept {
-    /// Whether anything moved or failed. Whoever was rung may have known already, so that does not count.
+    /// Checks whether anything moved or failed. Rings do not count: the processes may have known already.
     pub fn did_something(&self) -> bool {
         *self != Swept { doors_rung: self.doors_rung, ..Swept::default() }
     }
@@ -104,10 +104,10 @@ impl Swept {
     }
 }
 
-/// What is swept for. None waits for another: each has its own portion, and in an orchestrator its own pace.
+/// What is swept for. No sweep waits for another: each has its own portion, and in an orchestrator its own pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// What processes held that are lost or silent.
+    /// What was held by processes that are lost or silent.
     Lost,
     /// Turns whose time has come.
     Due,
@@ -115,7 +115,7 @@ pub enum Sweep {
     Overdue,
     /// Children of batches that have ended.
     Stopped,
-    /// Whatever is ready is rung for; what is of no use any more goes.
+    /// Rings for everything that is ready; removes what is of no use any more.
     Ready,
 }
 
@@ -133,9 +133,9 @@ impl Sweep {
     }
 }
 
-/// How long one kind of rows is worked on at a time. What is left comes with the next tick, when others have had theirs.
+/// How long one kind of rows is worked on at a time. What is left comes with the next tick, after the other kinds.
 const PORTION: Duration = Duration::from_secs(1);
-/// A row whose statements time out is given so many times more attempts than one that fails: the server may be slow for everybody.
+/// A row whose statements time out is given so many times more attempts than one that fails: the server may be slow for all rows.
 const PATIENCE: i32 = 4;
 
 /// One row of a sweep: whose, and which.
@@ -174,7 +174,7 @@ impl Subject for (ProjectId, ToolCallId, ClaimToken, bool) {
     }
 }
 
-/// One tick of everything. The number of statements does not depend on how many agents idle or wait.
+/// Runs one tick of all sweeps. The number of statements does not depend on how many agents idle or wait.
 pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let mut swept = Swept::default();
     for kind in Sweep::ALL {
@@ -183,9 +183,9 @@ pub async fn tick(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     Ok(swept)
 }
 
-/// One tick of one kind.
+/// Runs one tick of one sweep.
 pub async fn run(kernel: &Kernel, config: &Config, sweep: Sweep) -> Result<Swept, Error> {
-    // So that of many rows no shard always comes first.
+    // So that no shard always comes first when there are many rows.
     let mut config = config.clone();
     if let (Ok(now), false) = (SystemTime::UNIX_EPOCH.elapsed(), config.shards.is_empty()) {
         let turned = now.subsec_micros() as usize % config.shards.len();
@@ -235,7 +235,7 @@ async fn lost(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                 if !once {
                     return call::reclaim(&mut alone, tool_call_id, token, false).await;
                 }
-                // Done or not, nobody may do it again (WK-7).
+                // Done or not, it must not be done again (WK-7).
                 let report = Report {
                     is_external: false,
                     tool_call_id,
@@ -347,13 +347,13 @@ async fn find<R: for<'r> FromRow<'r, PgRow> + Send + Unpin>(
     Ok(query.bind(config.shards.clone()).bind(config.most).fetch_all(kernel.pool()).await?)
 }
 
-/// Ends lapsed leases, and notes that somebody sweeps.
+/// Ends lapsed leases, and notes that sweeping goes on.
 async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
     let lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)").bind(interval(config.lease));
     Ok(lapsed.fetch_one(kernel.pool()).await?)
 }
 
-/// A unit of work, since the last task of a batch may end here.
+/// Reclaims a turn in a unit of work, since the last task of a batch may end here.
 async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool, Error> {
     let mut work = kernel.begin(fence.project_id()).await?;
     let reclaimed = turn::reclaim(&mut work, fence, &Loss::Lease, config.attempts).await?;
@@ -361,9 +361,9 @@ async fn reclaim(kernel: &Kernel, config: &Config, fence: &Fence) -> Result<bool
     Ok(reclaimed != Reclaimed::Stale)
 }
 
-/// Handles rows one by one. One that fails is noted and does not keep the others from their turn. Says how many moved.
+/// Handles rows one by one. A row that fails is noted and does not hold up the others. Returns how many moved.
 ///
-/// Each time it begins with another row: one that is locked, or slow, takes the time of a portion, and would be met first again and again.
+/// Each call begins with another row: a locked or slow row takes the time of a whole portion, and would otherwise come first every time.
 async fn each<'a, R: Subject + Copy + Send>(
     kernel: &Kernel,
     config: &Config,
@@ -392,7 +392,7 @@ async fn each<'a, R: Subject + Copy + Send>(
         match handle(row).await {
             Ok(did) => moved += u64::from(did),
             Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
-            // An agent's state is to be rebuilt first; or it is nothing about the row.
+            // The agent's state must be rebuilt first, or the error says nothing about the row.
             Err(Error::HeadLost(_)) => swept.failures += 1,
             Err(error) if error.is_of_the_server() && !error.timed_out() => swept.failures += 1,
             Err(error) => {

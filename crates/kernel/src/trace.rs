@@ -34,7 +34,7 @@ struct CallRow {
     answered_at: Option<DateTime<Utc>>,
 }
 
-/// The record of a turn that has ended. None: there is no such turn, or it is open.
+/// Returns the record of a turn that has ended. `None` means that there is no such turn, or that it is open.
 pub async fn record(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<Record>, Error> {
     let project_id = work.project_id();
     let row: Option<Row> = sqlx::query_as(

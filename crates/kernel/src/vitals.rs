@@ -27,7 +27,7 @@ pub struct Vital {
 #[derive(Clone, Debug, Serialize, FromRow)]
 pub struct Busy {
     pub project_id: ProjectId,
-    /// None: its registry row is gone.
+    /// `None` means that its registry row is gone.
     pub slug: Option<String>,
     /// Ready for a worker.
     pub n_pending: i64,
@@ -47,12 +47,12 @@ pub struct Spent {
     pub microdollars: i64,
 }
 
-/// Everything that is counted in the database.
+/// Reads everything that is counted in the database.
 pub async fn read(kernel: &Kernel) -> Result<Vec<Vital>, DbError> {
     sqlx::query_as("select * from scheduler.vitals()").fetch_all(kernel.pool()).await
 }
 
-/// The busiest projects first.
+/// Lists projects, the busiest first.
 pub async fn busiest(kernel: &Kernel, most: i32) -> Result<Vec<Busy>, DbError> {
     sqlx::query_as("select * from scheduler.busiest($1)").bind(most).fetch_all(kernel.pool()).await
 }
@@ -65,13 +65,13 @@ pub struct Late {
     pub oldest_seconds: f64,
 }
 
-/// Who has turns that have been ready for longer than this.
+/// Lists the projects that have turns which have been ready for longer than this.
 pub async fn late(kernel: &Kernel, wait: Duration) -> Result<Vec<Late>, DbError> {
     let late = sqlx::query_as("select * from scheduler.late_turns($1)").bind(interval(wait));
     late.fetch_all(kernel.pool()).await
 }
 
-/// What the turns have used that were asked for since then.
+/// Returns what the turns have used that were asked for since then.
 pub async fn spent(work: &mut UnitOfWork, since: DateTime<Utc>) -> Result<Spent, DbError> {
     let project_id = work.project_id();
     sqlx::query_as(
@@ -86,7 +86,7 @@ pub async fn spent(work: &mut UnitOfWork, since: DateTime<Utc>) -> Result<Spent,
     .await
 }
 
-/// Whether the database answers.
+/// Checks whether the database answers.
 pub async fn ping(kernel: &Kernel) -> Result<(), DbError> {
     sqlx::query("select 1").execute(kernel.pool()).await?;
     Ok(())

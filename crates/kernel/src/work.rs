@@ -40,7 +40,7 @@ impl Config {
     }
 }
 
-/// What the driver says, for whoever passes it on.
+/// The driver's error, for callers that pass it on.
 pub type DbError = sqlx::Error;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum Error {
     Db(#[from] sqlx::Error),
 }
 
-/// The service's connections, and the bus on which what it does is heard. Cheap to clone.
+/// The service's connections, and the bus that it rings on. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pool: PgPool,
@@ -73,7 +73,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Connects without asking anything: for whoever wants to report what is wrong.
+    /// Connects without any check: for callers that report what is wrong.
     pub async fn connect_unchecked(config: &Config) -> Result<Kernel, Error> {
         let (options, place) = connect_options(&config.database_url)?;
         // Tried once by hand: a pool would go on trying a server that is not there until its timeout.
@@ -83,8 +83,8 @@ impl Kernel {
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_secs(10))
-            // A ping before each use doubles the cost of a short statement. One that has rested may have lost its server meanwhile:
-            // whoever asks now and then would otherwise meet every dead connection of the pool, one after the other.
+            // A ping before each use doubles the cost of a short statement. But an idle connection may have lost its server:
+            // a caller that asks rarely would otherwise meet every dead connection of the pool, one after the other.
             .test_before_acquire(false)
             .before_acquire(|connection, rested| {
                 Box::pin(async move {
@@ -94,8 +94,8 @@ impl Kernel {
                     ping(connection).await.map(|()| true)
                 })
             })
-            // A connection may come back in the middle of a statement that was given up, or with nobody at its other end. The pool
-            // would ask it for ever whether it is well.
+            // A connection may come back in the middle of a statement that was given up, or with no server at its other end. The pool
+            // would wait for ever for its ping.
             .after_release(move |connection, _| {
                 let servers = servers.clone();
                 Box::pin(async move {
@@ -109,7 +109,7 @@ impl Kernel {
         Ok(Kernel { pool, bus: Arc::new(Silent) })
     }
 
-    /// The same kernel, heard on a bus. Without one nobody is rung, and work is found by looking.
+    /// Returns the same kernel with a bus to ring on. Without one no process is rung, and work is found by looking.
     pub fn on(self, bus: Arc<dyn Bus>) -> Kernel {
         Kernel { bus, ..self }
     }
@@ -132,12 +132,12 @@ impl Kernel {
         Ok(work)
     }
 
-    /// The same, and what it does is on record as somebody's.
+    /// Does the same, and what is done in it is on record as this actor's.
     pub async fn begin_as(&self, project_id: ProjectId, actor: &Actor) -> sqlx::Result<UnitOfWork> {
         self.begin_with(project_id, begin(project_id) + &actor.enters()).await
     }
 
-    /// Opens a transaction that sees one project and whose statements ask for another: so that a test can see that the database alone keeps
+    /// Opens a transaction that sees one project and whose statements ask for another: so that a test can check that the database alone keeps
     /// projects apart.
     #[cfg(debug_assertions)]
     pub async fn begin_mistaken(&self, project_id: ProjectId, asked: ProjectId) -> sqlx::Result<UnitOfWork> {
@@ -146,7 +146,7 @@ impl Kernel {
         Ok(work)
     }
 
-    /// A connection on which every transition is a transaction of its own, in one round trip.
+    /// Returns a connection on which every transition is a transaction of its own, in one round trip.
     pub async fn alone(&self, project_id: ProjectId) -> sqlx::Result<Alone> {
         Ok(Alone { connection: self.acquire().await?, project_id, bus: self.bus.clone() })
     }
@@ -158,7 +158,7 @@ impl Kernel {
         connection
     }
 
-    /// For what belongs to no project: the scheduler's functions and the checks.
+    /// Returns the pool, for what belongs to no project: the scheduler's functions and the checks.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
@@ -175,7 +175,7 @@ struct Servers {
 }
 
 impl Servers {
-    /// Of the connections that come back one is asked now and then; every one, for a while after one was found.
+    /// Checks whether a connection that comes back is to be asked: one now and then, and every one for a while after a standby was found.
     fn are_asked(&self) -> bool {
         let (now, next) = (self.now(), self.asked_next.load(Ordering::Relaxed));
         let is_next = || {
@@ -213,7 +213,7 @@ fn begin(project_id: ProjectId) -> String {
 pub struct Actor {
     /// `key:NAME`, `user:SUBJECT`, `cli:USER`.
     pub name: String,
-    /// None: the database's own view of who is connected.
+    /// `None` means the database's own view of who is connected.
     pub address: Option<IpAddr>,
 }
 
@@ -228,7 +228,7 @@ impl Actor {
     }
 }
 
-/// Those of its users for whom a caller has turns started from here on in this unit of work.
+/// Sets the user of the caller on whose behalf turns are started from here on in this unit of work.
 pub async fn on_behalf_of(work: &mut UnitOfWork, user: &str) -> sqlx::Result<()> {
     sqlx::query("select set_config('waybill.on_behalf_of', $1, true)").bind(user).execute(&mut **work).await?;
     Ok(())
@@ -244,7 +244,7 @@ async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
     answer.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
 }
 
-/// Reads a URL without letting its password out, and says where it points.
+/// Reads a URL without letting its password out, and returns where it points.
 pub(crate) fn connect_options(url: &SecretString) -> Result<(PgConnectOptions, String), Error> {
     let options: PgConnectOptions = url.expose_secret().parse().map_err(|_| Error::Url)?;
     let place = format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
@@ -307,8 +307,8 @@ impl Work for UnitOfWork {
     }
 }
 
-/// One transaction in one project, and the doors to ring at once it has committed. Dropped without `commit`, it rolls back and
-/// nobody hears of it.
+/// One transaction in one project, and the doors to ring once it has committed. Dropped without `commit`, it rolls back and
+/// rings no door.
 #[derive(Debug)]
 pub struct UnitOfWork {
     /// Present until the transaction has ended.
@@ -324,7 +324,7 @@ impl UnitOfWork {
         self.project_id
     }
 
-    /// Makes it all true, or says that none of it is: also where an error on the way was not heeded.
+    /// Commits everything, or returns an error and nothing is written: also if an error on the way was ignored.
     pub async fn commit(mut self) -> Result<(), Error> {
         if self.refused {
             return Err(Error::Refused);
@@ -334,7 +334,7 @@ impl UnitOfWork {
         if committed.is_ok() {
             self.connection = None;
         }
-        // Also where we cannot know: a ring too many costs one look.
+        // Also if we cannot know whether it was committed: a ring too many costs one look.
         for door in std::mem::take(&mut self.rings) {
             self.bus.ring(Bell { project_id: self.project_id, door });
         }

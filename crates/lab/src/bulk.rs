@@ -1,5 +1,5 @@
-//! Artifacts and packages, while whoever stores and sends them is killed (HO-1): no package names what is missing, nothing half-written is seen, and
-//! nothing is left in the store that nobody knows of.
+//! Artifacts and packages, while the processes that store and send them are killed (HO-1): no package names a missing artifact, no
+//! half-written artifact is visible, and no object is left in the store without a row.
 
 use std::{
     os::unix::process::CommandExt,
@@ -32,14 +32,14 @@ use crate::{
     storm::dice::Dice,
 };
 
-/// How often, and where.
+/// How many kills, and which store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
     pub kills: usize,
     pub seed: u64,
-    /// URL of an object store, reached as the environment says; none: a folder.
+    /// URL of an object store, with credentials from the environment. `None` means a folder.
     pub store: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         sleep(dice.between(Duration::from_millis(100), Duration::from_millis(900))).await;
         let victim = kill % PROCESSES;
         bringers[victim].kill();
-        // Whatever is under way takes too long, for once: of uploads that nobody will finish, and of those that somebody is about to.
+        // Expires all uploads under way: those of the killed process, and those that the other process is about to finish.
         if kill % 4 == 3 {
             broken_off += count(&mut admin, "select count(*) from cardbox.uploads where not condemned").await?;
             given_up += 1;
@@ -118,7 +118,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         whole("artifacts that a package names and that are missing or not whole", missing, Bar::AtMost(0.0)),
         whole("artifacts that can be seen and are not whole", half, Bar::AtMost(0.0)),
         whole("packages without a turn, or turns without one", (packages - turns).abs(), Bar::AtMost(0.0)),
-        whole("objects in the store that nobody knows of, or is missing", (objects - blobs).abs(), Bar::AtMost(0.0)),
+        whole("objects in the store without a row, or rows without one", (objects - blobs).abs(), Bar::AtMost(0.0)),
     ])
 }
 
@@ -151,7 +151,7 @@ async fn found(kernel: &Kernel) -> Result<ProjectId> {
     Ok(project_id)
 }
 
-/// A process that stores and sends.
+/// A process that stores artifacts and sends packages.
 struct Bringer(Child);
 
 impl Bringer {
@@ -179,13 +179,13 @@ impl Drop for Bringer {
     }
 }
 
-/// Stores what a package names, sends it, and begins again, for ever. What fails is begun anew.
+/// Stores the artifacts of a package and sends the package, for ever. After an error it starts with a new package.
 pub async fn bring(kernel: Kernel, artifacts: Artifacts) -> Result<()> {
     let project_id = project::find(&kernel, PROJECT).await?;
     let mut dice = Dice::new(u64::from_le_bytes(UploadId::new().simple().as_bytes()[24..].try_into()?));
     loop {
         if let Err(error) = bring_once(&kernel, &artifacts, project_id, &mut dice).await {
-            tracing::debug!(%error, "begun anew");
+            tracing::debug!(%error, "starting with a new package");
         }
     }
 }
@@ -194,7 +194,7 @@ async fn bring_once(kernel: &Kernel, artifacts: &Artifacts, project_id: ProjectI
     let folder = UploadId::new();
     let mut design = Map::new();
     for n in 0..=dice.one_of(4) {
-        // A few words, the same for everybody, or enough for several portions.
+        // Sizes range from a few words, some identical for all processes, to several upload parts.
         let (size, byte) = match dice.one_of(6) {
             0 => (1_000, b'='),
             1 => (9 << 20, 0xFF),

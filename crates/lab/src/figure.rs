@@ -1,4 +1,4 @@
-//! A measured figure, held against its bar. One form for every benchmark and every storm.
+//! A measured figure, compared with its bar. All benchmarks and storms use this form.
 
 use std::fmt;
 

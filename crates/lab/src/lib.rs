@@ -1,7 +1,7 @@
 //! The laboratory: private services, benchmarks and the baselines they are measured against, and the storm.
 //!
 //! Tests, `.ci/run`, `waybill bench` and `waybill dev` start their servers through [`services`]. This crate may
-//! know SQL, for baselines only; nothing that ships work to users does its work here.
+//! use SQL, for baselines only; no feature of the product is implemented here.
 
 pub mod operate;
 pub mod services;

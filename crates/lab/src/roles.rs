@@ -1,8 +1,9 @@
-//! Whether a key inside a project can do what it is not for (SE-1, SE-6, SE-7).
+//! Whether a key of a project can do what its scope and bounds do not allow (SE-1, SE-6, SE-7).
 //!
-//! A project has a team that worked, and work under way that other processes hold. There is a key of every scope, each bound to something of its own that
-//! is not the team's; each knows every id, fence and token of the project. They try every operation of the OpenAPI document: those that their scope does
-//! not have, and those that it has on what is not theirs. Nothing may succeed, and nothing of the project may change.
+//! A project has a team that worked, and work under way that other processes hold. The attackers are one key of every scope, each bound to
+//! targets, paths and profiles that are not the team's; each knows every id, fence and token of the project. They try every operation of the
+//! OpenAPI document: those that their scope does not have, and those that it has, on what belongs to the team. No attempt may succeed, and
+//! nothing of the project may change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,12 +49,12 @@ pub struct Options {
 const DATABASE: &str = "waybill_roles";
 const CLIENTS: usize = 4;
 
-/// One operation, asked for on what is the team's.
+/// One operation, requested on something that belongs to the team.
 struct Operation {
     name: &'static str,
-    /// Whose scope has it.
+    /// The scopes that have this operation.
     may: &'static [Scope],
-    /// Also they may not have it on this, because their key is bound to something else or somebody else holds it.
+    /// Whether those scopes are refused too, because the key is bound to something else or another worker holds the turn or call.
     bound: bool,
     path: &'static str,
     body: Value,
@@ -63,7 +64,7 @@ const READ: &[Scope] = &[Operator, Worker, Reader, Developer];
 const RECORD: &[Scope] = &[Operator, Worker, Reader, Developer, Auditor];
 const ACT: &[Scope] = &[Operator];
 
-/// Every operation of the document, and what is asked of it. Paths of artifacts are the team's, which no key here is bound to.
+/// Returns every operation of the OpenAPI document with a request for it. Artifact paths are the team's; no key here is bound to them.
 fn operations() -> Vec<Operation> {
     let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
     let guess = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "1" });
@@ -190,7 +191,7 @@ fn operations() -> Vec<Operation> {
     ]
 }
 
-/// Tries, and says what came of it. Then takes each guard away in turn, and says which attack succeeds without it.
+/// Makes the attempts and returns the figures. Then takes each guard away in turn, and prints which attack succeeds without it.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     eprintln!("chaos roles: seed {}", options.seed);
     let private = Private::start().await?;
@@ -242,7 +243,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let changed = changed.inspect(|(table, _)| eprintln!("chaos roles: {table} has changed")).count();
     let mut figures = vec![
         Figure::new("attempts", all.n as f64, "attempts", Bar::AtLeast(options.attempts as f64)),
-        Figure::new("operations that nobody tried", n_untried as f64, "operations", Bar::AtMost(0.0)),
+        Figure::new("operations that were not tried", n_untried as f64, "operations", Bar::AtMost(0.0)),
         Figure::new("attempts that succeeded", all.succeeded as f64, "attempts", Bar::AtMost(0.0)),
         Figure::new("answers that are a fault of the server", all.faults as f64, "answers", Bar::AtMost(0.0)),
         Figure::new("tables that have changed", changed as f64, "tables", Bar::AtMost(0.0)),
@@ -270,7 +271,7 @@ struct House {
     url: String,
 }
 
-/// The guards of the API that these attacks go against. `chaos walls` is for the one between projects; a test of the API for four eyes.
+/// The guards of the API that these attacks test. `chaos walls` tests the guard between projects; a test of the API tests four eyes.
 const GUARDS: [Guard; 9] = [
     Guard::Scope,
     Guard::Targets,
@@ -282,11 +283,11 @@ const GUARDS: [Guard; 9] = [
     Guard::SessionOwner,
     Guard::WorkerName,
 ];
-/// Ids are chosen by chance, and not every turn can be forked.
+/// Several tries are needed: ids are chosen at random, and not every turn can be forked.
 const TRIES: usize = 8;
 
 impl House {
-    /// A project with a team, and attackers inside it.
+    /// Makes a project with a team, and attackers inside it.
     async fn attack(&self, admin: &mut PgConnection, slug: &'static str) -> Result<Attack> {
         let House { kernel, artifacts, url } = self;
         let team = settle(kernel, artifacts, slug, true).await?;
@@ -311,7 +312,7 @@ impl House {
         }
         work.commit().await?;
         let (http, base) = (Client::builder().no_proxy().build()?, format!("{url}/{}", team.slug));
-        // Somebody of the team holds a turn over HTTP, under a name that the attackers know.
+        // A worker of the team holds a turn over HTTP, under a name that the attackers know.
         let worker = team.keys.iter().find(|(scope, _)| *scope == Worker).context("the team has a worker")?;
         let claim = json!({ "worker": "w", "target": "held", "lease_seconds": 300 });
         let claimed = http.post(format!("{base}/worker/claim")).bearer_auth(&worker.1).json(&claim).send().await?;
@@ -329,7 +330,8 @@ impl House {
         Ok(Attack { http, base, loot, keys, operations, methods: methods(), attempts, project_id: team.project_id })
     }
 
-    /// Takes each guard away, and attacks a project of its own until something succeeds. Says how many guards nothing depended on.
+    /// Takes each guard away in turn, and attacks a new project until an attempt succeeds. Returns the number of guards without which
+    /// no attack succeeded.
     async fn without_guards(&self, admin: &mut PgConnection, seed: u64) -> Result<usize> {
         let mut unnoticed = 0;
         let bar = progress("guards that are taken away", GUARDS.len() as u64);
@@ -363,7 +365,7 @@ impl House {
     }
 }
 
-/// The method of each operation of the document.
+/// Returns the method of each operation of the document.
 fn methods() -> BTreeMap<String, Method> {
     let document = serde_json::to_value(waybill_api::document()).unwrap_or_default();
     let paths = document["paths"].as_object().cloned().unwrap_or_default();
@@ -375,14 +377,14 @@ fn methods() -> BTreeMap<String, Method> {
     named.collect()
 }
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 struct Outcome {
     status: StatusCode,
     said: String,
     what: String,
 }
 
-/// What came of many.
+/// The outcome of many attempts.
 #[derive(Default)]
 struct Account {
     n: u64,
@@ -412,7 +414,7 @@ struct Attack {
     keys: Vec<(Scope, String)>,
     operations: Vec<Operation>,
     methods: BTreeMap<String, Method>,
-    /// Key and operation.
+    /// Indexes of key and operation.
     attempts: Vec<(usize, usize)>,
 }
 
@@ -428,7 +430,7 @@ impl Attack {
         let ((_, key), operation) = (&self.keys[key], &self.operations[operation]);
         let method = self.methods.get(operation.name).with_context(|| format!("no operation {}", operation.name))?;
         let path = if operation.path == "/" { "" } else { operation.path };
-        // The same turn or call in the path and in the body.
+        // Path and body name the same turn or call.
         let held = dice.one_of(64);
         let path = self.fill(path, held, dice);
         let mut request = self.http.request(method.clone(), format!("{}{path}", self.base));

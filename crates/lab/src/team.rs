@@ -1,6 +1,6 @@
 //! A team at work: a principal forks three associates, asks an expert and submits, run by a real worker process against the scripted model.
-//! The process is killed, at every step boundary and at random instants, and what comes out is held against a run in peace: what was delivered, and what
-//! was paid. A second piece has one agent that writes until its context is compacted, with summaries that gain nothing among those that do.
+//! The process is killed at every step boundary and at random instants, and the result is compared with a run without kills: what was delivered, and
+//! what was paid. A second piece has one agent that writes until its context is compacted, with some summaries that gain nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -45,14 +45,14 @@ use crate::{
     storm::dice::Dice,
 };
 
-/// How often, and at what.
+/// How many kills, and of which piece.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
     pub piece: Piece,
     pub adapters: Vec<&'static str>,
-    /// Kills at random instants, of each adapter.
+    /// Kills at random instants, for each adapter.
     pub random: usize,
     pub lease: Duration,
     pub seed: u64,
@@ -61,7 +61,7 @@ pub struct Options {
 pub const ADAPTERS: [&str; 3] = ["openai_chat", "openai_responses", "anthropic_messages"];
 const DATABASE: &str = "waybill_team";
 
-/// What is played.
+/// The piece that is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// A principal, three associates and an expert.
@@ -78,7 +78,7 @@ impl Piece {
         }
     }
 
-    /// Model calls of one run; and how many more there are for summaries at least.
+    /// Returns the number of model calls of one run, and the least number of additional calls for summaries.
     const fn calls(self) -> (usize, usize) {
         match self {
             Piece::Team => (10, 0),
@@ -89,12 +89,12 @@ impl Piece {
 
 /// How often the scribe looks something up.
 const ROUNDS: usize = 12;
-/// What the key of a request for a summary begins with.
+/// The prefix of the idempotency key of a request for a summary.
 const SUMMARY: &str = "waybill-summary-";
-/// A run that takes longer hangs.
+/// A run that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// When the worker is killed: at a boundary of a call, counted from the run's first, or after so long.
+/// When the worker is killed: at the beginning or end of a call, counted from the run's first, or after a time.
 #[derive(Clone, Copy, Debug)]
 enum Kill {
     Asked(usize),
@@ -102,7 +102,7 @@ enum Kill {
     After(Duration),
 }
 
-/// Lets the team work, in peace and under fire.
+/// Runs the team without kills and with kills.
 pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     eprintln!("{:?}: seed {}", options.piece, options.seed);
     let mut house = House::open(options).await?;
@@ -110,7 +110,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let mut sums = Sums::default();
     for adapter in &options.adapters {
         house.hire(adapter)?;
-        house.play(None).await?; // connections and plans
+        house.play(None).await?; // warms up connections and plans
         let peace = house.play(None).await?;
         let (n_calls, n_summaries) = options.piece.calls();
         let n_summarised = peace.entries.iter().filter(|entry| is_summary(entry)).count();
@@ -142,13 +142,13 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     Ok(sums.figures(options.lease))
 }
 
-/// What one run came to.
+/// The outcome of one run.
 struct Run {
     deliverable: Value,
-    /// Of each turn, in the order of their making: how many cards it wrote.
+    /// The number of cards that each turn wrote, in order of creation.
     cards: Vec<i64>,
     entries: Vec<Entry>,
-    /// When the answer to each key was written down.
+    /// When the answer to each key was committed.
     written: HashMap<String, SystemTime>,
     killed_at: Option<SystemTime>,
     n_receipts: usize,
@@ -156,7 +156,7 @@ struct Run {
     n_broken: usize,
     /// Tokens on the steps of all its turns.
     n_stepped: u64,
-    /// Steps that only say what a summary cost that was not used.
+    /// Steps that record only the cost of a summary that was not used.
     n_unused: usize,
     took: Duration,
 }
@@ -173,7 +173,7 @@ struct Sums {
     other_cards: usize,
     asked_after_written: usize,
     repeats: usize,
-    /// Without a kill between answer and commit.
+    /// Repeated calls without a kill between answer and commit.
     unexplained: usize,
     receipts: usize,
     broken: usize,
@@ -181,19 +181,20 @@ struct Sums {
     n_paid: u64,
     n_paid_again: u64,
     n_stepped: u64,
-    /// Runs in which steps and answers asked again do not add up to what was paid.
+    /// Runs in which the tokens of steps and of repeated answers do not add up to what was paid.
     uneven: usize,
 }
 
 impl Sums {
-    /// What the model server was paid for is on a step, or was answered and lost and then asked for again under the same key.
+    /// Compares payments: each token that the model server was paid for is on a step, or on an answer that was lost and asked for again under
+    /// the same key.
     fn pay(&mut self, run: &Run) {
         let mut keys: BTreeMap<Option<&str>, Vec<&Entry>> = BTreeMap::new();
         for entry in &run.entries {
             keys.entry(entry.key.as_deref()).or_default().push(entry);
         }
         let n_paid: u64 = run.entries.iter().map(|entry| entry.n_tokens).sum();
-        // Of each key only the last answer can be on a step.
+        // Only the last answer of each key can be on a step.
         let n_again: u64 = keys.values().flat_map(|asked| asked.iter().rev().skip(1)).map(|entry| entry.n_tokens).sum();
         if n_paid != run.n_stepped + n_again {
             eprintln!("{n_paid} tokens paid; {} on steps, {n_again} asked for again", run.n_stepped);
@@ -217,7 +218,7 @@ impl Sums {
         self.other_deliverables += usize::from(run.deliverable != peace.deliverable);
         self.other_cards += usize::from(run.cards != peace.cards);
         let mut keys: HashMap<&str, Vec<&Entry>> = HashMap::new();
-        // Summaries have no receipt, which says when an answer was written down; what they cost is held to account above.
+        // Summaries have no receipt, which would show when an answer was committed; their cost is checked above.
         for entry in run.entries.iter().filter(|entry| !is_summary(entry)) {
             keys.entry(entry.key.as_deref().unwrap_or_default()).or_default().push(entry);
         }
@@ -226,13 +227,13 @@ impl Sums {
             self.asked_after_written +=
                 entries.iter().filter(|entry| written.is_none_or(|at| entry.asked_at > *at)).count();
             let answered = entries[0].answered_at.is_some_and(|at| at <= killed_at);
-            // What was in flight is asked again by whoever goes on with it.
+            // The worker that resumes the turn repeats the calls that were in flight.
             let again = entries[1..].iter().filter_map(|entry| entry.asked_at.duration_since(killed_at).ok());
             self.resumed.extend(again.map(|after| after.as_secs_f64()));
             let is_repeated = answered && entries.len() > 1;
             self.repeats += usize::from(is_repeated);
-            // The other way round is no fault: a commit that was under way at the kill is written after it, and nothing is asked again. An answer that
-            // was neither written nor asked for again shows in what was paid.
+            // The opposite is no fault: a commit that was under way at the kill is written after it, and no call is repeated. An answer that was
+            // neither written nor asked for again shows in what was paid.
             self.unexplained += usize::from(is_repeated && written.is_some_and(|at| *at <= killed_at));
         }
         self.receipts += run.n_receipts;
@@ -269,11 +270,11 @@ impl Sums {
     }
 }
 
-/// The worker process of the moment.
+/// The current worker process.
 #[derive(Default)]
 struct Hand {
     child: Option<Child>,
-    /// To be killed at this entry of the ledger; after it was answered, or when it was asked.
+    /// The entry of the ledger at which it is killed, and whether after the answer (true) or at the request (false).
     at: Option<(usize, bool)>,
     killed_at: Option<SystemTime>,
 }
@@ -352,7 +353,7 @@ impl House {
         Ok(House { options, folder, kernel, admin, project_id, hand, killed, server, _crew: crew, nats, private })
     }
 
-    /// A worker process that speaks this format to whomever it asks.
+    /// Starts a worker process that uses this wire format for model calls.
     fn hire(&self, adapter: &str) -> Result<()> {
         let file = self.folder.join("providers.yaml");
         let provider = json!({ "provider": { "name": "scripted", "adapter": adapter, "base_url": self.server.url() } });
@@ -381,7 +382,7 @@ impl House {
         Ok(())
     }
 
-    /// One run of the team. Whoever is killed has a successor at once.
+    /// Runs the team once. A killed worker is replaced at once.
     async fn play(&mut self, kill: Option<Kill>) -> Result<Run> {
         let from = self.server.n_asked();
         {
@@ -434,7 +435,7 @@ impl House {
         self.account(root, deliverable, entries, killed_at, took).await
     }
 
-    /// What the database says of a run.
+    /// Reads the outcome of a run from the database.
     async fn account(
         &mut self,
         root: TurnId,
@@ -524,7 +525,8 @@ fn manifests() -> Result<Vec<waybill_core::resource::Manifest>> {
     Ok(manifests.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
 }
 
-/// What each says, from what it is told and nothing else: asked again, it says the same. Words come slowly enough to be killed between two.
+/// Answers for each agent, from the request alone, so that a repeated request gets the same answer. Words come slowly enough for a kill
+/// between two of them.
 fn script(asked: &Asked) -> Reply {
     let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
     let task = |part: &str| json!({ "target_ref": "associate", "instruction": format!("Look into {part}.") });
@@ -546,12 +548,12 @@ fn script(asked: &Asked) -> Reply {
     };
     let pace =
         Pace { before: Duration::from_millis(4), between: Duration::from_millis(2), pieces: 4, ..Pace::default() };
-    // Each request costs something else, so that two mistakes do not add up to nothing.
+    // Each request has a different cost, so that two mistakes do not cancel each other out.
     let n_input = 100 + u32::try_from(asked.body.to_string().len() % 1_000).unwrap_or_default();
     reply.with_reasoning("Hm.").with_usage(n_input, 50, 10).paced(pace)
 }
 
-/// A page a round, until it has written so many; and the summaries: the first says nothing, the next does.
+/// Answers with one page per round, up to `ROUNDS`. Early summaries are empty, later ones are not.
 fn scribe(asked: &Asked) -> Reply {
     let said: Vec<&str> = asked.messages.iter().map(|said| said.text.as_str()).collect();
     let round = (1..=ROUNDS).rev().find(|n| said.iter().any(|text| text.contains(&format!("Page {n} ")))).unwrap_or(0);
@@ -565,7 +567,7 @@ fn scribe(asked: &Asked) -> Reply {
     Reply { text: page, ..Reply::call("search", &json!({})) }
 }
 
-/// The web: whatever is looked for is found.
+/// Serves the tool `search`: every search finds a page.
 async fn search(kernel: Kernel) {
     let intake = Intake::<ClaimedCall>::open(&kernel, "web".parse().expect("a target"), Hands::default());
     let calls = intake.serve(pending(), Duration::ZERO, |holding| {

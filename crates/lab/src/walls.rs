@@ -1,12 +1,12 @@
 //! Whether one project can reach another over HTTP (SE-1, SE-2).
 //!
 //! A victim has a team that worked, and work under way; a neighbour has valid keys of every scope, and knows every id of the victim, its fences and
-//! the tokens of its claims. It asks for what is the victim's: in paths, queries and bodies, in streams and claims, in its own name and in the
-//! victim's. Each attempt is made twice: with what is the victim's, and with what never was. The two answers must be the same, no answer may hold
-//! anything of the victim's that was not in the request, and nothing of the victim's may change.
+//! the tokens of its claims. It asks for the victim's data: in paths, queries and bodies, in streams and claims, in its own name and in the
+//! victim's. Each attempt is made twice: with ids of the victim, and with ids that never existed. The two answers must be the same, no answer may
+//! contain anything of the victim's that was not in the request, and nothing of the victim's may change.
 //!
-//! There are two walls, and each must hold alone. Once the API takes a caller's word for which project is theirs, and only the database's row
-//! security stands; once row security is off, and only the API's own checks stand. With both away, the same attack must find something.
+//! There are two walls, and each must hold alone. In one run the API trusts the caller's choice of project, and only the database's row security
+//! protects; in another, row security is off, and only the API's own checks protect. With both off, the same attack must find something.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -53,7 +53,7 @@ use crate::{
     storm::dice::Dice,
 };
 
-/// How many attempts with both walls up; a fifth as many with each of them alone.
+/// `attempts` is the number with both walls up; each wall alone gets a fifth as many.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub seed: u64,
@@ -62,18 +62,18 @@ pub struct Options {
 
 const DATABASE: &str = "waybill_walls";
 const CLIENTS: usize = 8;
-/// In everything that the victim says.
+/// A text that is in everything that the victim writes.
 pub(crate) const CANARY: &str = "canary-7f3a";
 
 /// Which walls stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walls {
     Both,
-    /// The API takes a caller's word for it.
+    /// The API trusts the caller's choice of project.
     RowSecurity,
     /// The database lets everything through.
     Api,
-    /// So that it is seen that the attack would find something.
+    /// Shows that the attack would find something.
     None,
 }
 
@@ -96,7 +96,7 @@ impl Walls {
     }
 }
 
-/// Tries, and says what came of it.
+/// Makes the attempts and returns the figures.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     eprintln!("chaos walls: seed {}", options.seed);
     let private = Private::start().await?;
@@ -107,6 +107,10 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
         (Walls::Api, options.attempts / 5),
         (Walls::None, options.attempts / 20),
     ] {
+        if walls.api_trusts() && !cfg!(debug_assertions) {
+            eprintln!("chaos walls: guards are taken away in a build with debug assertions only");
+            continue;
+        }
         figures.extend(attack(&private.server, walls, attempts, options.seed).await?);
     }
     Ok(figures)
@@ -135,8 +139,7 @@ async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Resu
     let (end, mut ended) = watch::channel(false);
     let limits = Limits { per_second: 1e9, ..Limits::default() };
     let config = Config { limits, artifacts: Some(artifacts), ..Config::default() };
-    let can = guard::take_away(walls.api_trusts().then_some(Guard::Project));
-    ensure!(can || !walls.api_trusts(), "guards can be taken away in a build with debug assertions only");
+    guard::take_away(walls.api_trusts().then_some(Guard::Project));
     let until = async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };
@@ -181,7 +184,7 @@ async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Resu
         figure("answers that hold something of the victim's", account.leaks, Bar::AtMost(0.0)),
         figure("tables of the victim that have changed", changed as u64, Bar::AtMost(0.0)),
     ];
-    // What the database refuses to write is a fault to an API that takes anybody's word.
+    // An API that trusts every caller answers with a server error when the database refuses a write.
     if !walls.api_trusts() {
         figures.push(figure("answers that differ between foreign and missing", account.differences, Bar::AtMost(0.0)));
         figures.push(figure("answers that are a fault of the server", account.faults, Bar::AtMost(0.0)));
@@ -254,7 +257,7 @@ pub(crate) async fn settle(
     apply(&mut work, applied, says).await?;
     work.commit().await?;
 
-    // A run that has ended: a lead, a fork, a hand; in a session.
+    // A run that has ended, in a session: a lead, a fork, a hand.
     let launched = start(kernel, project_id, "lead", says, Some(session_id)).await?;
     let worker = Worker::new(
         kernel.clone(),
@@ -282,7 +285,7 @@ pub(crate) async fn settle(
     worker.serve(&config, async { outcome = ran.await }).await;
     outcome?;
 
-    // One that somebody holds, one that waits for a call that somebody holds, and, with the victim alone, one that is ready.
+    // One turn that a worker holds, one that waits for a call that a worker holds, and, for the victim only, one that is ready.
     let hour = Duration::from_secs(3600);
     for name in ["held", "stuck"] {
         start(kernel, project_id, name, says, None).await?;
@@ -354,7 +357,7 @@ async fn start(
     Ok(launched.agent_turn_id)
 }
 
-/// Rows of a project, and a hash of them, for every table.
+/// Returns the number of rows of a project, and a hash of them, for every table.
 pub(crate) async fn books(admin: &mut PgConnection, project_id: ProjectId) -> Result<BTreeMap<String, (i64, String)>> {
     let tables = "select c.oid::regclass::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'project_id'
                    where c.relkind in ('r', 'p') and not c.relispartition
@@ -371,15 +374,15 @@ pub(crate) async fn books(admin: &mut PgConnection, project_id: ProjectId) -> Re
     Ok(books)
 }
 
-/// Everything that the victim has, by what it is called in a request.
+/// Everything that the victim has, by its placeholder in a request.
 #[derive(Debug)]
 pub(crate) struct Loot {
     pub(crate) ids: BTreeMap<&'static str, Vec<String>>,
-    /// Of turns that somebody holds: turn, agent, epoch, token.
+    /// Of turns that a worker holds: turn, agent, epoch, token.
     pub(crate) fences: Vec<[String; 4]>,
-    /// Of calls that somebody holds: call, token.
+    /// Of calls that a worker holds: call, token.
     pub(crate) calls: Vec<[String; 2]>,
-    /// Every id, to be looked for in answers.
+    /// Every id, to search for in answers.
     all: HashSet<String>,
 }
 
@@ -414,7 +417,7 @@ impl Loot {
     }
 }
 
-/// What is asked, with places for what is the victim's.
+/// The paths of reads, with placeholders for the victim's ids.
 const READS: [&str; 31] = [
     "/",
     "/turns/{turn}",
@@ -494,7 +497,7 @@ fn writes() -> Vec<(Method, &'static str, Value)> {
     ]
 }
 
-/// Names an artifact.
+/// Returns a handoff package that names an artifact.
 pub(crate) fn package(path: &str) -> Value {
     json!({ "profile_name": "hand", "package": {
         "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": "x",
@@ -530,7 +533,7 @@ impl Account {
     }
 }
 
-/// A request, before anybody's ids are in it.
+/// A request before its placeholders are filled.
 struct Attempt {
     method: Method,
     project: &'static str,
@@ -572,7 +575,7 @@ impl Attack {
     }
 
     fn think_of(&self, dice: &mut Dice, writes: &[(Method, &'static str, Value)]) -> Attempt {
-        // Mostly in the neighbour's own name, since the other is refused at the door.
+        // Mostly in the neighbour's own project, since requests for the victim's project are refused at once.
         let project = match dice.one_of(if self.walls.api_trusts() { 2 } else { 6 }) {
             0 => "{victim}",
             1 => "{victim_id}",
@@ -605,11 +608,11 @@ impl Attack {
         let response = request.send().await.context("the server answers")?;
         let status = response.status();
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        // A stream of a turn that is under way does not end by itself: that there is one is enough.
+        // The stream of a turn under way does not end by itself: its existence is enough.
         let is_stream = kind.starts_with("text/event-stream");
         let body = if is_stream { "a stream".to_owned() } else { response.text().await? };
         let leaks = is_stream || self.leaks(&body, &used);
-        // What was asked for is named in the answer.
+        // The answer may repeat ids of the request: they are masked.
         let mut said = body;
         for text in used {
             said = said.replace(&text, "…");
@@ -617,7 +620,7 @@ impl Attack {
         Ok(Answered { status, body: without_ids(&said), leaks })
     }
 
-    /// Whether an answer holds something of the victim's that was not in the request.
+    /// Checks whether an answer contains something of the victim's that was not in the request.
     fn leaks(&self, body: &str, used: &[String]) -> bool {
         let mut body = body.to_owned();
         for text in used {
@@ -626,7 +629,7 @@ impl Attack {
         body.contains(CANARY) || ids(&body).any(|id| self.loot.all.contains(id))
     }
 
-    /// Puts what is the victim's, or what never was, into the places of a request. Which it is does not change the throws.
+    /// Fills the placeholders of a request with ids of the victim, or with ids that never existed. Both cases use the same throws of the dice.
     fn fill(&self, text: &str, dice: &mut Dice, foreign: bool, used: &mut Vec<String>) -> String {
         let never = || uuid::Uuid::now_v7().to_string();
         let mut filled = text.to_owned();
@@ -674,13 +677,13 @@ struct Answered {
     leaks: bool,
 }
 
-/// An id of the same moment that never was.
+/// Returns an id with the same timestamp that never existed.
 fn almost(id: &str) -> String {
     let (rest, last) = id.split_at(id.len() - 1);
     format!("{rest}{}", if last == "0" { "1" } else { "0" })
 }
 
-/// The UUIDs in a text.
+/// Returns the UUIDs in a text.
 fn ids(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_hexdigit() && c != '-').filter(|word| word.len() == 36)
 }
@@ -691,6 +694,6 @@ fn without_ids(text: &str) -> String {
     for id in found {
         text = text.replace(&id, "…");
     }
-    // Nor times, of what the neighbour itself did a moment ago.
+    // Also removes the times of what the neighbour itself did a moment ago.
     text.split(',').filter(|part| !part.contains("_at\":")).collect::<Vec<_>>().join(",")
 }

@@ -1,8 +1,8 @@
 //! A small database with the rules of PostgreSQL's READ COMMITTED that matter here.
 //!
-//! * A transaction's writes are seen by itself at once and by others at its commit, all together.
-//! * A row lock is held until the transaction ends; whoever wants the row waits.
-//! * A statement that waited sees the row it waited for as it is now, and everything else as it was when the statement
+//! * A transaction sees its own writes at once. Others see them at its commit, all together.
+//! * A row lock is held until the transaction ends. Another transaction that wants the row waits.
+//! * A statement that waited sees the row that it waited for as it is now, and everything else as it was when the statement
 //!   began: [`View::stale`]. A later statement sees everything as it is now: [`View::fresh`].
 
 pub(crate) const AGENTS: usize = 3;
@@ -64,7 +64,7 @@ pub(crate) struct InboxRow {
     pub(crate) token: u8,
     /// The order within the agent.
     pub(crate) seq: u8,
-    /// Its place in the queue of ready turns: drawn with every arming and every claim.
+    /// Its place in the queue of ready turns. A new one is drawn each time that the row becomes ready or is claimed.
     pub(crate) place: u8,
     /// Rows of the same turn beyond the first. There must never be one.
     pub(crate) extra: u8,
@@ -73,9 +73,9 @@ pub(crate) struct InboxRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallStatus {
     None,
-    /// For a tool to answer, or for a handler to take.
+    /// Waits for a tool to answer it, or for a handler to take it.
     Waiting,
-    /// A handler has it. Only of a batch that gives its call back.
+    /// A handler has it. Only in a plan whose batch gives its call back.
     Handled,
     /// Left to the batch, which gives it back when it closes.
     Awaiting,
@@ -111,18 +111,18 @@ pub(crate) enum Task {
     Done,
 }
 
-/// How far the queue of ready turns is done. A claim begins to look there.
+/// How far the queue of ready turns is processed. A claim begins to look there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Mark {
     pub(crate) upto: u8,
     /// How far it may move once none of these transactions is open.
     pub(crate) next: u8,
     pub(crate) open_then: Set,
-    /// Only of the mutant that compares transaction ids.
+    /// Only for the mutant that compares transaction ids.
     pub(crate) next_xid: u8,
 }
 
-/// What is committed.
+/// The committed state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Db {
     pub(crate) heads: [Head; AGENTS],
@@ -151,7 +151,7 @@ impl Db {
         }
     }
 
-    /// The turns that a look from the mark on finds, in their order.
+    /// Returns the ready turns from the mark on, in the order of their places.
     pub(crate) fn ready(&self) -> Vec<u8> {
         let row = |turn: &u8| self.inbox[*turn as usize];
         let mut ready: Vec<u8> = (0..TURNS as u8)
@@ -177,7 +177,7 @@ impl Db {
     }
 }
 
-/// The name of a row: what is locked and written.
+/// The name of a row, which can be locked and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Row {
     Head(u8),
@@ -189,7 +189,7 @@ pub(crate) enum Row {
     Stop(u8),
     Batch,
     Mark,
-    /// The right to move the mark: a lock and nothing else.
+    /// The right to move the mark. It is only a lock.
     Marking,
 }
 
@@ -234,7 +234,7 @@ impl Row {
     ];
 }
 
-/// A set of small numbers: of turns, or of those who have a transaction open.
+/// A set of small numbers: of turns, or of processes with an open transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Set(u16);
 
@@ -286,29 +286,29 @@ impl Rows {
     }
 }
 
-/// An open transaction: what it holds and what it has written.
+/// An open transaction: its locks and its writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Transaction {
     pub(crate) locks: Rows,
     written: Rows,
     own: Db,
-    /// What the statement saw that is now waiting for a lock.
+    /// The snapshot of the statement that is now waiting for a lock.
     snapshot: Option<Db>,
     pub(crate) waits_for: Option<Row>,
-    /// Holds the lock on the inbox table that every statement takes before it writes there.
+    /// Whether it holds the lock on the inbox table that every statement takes before it writes there.
     pub(crate) writes_inbox: bool,
-    /// Only of the mutant that compares transaction ids. Zero: it has none yet.
+    /// The transaction id, only for the mutant that compares them. Zero means that it has none yet.
     pub(crate) xid: u8,
-    /// What a statement leaves to the next one of the same transaction.
+    /// What a statement passes to the next one of the same transaction.
     pub(crate) noted: Noted,
 }
 
 /// The variables of a function in the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Noted {
-    /// The place that was drawn, by an enqueue; the last one that anybody drew, by a mark.
+    /// In an enqueue, the place that it drew. In a mark, the last place that any transaction drew.
     pub(crate) place: u8,
-    /// The turns that a claim has locked, and then taken.
+    /// The turns that a claim has locked and then taken.
     pub(crate) turns: Set,
     pub(crate) mark: Mark,
     pub(crate) found: Option<u8>,
@@ -328,7 +328,7 @@ impl Transaction {
         }
     }
 
-    /// The transaction of `who` is over: its name will not come again.
+    /// Forgets the name of the transaction of `who`, which is over: the name will not come again.
     pub(crate) fn forget_name(&mut self, who: u8) {
         let snapshot = self.snapshot.as_mut().map(|snapshot| &mut snapshot.mark);
         for mark in [&mut self.own.mark, &mut self.noted.mark].into_iter().chain(snapshot) {
@@ -346,41 +346,42 @@ impl Transaction {
         seen
     }
 
-    /// The locks stay, the writes of the statement that has to wait do not: it begins again.
+    /// Undoes the writes of the statement that has to wait, because it begins again. The locks stay.
     pub(crate) fn without_writes_since(&self, before: &Transaction) -> Transaction {
         Transaction { written: before.written, own: before.own, noted: before.noted, ..self.clone() }
     }
 
-    /// Makes the writes everybody's.
+    /// Makes the writes visible to all transactions.
     pub(crate) fn commit(&self, committed: &mut Db) {
         *committed = self.over(committed);
     }
 }
 
-/// The statement has to wait for somebody else's lock.
+/// The statement has to wait for a lock of another transaction.
 pub(crate) struct Blocked;
 
-/// One statement of a transaction at work.
+/// One running statement of a transaction.
 pub(crate) struct View<'a> {
     pub(crate) tx: &'a mut Transaction,
     pub(crate) committed: &'a Db,
     pub(crate) others: Rows,
-    /// The last place that was drawn. No transaction gives one back.
+    /// The last place that was drawn. Places are never given back, even by a rollback.
     pub(crate) drawn: &'a mut u8,
-    /// Who else holds a lock on the inbox table.
+    /// The other processes that hold a lock on the inbox table.
     pub(crate) writers: Set,
-    /// What a snapshot says of transaction ids: the oldest that is open, and the one after the newest that is over. Only of the mutant that compares them.
+    /// The transaction ids of a snapshot: the oldest that is open, and the one after the newest that is over. Only for the mutant that compares
+    /// them.
     pub(crate) xmin: u8,
     pub(crate) xmax: u8,
 }
 
 impl View<'_> {
-    /// Everything as it is now, and one's own writes.
+    /// Returns everything as it is now, with the transaction's own writes.
     pub(crate) fn fresh(&self) -> Db {
         self.tx.over(self.committed)
     }
 
-    /// Everything as it was when this statement began, and one's own writes.
+    /// Returns everything as it was when this statement began, with the transaction's own writes.
     pub(crate) fn stale(&self) -> Db {
         self.tx.over(self.tx.snapshot.as_ref().unwrap_or(self.committed))
     }
@@ -395,7 +396,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Takes the row only if nobody has it.
+    /// Locks the row only if no other transaction has it. Returns whether it did.
     pub(crate) fn skip_locked(&mut self, row: Row) -> bool {
         if self.others.has(row) {
             return false;
@@ -404,7 +405,7 @@ impl View<'_> {
         true
     }
 
-    /// Writes a row, which is locked by that until the transaction ends.
+    /// Writes a row. This locks it until the transaction ends.
     pub(crate) fn write(&mut self, row: Row, change: impl FnOnce(&mut Db)) -> Result<(), Blocked> {
         self.lock(row)?;
         self.tx.writes_inbox |= matches!(row, Row::Inbox(_));
@@ -415,14 +416,14 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The next place in the queue of ready turns, for a statement that writes to the inbox.
+    /// Draws the next place in the queue of ready turns, for a statement that writes to the inbox.
     pub(crate) fn draw(&mut self) -> u8 {
         self.tx.writes_inbox = true;
         *self.drawn += 1;
         *self.drawn
     }
 
-    /// The statement is through; the next one takes a snapshot of its own.
+    /// Ends the statement. The next one takes its own snapshot.
     pub(crate) fn end_statement(&mut self) {
         self.tx.snapshot = None;
         self.tx.waits_for = None;

@@ -1,7 +1,7 @@
-//! Checks the turn protocol: every reachable state within the bounds, and that each way of writing it wrongly is caught.
+//! Checks the turn protocol: every reachable state within the bounds, and that each way to write it wrongly (a mutant) is caught.
 //!
-//! `db` is a small database with PostgreSQL's rules, `protocol` the transactions statement by statement, `system` those
-//! who run them, what can go wrong, and what must hold. `docs/protocol.md` tells it in prose.
+//! `db` is a small database with PostgreSQL's rules. `protocol` has the transactions, statement by statement. `system` has the processes that
+//! run them, the faults, and the properties that must hold. `docs/protocol.md` describes the protocol in prose.
 
 mod db;
 mod protocol;
@@ -36,11 +36,11 @@ const NO_FAULTS: Faults = Faults { crashes: 0, pauses: 0, unknown: 0, replays: 0
 const ONE_OF_EACH: Faults =
     Faults { crashes: 1, pauses: 1, unknown: 1, replays: 1, stops: 1, lost_bells: 0, forgets: 1 };
 
-/// How many states a mutant may take to be caught.
+/// How many states may be explored until a mutant is caught.
 const MUTANT_STATES: usize = 4_000_000;
 
-/// Three turns that queue at one agent; a turn that waits for two tools, with another behind it; a turn that forks, and one whose fork gives the
-/// call back; two agents whose queue is marked, and claimed from many at a time.
+/// Returns the scenarios: three turns that queue at one agent; a turn that waits for two tools, with another turn behind it; a turn that forks,
+/// and one whose fork gives the call back; two agents whose queue has a mark and is claimed from, many turns at a time.
 fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 5] {
     let system = |agent_of, work, roots: &[u8], results| System {
         protocol: Protocol { plan: Plan { agent_of, work, marks: false, resumes: false, deadlines: true }, mutant },
@@ -79,13 +79,13 @@ fn main() -> ExitCode {
     if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Explores each scenario for a part of the states: first all that is reachable without faults, then with one of each.
+/// Explores each scenario for a part of the states: first what is reachable without faults, then with one fault of each kind.
 fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
     let (mut states, mut violations) = (0, 0);
     for faults in [NO_FAULTS, ONE_OF_EACH] {
         for (name, system) in scenarios(None, faults) {
             let begun = Instant::now();
-            // A state is generated about four times, and the bound counts each time; most of the runs reach it.
+            // A state is generated about four times, and each time counts towards the bound. Most of the runs reach it.
             let checker = system.checker().threads(2).target_state_count(wanted * 7 / 8).spawn_bfs().join();
             states += checker.unique_state_count();
             violations += checker.discoveries().len();
@@ -105,7 +105,7 @@ fn check_protocol(wanted: usize, quiet: bool) -> Vec<Figure> {
     ]
 }
 
-/// Two mutants at a time, each explored by one thread: in the same order, and so with the same outcome, every time.
+/// Checks two mutants at a time, each with one thread, so that the order and the outcome are the same every time.
 fn check_mutants(quiet: bool) -> Vec<Figure> {
     let (next, caught) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let explore = || {

@@ -1,4 +1,4 @@
-//! The transactions of a turn's life, statement by statement, and the ways in which each could be written wrongly.
+//! The transactions of a turn's life, statement by statement, and the ways to write each of them wrongly.
 
 use crate::db::{
     Batch, Blocked, CALLS, Call, CallStatus, Db, Head, Inbox, InboxRow, Mark, NOBODY, Progress, Row, Set, Status,
@@ -18,16 +18,16 @@ pub(crate) enum Work {
     Child(u8),
 }
 
-/// Who has which turns.
+/// Which agents have which turns, and what the turns do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) agent_of: [u8; TURNS],
     pub(crate) work: [Work; TURNS],
-    /// Ready turns have places, claims begin at the mark of the queue, and take many at once.
+    /// Whether ready turns have places, and claims begin at the mark of the queue and take many at once.
     pub(crate) marks: bool,
-    /// The batch gives its call back to the handler, who answers it.
+    /// Whether the batch gives its call back to the handler, which answers it.
     pub(crate) resumes: bool,
-    /// Calls have a deadline. Without, nothing but the protocol ends them.
+    /// Whether calls have a deadline. If not, only the protocol ends them.
     pub(crate) deadlines: bool,
 }
 
@@ -44,7 +44,7 @@ impl Plan {
         }
     }
 
-    /// The turn that waits for the calls.
+    /// Returns the turn that waits for the calls.
     pub(crate) fn caller(&self) -> Option<u8> {
         (0..TURNS as u8).find(|turn| !self.calls(*turn).is_empty())
     }
@@ -68,31 +68,31 @@ impl Fence {
     }
 }
 
-/// A transaction under way.
+/// The kind of a running transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Enqueue(u8),
     Claim(Set),
-    /// A claim that takes nothing, and moves the mark.
+    /// A claim that takes nothing and moves the mark.
     Look,
-    /// A sweep forgets the mark.
+    /// A sweep that resets the mark.
     Forget,
     Step(Fence),
     Suspend(Fence),
     Finish(Fence),
-    /// A result, or the timeout that stands in for one.
+    /// A result, or the timeout in place of one.
     Report(u8),
-    /// Only of the mutant that resumes in transactions of its own.
+    /// Only for the mutant that resumes in a separate transaction.
     Resume(u8),
     Reclaim(Fence),
     Nudge(u8),
     Stop(u8),
     Fork(u8),
-    /// A handler takes the call of a batch, leaves it to the batch, or dies and has it taken away.
+    /// A handler takes the call of a batch, leaves it to the batch, or dies and loses it.
     Take,
     Await,
     GiveBack,
-    /// Only of the mutants that finish, or join, in transactions of their own.
+    /// Only for the mutants that finish or join in a separate transaction.
     FinishRest(Fence),
     Join,
 }
@@ -110,30 +110,30 @@ impl Kind {
 pub(crate) enum Flow {
     Next,
     Commit,
-    /// Nothing was to be done, or the fence did not hold: stop, no effects.
+    /// There was nothing to do, or the fence did not hold: stop without effects.
     Abort,
 }
 
-/// One way of writing the protocol wrongly. Each was found in some system, or suggests itself.
+/// One way to write the protocol wrongly. Each was found in some system, or is an obvious mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mutant {
     /// The fence does not name the claim.
     NoClaimToken,
     /// A step's insert is fenced by a WHERE, without the head's lock.
     InsertFencedByWhere,
-    /// The deliverable is committed before the head is let go.
+    /// The deliverable is committed before the head is released.
     FinishInTwoTransactions,
     /// The next turn is looked up in the statement that waits for the head.
     NextTurnInSameStatement,
-    /// Finishing leaves the next queued turn to somebody else.
+    /// Finishing does not dispatch the next queued turn.
     FinishForgetsNext,
     /// Finishing takes the newest queued turn.
     FinishOvertakes,
     /// Finishing leaves the inbox row.
     FinishKeepsInboxRow,
-    /// The deliverable is not gated.
+    /// The deliverable is written without checking the fence.
     FinishUnfenced,
-    /// A busy agent's head is only looked at.
+    /// An enqueue reads the head without locking it.
     EnqueueWithoutLock,
     /// A replay enqueues again.
     EnqueueNotIdempotent,
@@ -141,35 +141,35 @@ pub(crate) enum Mutant {
     ResendInserts,
     /// Neither a claim nor a reclaim makes a new fence.
     FenceNeverChanges,
-    /// Reclaiming arms the inbox row and leaves the head.
+    /// Reclaiming makes the inbox row ready and leaves the head as it was.
     ReclaimForgetsHead,
     /// Reclaiming leaves the inbox row as it was.
     ReclaimForgetsInbox,
     /// Reclaiming trusts what the sweep saw.
     ReclaimUnfenced,
-    /// Suspending does not look for results that came before.
+    /// Suspending does not look for results that arrived earlier.
     SuspendIgnoresEarlyResults,
     /// A report does not take the head's lock.
     ReportWithoutHeadLock,
-    /// A result is applied whether or not one was before.
+    /// A result is applied even if one was applied before.
     ResultAppliedTwice,
     /// The last result and the resumption are two transactions.
     ResumeInTwoTransactions,
     /// The last waiter is looked for in the statement that waits for the head.
     LastWaiterInSameStatement,
-    /// A partial result takes away the deadline of the others.
+    /// A partial result removes the deadline of the other calls.
     PartialResultResetsDeadline,
     /// A call has no deadline.
     NoDeadline,
-    /// A claim waits for the head, beside a stop that holds the head and waits for the inbox row.
+    /// A claim waits for the head, while a stop holds the head and waits for the inbox row.
     ClaimWaitsForHead,
     /// Stopping a queued turn removes it without a deliverable.
     StopWithoutDeliverable,
     /// Stopping a running turn delivers for it.
     StopDelivers,
-    /// A batch is closed by whoever sees no task left, without counting.
+    /// A batch is closed by any transaction that sees no task left, without counting.
     BatchClosedByLooking,
-    /// The count starts with all slots, also the empty ones.
+    /// The count starts with all slots, including the empty ones.
     BatchCountsEmptySlots,
     /// A batch is forked again when its command is delivered again.
     ForkNotIdempotent,
@@ -179,29 +179,29 @@ pub(crate) enum Mutant {
     LocksInTwoOrders,
     /// Work is found by its doorbell alone.
     DoorbellOnly,
-    /// A mark is believed once every transaction below a snapshot's xmax is over: one that is open may have that very id, or a later one.
+    /// A mark is trusted as soon as every transaction below a snapshot's xmax is over. An open transaction may have that id or a later one.
     MarkComparesIds,
-    /// A mark is believed when it is made.
+    /// A mark is trusted as soon as it is made.
     MarkBelievedAtOnce,
-    /// A mark reads the locks, and then how far places are drawn.
+    /// A mark reads the locks first, and then how far places are drawn.
     MarkReadsLocksFirst,
-    /// A mark reads the queue, and then whether the others are over.
+    /// A mark reads the queue first, and then whether the other transactions are over.
     MarkReadsQueueFirst,
     /// A place is drawn before the table is locked.
     PlaceDrawnBeforeLock,
     /// A turn that becomes ready again keeps its place.
     PlaceForLife,
-    /// A claim of many takes rows whose head it could not have.
+    /// A claim of many takes rows whose head it could not lock.
     ClaimOfManyTakesAll,
-    /// A handler looks whether the batch has closed in the statement that waits for the call.
+    /// A handler checks whether the batch has closed in the statement that waits for the call.
     AwaitInSameStatement,
-    /// A batch gives the call back without its lock.
+    /// A batch gives the call back without locking it.
     CloseWithoutCallLock,
-    /// A batch that closes leaves its call to the handler, who may have left already.
+    /// A batch that closes leaves its call to the handler, which may have left already.
     CloseForgetsCall,
 }
 
-/// Where a mutant shows itself soonest: which scenario, and what has to go wrong.
+/// Where a mutant is caught soonest: the scenario, and the fault that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shows {
     Queue(Fault),
@@ -272,7 +272,7 @@ impl Mutant {
     };
 }
 
-/// The protocol as it is to be written, or with one thing wrong.
+/// The correct protocol, or the protocol with one mistake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocol {
     pub(crate) plan: Plan,
@@ -317,7 +317,7 @@ impl Protocol {
         fence.holds(head)
     }
 
-    /// A place for a turn that becomes ready, or is claimed, by the statement that writes its row.
+    /// Returns a place for a turn that becomes ready or is claimed, drawn by the statement that writes its row.
     fn place(&self, turn: u8, view: &mut View<'_>) -> u8 {
         if self.plan.marks { view.draw() } else { view.fresh().inbox[turn as usize].place }
     }
@@ -334,10 +334,10 @@ impl Protocol {
             // insert turn … on conflict do nothing
             view.lock(Row::Turn(turn))?;
             if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
-                return Ok(Flow::Abort); // a replay: answered from the turn
+                return Ok(Flow::Abort); // a replay: the turn has the answer
             }
             view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Queued)?;
-            // The insert locks the table, draws the place and then writes the row; others may come between.
+            // The insert locks the table, draws the place and then writes the row. Others may run in between.
             if self.plan.marks {
                 view.tx.noted.place = view.draw();
                 view.tx.writes_inbox = !self.is(Mutant::PlaceDrawnBeforeLock);
@@ -362,7 +362,7 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// The head takes a turn. Its lock is ours.
+    /// Gives a turn to the head, whose lock this transaction holds.
     fn dispatch(&self, turn: u8, place: u8, view: &mut View<'_>) -> Result<(), Blocked> {
         let agent = self.plan.agent(turn) as usize;
         view.write(Row::Head(agent as u8), |db| {
@@ -376,7 +376,8 @@ impl Protocol {
         view.write(Row::Turn(turn), |db| db.turns[turn as usize].progress = Progress::Active)
     }
 
-    /// One SQL statement; two here, because others may come between its locks. It waits for neither, and takes what it gets.
+    /// Claims turns. It is one SQL statement, but two here, because others may run between its locks. It waits for neither lock, and takes what
+    /// it gets.
     fn claim(&self, turns: Set, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let head_first = self.is(Mutant::LocksInTwoOrders);
         let mut got = Set::default();
@@ -439,7 +440,7 @@ impl Protocol {
         Ok(true)
     }
 
-    /// Moves the mark of the queue, by a look in the same transaction: how far places are drawn, who writes to the inbox, what is ready.
+    /// Moves the mark of the queue. In one transaction it reads how far places are drawn, which transactions write to the inbox, and what is ready.
     pub(crate) fn mark(&self, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let first = |db: &Db| db.ready().first().map(|turn| db.inbox[*turn as usize].place);
         let locks_first = self.is(Mutant::MarkReadsLocksFirst);
@@ -478,14 +479,14 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// Locks the head under the fence: the first statement of every fenced transaction.
+    /// Locks the head and checks the fence: the first statement of every fenced transaction.
     fn fenced(&self, fence: Fence, view: &mut View<'_>) -> Result<bool, Blocked> {
         let agent = self.plan.agent(fence.turn);
         view.lock(Row::Head(agent))?;
         Ok(self.fence_holds(fence, &view.fresh().heads[agent as usize]))
     }
 
-    /// Cards, and the calls that leave with them.
+    /// Commits the cards of a step, with the calls that it sends.
     fn step(&self, fence: Fence, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         if pc == 0 && !self.is(Mutant::InsertFencedByWhere) {
             return Ok(if self.fenced(fence, view)? { Flow::Next } else { Flow::Abort });
@@ -509,11 +510,11 @@ impl Protocol {
             return Ok(if self.fenced(fence, view)? { Flow::Next } else { Flow::Abort });
         }
         if view.fresh().stops[fence.turn as usize] {
-            return Ok(Flow::Abort); // to be stopped: its worker has it in hand, and ends it
+            return Ok(Flow::Abort); // to be stopped: its worker still holds it and ends it
         }
-        // A later statement: a report that we waited for is seen.
+        // This is a later statement, so it sees a report that the first one waited for.
         if self.plan.all_done(&view.fresh(), fence.turn) && !self.is(Mutant::SuspendIgnoresEarlyResults) {
-            return Ok(Flow::Abort); // nothing to wait for: go on
+            return Ok(Flow::Abort); // nothing to wait for: continue
         }
         let agent = self.plan.agent(fence.turn);
         view.write(Row::Head(agent), |db| db.heads[agent as usize].status = Status::Suspended)?;
@@ -591,7 +592,7 @@ impl Protocol {
         })
     }
 
-    /// The turn ends, and the next one of the same agent is dispatched.
+    /// Ends the turn and dispatches the next one of the same agent.
     fn end_turn(&self, turn: u8, next: Option<u8>, view: &mut View<'_>) -> Result<(), Blocked> {
         self.deliver(turn, view)?;
         if !self.is(Mutant::FinishKeepsInboxRow) {
@@ -604,7 +605,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Task, slot, batch, parent: in this order, one lock a statement.
+    /// Counts down task, slot, batch and parent, in this order, with one lock per statement.
     fn count_down(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let Work::Child(task) = self.plan.work[turn as usize] else { return Ok(Flow::Commit) };
         let i = task as usize;
@@ -612,7 +613,7 @@ impl Protocol {
             0 => {
                 view.lock(Row::Task(task))?;
                 if view.fresh().tasks[i] != Task::Running {
-                    return Ok(Flow::Commit); // counted before
+                    return Ok(Flow::Commit); // counted already
                 }
                 view.write(Row::Task(task), |db| db.tasks[i] = Task::Done)?;
                 Ok(Flow::Next)
@@ -642,7 +643,7 @@ impl Protocol {
         }
     }
 
-    /// The batch's result reaches the parent's call, or the call's handler.
+    /// Passes the result of the batch to the parent's call, or to the handler of the call.
     fn join(&self, view: &mut View<'_>) -> Result<(), Blocked> {
         let Some(parent) = self.plan.caller() else { return Ok(()) };
         if self.plan.resumes {
@@ -683,7 +684,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// A place for a turn that was begun and becomes ready again.
+    /// Returns a place for a turn that was begun and becomes ready again.
     fn place_again(&self, turn: u8, view: &mut View<'_>) -> u8 {
         let now = view.fresh().inbox[turn as usize].place;
         if self.is(Mutant::PlaceForLife) { now } else { self.place(turn, view) }
@@ -732,7 +733,7 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// The same inbox row is armed again, under a fence of its own.
+    /// Makes the same inbox row ready again, under a new fence.
     fn reclaim(&self, seen: Fence, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let agent = self.plan.agent(seen.turn);
         view.lock(Row::Head(agent))?;
@@ -763,7 +764,7 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// Ends a turn that no worker runs; asks the worker of one that is run.
+    /// Ends a turn that no worker runs. If a worker runs it, requests the stop from that worker.
     fn stop(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let (agent, t) = (self.plan.agent(turn), turn as usize);
         let ended = || if matches!(self.plan.work[t], Work::Child(_)) { Flow::Next } else { Flow::Commit };
@@ -773,7 +774,7 @@ impl Protocol {
                 Ok(Flow::Next)
             }
             1 => {
-                // A claim may have the row. It waits for nobody, and cannot have the head: it gives the row back.
+                // A claim may hold the row. It waits for no lock and cannot get the head, so it gives the row back.
                 view.lock(Row::Inbox(turn))?;
                 let now = view.fresh();
                 match now.inbox[t].status {
@@ -808,14 +809,14 @@ impl Protocol {
         }
     }
 
-    /// The orchestrator takes the fork's command: the batch, its tasks and its counters.
+    /// Handles the fork's command in the orchestrator: creates the batch, its tasks and its counters.
     fn fork(&self, turn: u8, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         if pc == 0 {
             view.lock(Row::Head(self.plan.agent(turn)))?;
             return Ok(Flow::Next);
         }
         if view.fresh().turns[turn as usize].progress == Progress::Terminal {
-            return Ok(Flow::Abort); // the call went with its turn
+            return Ok(Flow::Abort); // the call ended with its turn
         }
         view.lock(Row::Batch)?;
         if view.fresh().batch.exists && !self.is(Mutant::ForkNotIdempotent) {
@@ -838,7 +839,7 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// Its handler died.
+    /// Makes the call free again, because its handler died.
     fn give_back(&self, view: &mut View<'_>) -> Result<Flow, Blocked> {
         view.lock(Row::Call(0))?;
         if view.fresh().calls[0].status != CallStatus::Handled {
@@ -848,7 +849,8 @@ impl Protocol {
         Ok(Flow::Commit)
     }
 
-    /// All children are dispatched: the batch gives the call back when it closes; or here, where it has closed already.
+    /// Leaves the call to the batch, because all children are dispatched. The batch gives it back when it closes. If it has closed already, the
+    /// call is given back here.
     fn leave_to_batch(&self, pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let give_back = |view: &mut View<'_>, seen: &Db| {
             if seen.batch.closed > 0 {
@@ -857,7 +859,7 @@ impl Protocol {
             Ok(Flow::Commit)
         };
         if pc > 0 {
-            // A later statement than the one that waited for the call: a batch that closed meanwhile is seen.
+            // This is a later statement than the one that waited for the call, so it sees a batch that closed meanwhile.
             let now = view.fresh();
             return give_back(view, &now);
         }

@@ -1,4 +1,4 @@
-//! Everything that runs the protocol, everything that can go wrong with it, and what must hold all the same.
+//! The processes that run the protocol, the faults that can occur, and the properties that must still hold.
 
 use stateright::{Model, Property};
 
@@ -7,7 +7,7 @@ use crate::{
     protocol::{Fence, Flow, Kind, Mutant, Protocol, Work},
 };
 
-/// Who may have a transaction open.
+/// A process that can have an open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Who {
     Worker(u8),
@@ -35,21 +35,21 @@ impl Who {
         Who::Sweeper,
     ];
 
-    /// By which a mark knows its transaction.
+    /// Returns the name by which a mark knows the transaction of this process.
     fn name(self) -> u8 {
         Who::ALL.iter().position(|who| *who == self).map_or(u8::MAX, |at| at as u8)
     }
 }
 
-/// A transaction under way.
+/// A running transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Running {
     who: Who,
     kind: Kind,
     pc: u8,
-    /// All statements are through; only the commit is left.
+    /// All statements are done; only the commit is left.
     done: bool,
-    /// It went on to look for its next turn, and moves the mark: the statement of that.
+    /// The statement number of the mark, if it also looks for its next turn and moves the mark.
     marking: Option<u8>,
     tx: Transaction,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Running {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Worker {
     owns: [Option<Fence>; MOST],
-    /// Stopped for longer than its lease, and about to wake up as if nothing had happened.
+    /// Paused for longer than its lease. It will wake up without noticing.
     paused: bool,
 }
 
@@ -71,7 +71,7 @@ impl Worker {
     }
 }
 
-/// How much may still go wrong.
+/// How many faults of each kind may still occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
     pub(crate) crashes: u8,
@@ -81,7 +81,7 @@ pub(crate) struct Faults {
     pub(crate) replays: u8,
     pub(crate) stops: u8,
     pub(crate) lost_bells: u8,
-    /// Marks that a sweep takes for useless.
+    /// Marks that a sweep resets.
     pub(crate) forgets: u8,
 }
 
@@ -90,16 +90,16 @@ pub(crate) struct State {
     pub(crate) db: Db,
     open: Vec<Running>,
     workers: [Worker; WORKERS],
-    /// What a process meant to do next when it wrote one thing in two transactions.
+    /// The second transaction of a process that writes one thing in two transactions.
     intends: Vec<(Who, Kind)>,
-    /// Results a tool will still send: none, or more than one for the same call.
+    /// Results that a tool will still send for each call: none, one or several.
     results: [u8; CALLS],
     bells: [bool; TURNS],
     /// The orchestrator has the call of a batch.
     handles: bool,
     /// The last place that was drawn.
     drawn: u8,
-    /// The last transaction id that was given, and the newest that is over. Only of the mutant that compares them.
+    /// The last transaction id that was given, and the newest that is over. Only for the mutant that compares them.
     xids: (u8, u8),
     faults: Faults,
     /// A write was accepted whose fence did not hold when it was committed.
@@ -112,9 +112,9 @@ pub(crate) enum Action {
     Begin(Who, Kind),
     Statement(Who),
     Commit(Who),
-    /// It does not commit yet: it looks for its next turn in the same transaction.
+    /// The process does not commit yet, but looks for its next turn in the same transaction.
     LookOn(Who),
-    /// The commit is done and the process does not learn of it.
+    /// The commit is done, and the process does not learn of it.
     CommitUnknown(Who),
     Crash(Who),
     Pause(u8),
@@ -124,7 +124,7 @@ pub(crate) enum Action {
     LoseBell(u8),
 }
 
-/// A system to check: who does what, and what may go wrong.
+/// A system to check: the processes, their work, and the faults that may occur.
 #[derive(Clone, Debug)]
 pub(crate) struct System {
     pub(crate) protocol: Protocol,
@@ -156,7 +156,7 @@ impl State {
         running.tx.waits_for.is_some_and(|row| self.locked_by_others(running.who).has(row))
     }
 
-    /// Some transactions wait for each other in a ring.
+    /// Checks whether some transactions wait for each other in a ring.
     fn deadlocked(&self) -> bool {
         self.open.iter().any(|first| {
             let mut at = first;
@@ -186,7 +186,7 @@ impl System {
         self.protocol.is(mutant)
     }
 
-    /// What a worker that owns a turn does next, from what is committed.
+    /// Returns what a worker that owns a turn does next, given the committed state.
     fn decide(&self, db: &Db, fence: Fence) -> Kind {
         let turn = fence.turn as usize;
         let waits = self.protocol.plan.caller() == Some(fence.turn)
@@ -202,7 +202,7 @@ impl System {
         }
     }
 
-    /// What a process with no transaction open may begin, faults and chance aside.
+    /// Returns what a process without an open transaction may begin, apart from faults and chance.
     fn work_for(&self, state: &State, who: Who) -> Vec<Kind> {
         if let Some((_, kind)) = state.intends.iter().find(|(intending, _)| *intending == who) {
             return vec![*kind];
@@ -259,7 +259,7 @@ impl System {
         }
     }
 
-    /// Calls whose deadline may pass.
+    /// Returns the reports of calls whose deadline may pass.
     fn overdue(&self, db: &Db) -> Vec<Kind> {
         let late = |call: &u8| db.calls[*call as usize].status.is_open() && db.calls[*call as usize].has_deadline;
         (0..CALLS as u8).filter(late).map(Kind::Report).collect()
@@ -278,7 +278,7 @@ impl System {
         let mut view =
             View { tx: &mut running.tx, committed: &state.db, others, drawn: &mut state.drawn, writers, xmin, xmax };
         let flow = match running.marking {
-            // Whether or not the mark moves, what was done before is committed.
+            // What was done before is committed whether or not the mark moves.
             Some(pc) => self.protocol.mark(pc, &mut view).map(|flow| match flow {
                 Flow::Next => Flow::Next,
                 Flow::Commit | Flow::Abort => Flow::Commit,
@@ -377,7 +377,7 @@ impl System {
         state.handles &= who != Who::Orchestrator;
     }
 
-    /// The next thing that somebody has to do. False: there is nothing, or it has to wait.
+    /// Runs the next action of a process. Returns false if there is none, or if it has to wait.
     fn goes_on(&self, state: &mut State, who: Who) -> bool {
         match state.running(who) {
             Some(running) if running.done => self.commit(state, who, true),
@@ -391,8 +391,8 @@ impl System {
         true
     }
 
-    /// From here on nothing goes wrong: crashed and paused workers are replaced, tools stay silent, everybody else goes
-    /// on in turn. Everything that was accepted must end.
+    /// Checks that everything that was accepted ends if no more faults occur: crashed and paused workers are replaced, tools stay silent, and all
+    /// other processes run in turn.
     pub(crate) fn settles(&self, state: &State) -> bool {
         let mut state = state.clone();
         for w in 0..WORKERS as u8 {
@@ -403,7 +403,7 @@ impl System {
         for _ in 0..400 {
             let moved = Who::ALL.into_iter().filter(|who| self.goes_on(&mut state, *who)).count() > 0;
             if !moved {
-                // All is quiet: now the deadlines pass.
+                // No process can move: now the deadlines pass.
                 match self.overdue(&state.db).first() {
                     Some(kind) => self.begin(&mut state, Who::Sweeper, *kind),
                     None => break,
@@ -437,7 +437,7 @@ impl Model for System {
             stale_write: false,
             epoch_shrank: false,
         };
-        // What comes before the batch is the same as where it answers its call: it begins with a parent that waits.
+        // Everything before the batch is the same as in the scenario where the batch answers its call. So this one begins with a parent that waits.
         if let (true, Some(parent)) = (self.protocol.plan.resumes, self.protocol.plan.caller()) {
             self.begin(&mut state, Who::Client(0), Kind::Enqueue(parent));
             while self.goes_on(&mut state, Who::Client(0)) || self.goes_on(&mut state, Who::Worker(0)) {}

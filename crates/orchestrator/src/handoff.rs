@@ -1,4 +1,4 @@
-//! Whether a handoff package may be sent (HO-1, HO-2, HO-5 … HO-7): everything that is wrong with it, at once.
+//! Checks whether a handoff package may be sent (HO-1, HO-2, HO-5 … HO-7), and reports all problems at once.
 
 use std::collections::BTreeMap;
 
@@ -24,40 +24,40 @@ use waybill_kernel::{
 
 use crate::command::Error;
 
-/// Artifacts that one package may speak of.
+/// How many artifacts one package may name.
 const MOST_ARTIFACTS: usize = 10_000;
-/// Up to here content is read to its end; beyond, its size, its beginning and its end are looked at.
+/// Content up to this size is verified to its end; of larger content, only its size, its beginning and its end.
 const VERIFIED: u64 = 64 << 20;
-/// What has a schema is read into memory.
+/// The largest artifact with a schema: it is read into memory.
 const MOST_CHECKED: u64 = 16 << 20;
 const AT_ONCE: usize = 8;
 
-/// What is to be said of a package.
+/// The result of checking a package.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// In the order of the checks. None: it may be sent.
+    /// In the order of the checks. If empty, the package may be sent.
     pub problems: Vec<Problem>,
     pub warnings: Vec<String>,
     pub n_tokens: Tokens,
-    /// Which version of each artifact is meant.
+    /// The version of each artifact.
     pub artifacts: Pins,
     #[serde(skip)]
     pub handoff_type: Option<HandoffType>,
 }
 
 impl Verdict {
-    /// What goes into the card; else everything that is wrong.
+    /// Returns what goes into the card; or an error that lists all problems.
     pub fn content(&self, package: &Map<String, Value>) -> Result<HandoffContent, Error> {
         if self.problems.is_empty() {
             return Ok(HandoffContent { package: package.clone(), artifacts: self.artifacts.clone() });
         }
         let lines: Vec<String> = self.problems.iter().map(|problem| format!("- {problem}")).collect();
         let n = lines.len();
-        Err(Error::refused("invalid_package", format!("the package was not sent; {n} to mend:\n{}", lines.join("\n"))))
+        Err(Error::refused("invalid_package", format!("the package was not sent; {n} problems:\n{}", lines.join("\n"))))
     }
 }
 
-/// The recipe of every delegation, and the package.
+/// Returns the handover of every delegation, with the package added.
 pub fn handover() -> Handover {
     let mut handover = Handover::instruction();
     let package = PackArgument::new("package").typed(CardType::handoff_package());
@@ -65,28 +65,31 @@ pub fn handover() -> Handover {
     handover
 }
 
-/// What a receiver is told where its sender says nothing.
+/// Returns the instruction for the receiver, if the sender gives none.
 pub fn instruction(content: &HandoffContent) -> String {
     let name = content.package.get("handoff_type").and_then(Value::as_str).unwrap_or("handoff");
     format!(
-        "You are handed the `{name}` package below. It names artifacts and holds none: read what you need of them, and no more."
+        "The `{name}` package below was handed to you. It names artifacts but does not contain them: read what you need of them, and no more."
     )
 }
 
-/// An agent that sends: what it may not read it cannot hand over either.
+/// A sender with limited read access: it cannot hand over what it may not read.
 #[derive(Clone, Copy, Debug)]
-pub struct Sender<'a> {
-    pub agent_turn_id: TurnId,
-    pub profile: &'a Profile,
+pub enum Sender<'a> {
+    /// An agent may read what its profile names, what it was handed and what it wrote.
+    Turn { agent_turn_id: TurnId, profile: &'a Profile },
+    /// A key may read what is at its paths.
+    Key { paths: &'a [ArtifactPath] },
 }
 
-/// The type of this name: the project's own, else one that is built in.
+/// Finds the type of this name: the project's own, else a built-in one.
 pub async fn find_type(work: &mut UnitOfWork, name: &Name) -> Result<Option<HandoffType>, Error> {
     let own = resource::handoff_type(work, name).await?;
     Ok(own.or_else(|| handoff::built_in().iter().find(|built_in| built_in.name == *name).cloned()))
 }
 
-/// Checks a package, of an agent or of a person: what it says, whether what it names is there and whole, whether that is as its type wants it, how long it is.
+/// Checks a package of an agent or of a person: its schema; whether the artifacts that it names exist and are intact; whether they are as
+/// its type requires; and its size.
 pub async fn check(
     kernel: &Kernel,
     artifacts: &Artifacts,
@@ -108,7 +111,7 @@ pub async fn check(
         None => None,
     };
     let Some(handoff_type) = handoff_type else {
-        let advice = "say a type that `waybill handoff types` lists, or apply one";
+        let advice = "name a type that `waybill handoff types` lists, or apply one";
         verdict.problems.push(Problem::new(Check::Schema, "/handoff_type", "there is no such type", advice));
         return Ok(verdict);
     };
@@ -138,10 +141,10 @@ pub async fn check(
     let schema = handoff::check_schema(&handoff_type, package);
     let (mut path, mut gate) = (problems, Vec::new());
     if too_many {
-        let problem = format!("it speaks of more than {MOST_ARTIFACTS} artifacts");
+        let problem = format!("it names more than {MOST_ARTIFACTS} artifacts");
         path.push(Problem::new(Check::Path, "", problem, "name a smaller folder"));
     }
-    // As what is not there: whoever may not read it learns nothing of it.
+    // Treated as missing: a sender that may not read an artifact does not learn whether it exists.
     for at in forbidden {
         found.remove(&at);
     }
@@ -161,8 +164,8 @@ pub async fn check(
         }
         let content = match named.schema {
             Some(_) if found.stored.size > MOST_CHECKED => {
-                let problem = format!("it is too large to be checked: {} bytes of {MOST_CHECKED}", found.stored.size);
-                gate.push(Problem::new(Check::Gate, named.path.as_str(), problem, "say less in it"));
+                let problem = format!("it is too large to check: {} bytes, at most {MOST_CHECKED}", found.stored.size);
+                gate.push(Problem::new(Check::Gate, named.path.as_str(), problem, "make it shorter"));
                 continue;
             }
             Some(_) => Some(artifacts.read_whole(project_id, found, 0..found.stored.size).await.map_err(unavailable)?),
@@ -178,21 +181,24 @@ pub async fn check(
     Ok(verdict)
 }
 
-/// What the sender was neither handed nor wrote, and its profile does not let it read or write.
+/// Returns the artifacts that the sender was not handed, did not write, and may neither read nor write by its profile.
 async fn forbidden(
     work: &mut UnitOfWork,
     sender: Sender<'_>,
     found: &BTreeMap<ArtifactPath, Found>,
 ) -> Result<Vec<ArtifactPath>, Error> {
-    let Profile { readable_artifacts, writable_artifacts, .. } = sender.profile;
-    let folders: Vec<&ArtifactPath> = readable_artifacts.iter().chain(writable_artifacts).collect();
+    let folders: Vec<&ArtifactPath> = match sender {
+        Sender::Turn { profile, .. } => profile.readable_artifacts.iter().chain(&profile.writable_artifacts).collect(),
+        Sender::Key { paths } => paths.iter().collect(),
+    };
     let others = found.iter().filter(|(path, _)| !folders.iter().any(|folder| path.is_within(folder)));
     let others: Pins = others.map(|(path, found)| (path.clone(), found.artifact.hash)).collect();
-    let handed = artifact::handed(work, sender.agent_turn_id, &others).await?;
+    let Sender::Turn { agent_turn_id, .. } = sender else { return Ok(others.into_keys().collect()) };
+    let handed = artifact::handed(work, agent_turn_id, &others).await?;
     Ok(others.into_keys().filter(|path| !handed.contains(path)).collect())
 }
 
-/// Which of them are not there as they were stored, and why.
+/// Returns the artifacts that are missing or corrupt in the store, and why.
 async fn broken(
     artifacts: &Artifacts,
     project_id: ProjectId,
@@ -215,10 +221,10 @@ async fn broken(
     Ok(verified.into_iter().flatten().collect())
 }
 
-/// What the index said, or the store. Neither is the sender's fault.
+/// Converts an error of the index or of the store. Neither is the sender's fault.
 fn unavailable(error: waybill_artifact::Error) -> Error {
     match error {
         waybill_artifact::Error::Index(error) => error.into(),
-        other => Error::refused("unavailable", format!("the object store cannot be asked: {other}; try again later")),
+        other => Error::refused("unavailable", format!("the object store is not available: {other}; try again later")),
     }
 }

@@ -1,4 +1,4 @@
-//! What a project is to know: documents that people apply, and deliverables that they publish (CX-4).
+//! A project's knowledge: documents that people apply, and deliverables that they publish (CX-4).
 
 use serde_json::{Value, json};
 use waybill_context::knowledge as text;
@@ -16,9 +16,9 @@ use waybill_kernel::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0} says nothing that could be found")]
+    #[error("{0} has no text that could be found")]
     Empty(ArtifactPath),
-    #[error("there is no turn {0}, or it has delivered nothing that can still be read")]
+    #[error("there is no turn {0}, or it has no deliverable that can still be read")]
     NotDelivered(TurnId),
     #[error(transparent)]
     Knowledge(#[from] knowledge::Error),
@@ -28,17 +28,17 @@ pub enum Error {
     Card(#[from] card::Error),
 }
 
-/// A document, as somebody wrote it.
+/// A document that a person applies.
 #[derive(Clone, Copy, Debug)]
 pub struct Applied<'a> {
     pub path: &'a ArtifactPath,
     pub title: &'a str,
     pub text: &'a str,
-    /// It came from outside: whoever is shown it has seen such.
+    /// Whether it is external content: a turn that is shown it counts as having seen such content.
     pub is_external: bool,
 }
 
-/// Applies a document, on record. The same again changes nothing but the record.
+/// Applies a document, and records it in the audit log. Applying it again changes only the log.
 pub async fn apply(work: &mut UnitOfWork, applied: Applied<'_>, actor: &str) -> Result<(Document, bool), Error> {
     external::label(work, applied.is_external).await?;
     let (document, changed) = put(work, Kind::Knowledge, applied.path, applied.title, applied.text, None).await?;
@@ -47,7 +47,7 @@ pub async fn apply(work: &mut UnitOfWork, applied: Applied<'_>, actor: &str) -> 
     Ok((document, changed))
 }
 
-/// Takes a document out of what can be found, on record.
+/// Removes a document from search, and records that in the audit log.
 pub async fn remove(work: &mut UnitOfWork, kind: Kind, path: &ArtifactPath, actor: &str) -> Result<(), Error> {
     knowledge::remove(work, kind, path).await?;
     record(work, actor, "knowledge.remove", path, &json!({ "kind": kind })).await
@@ -63,7 +63,8 @@ async fn record(
     Ok(audit::record(work, actor, action, path.as_str(), said).await.map_err(turn::Error::from)?)
 }
 
-/// Publishes what a turn delivered, on record, under a title that may come from outside. Agents whose profile names its folder find it.
+/// Publishes a turn's deliverable, and records that in the audit log. Its title may be external content. Agents whose profile names its
+/// folder find it.
 pub async fn publish(
     work: &mut UnitOfWork,
     turn_id: TurnId,

@@ -1,4 +1,4 @@
-//! Work from outside: somebody who is no agent wants something done (PM-3, PM-5).
+//! Work from outside: a caller that is not an agent starts a turn (PM-3, PM-5).
 
 use serde_json::{Map, Value, json};
 use waybill_core::{
@@ -19,52 +19,52 @@ use waybill_kernel::{
 
 use crate::{command::Error, handoff};
 
-/// What becomes of a message to a session in which a turn runs.
+/// What happens to a message for a session in which a turn is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhileRunning {
-    /// A turn beside the one that runs. It sees the session as it is now.
+    /// Starts another turn beside the running one. It sees the session as it is now.
     #[default]
     Start,
-    /// The same agent's next turn, once the one that runs has ended. It sees what came of that.
+    /// Queues a turn of the same agent, which starts once the running one has ended and sees its result.
     Queue,
-    /// No turn: the one that runs is shown the message at its next step.
+    /// Starts no turn: the running one sees the message at its next step.
     Steer,
 }
 
-/// What is wanted, and of whom.
+/// A request to start a turn.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub profile_name: Name,
     pub instruction: String,
     /// A handoff package that was checked.
     pub package: Option<HandoffContent>,
-    /// `[{name, description, …}]`: what the result must have.
+    /// `[{name, description, …}]`: the fields that the result must have.
     pub result_fields: Option<Value>,
-    /// How its context is packed, instead of the usual way, and the arguments that this speaks of.
+    /// A handover that replaces the default way to pack its context, and the arguments that it names.
     pub handover: Option<Handover>,
     pub arguments: Map<String, Value>,
-    /// Who is to do it; none: somebody who is made for it.
+    /// The agent that runs it. `None` means a new agent, made for it.
     pub agent_id: Option<AgentId>,
-    /// Boxes that it is to see besides.
+    /// Boxes that it sees in addition.
     pub context_box_ids: Vec<BoxId>,
-    /// A conversation that it is part of: opened with its first use.
+    /// The conversation that it is part of. First use opens it.
     pub session_id: Option<SessionId>,
-    /// Whose sessions may be named; none: anybody's.
+    /// The owner whose sessions may be named. `None` means the sessions of any owner.
     pub owner: Option<String>,
     pub while_running: WhileRunning,
     pub channel: Option<Channel>,
-    /// What it may spend, as far as the profile allows it.
+    /// What it may spend, within the limits of the profile.
     pub limits: Option<Limits>,
-    /// Or more than that.
+    /// Whether `limits` may exceed those of the profile.
     pub may_widen: bool,
-    /// What is wanted came from outside.
+    /// Whether the instruction is external content.
     pub external: bool,
-    /// For which of the caller's users it is.
+    /// The caller's user for whom it is made.
     pub on_behalf_of: Option<String>,
-    /// Whoever follows it is told what its agent does.
+    /// Whether changes of its agent's state are published as events.
     pub emit_state_event: bool,
-    /// The trace that it belongs to, as W3C writes it; none: it begins one.
+    /// The W3C `traceparent` that it belongs to. `None` means that it begins a trace.
     pub traceparent: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Launch {
 }
 
 impl Launch {
-    /// A turn that runs is told something, and nothing else about it changes.
+    /// Checks that the request only has a message: nothing else about a running turn can be changed.
     fn only_a_message(&self) -> Result<(), Error> {
         let besides = [
             ("handover", self.handover.is_some() || !self.arguments.is_empty()),
@@ -106,7 +106,7 @@ impl Launch {
         match besides.into_iter().find(|(_, is_given)| *is_given) {
             Some((field, _)) => {
                 let message =
-                    format!("a turn that runs is told the `instruction` alone: `{field}` goes with a turn of its own");
+                    format!("a running turn can only get an `instruction`: `{field}` is possible only for a new turn");
                 Err(Error::refused("bad_request", message))
             }
             None => Ok(()),
@@ -114,7 +114,8 @@ impl Launch {
     }
 }
 
-/// The turn of a session that a message is for: to be told, one that has begun; to wait for, the last one of all. Its end is not missed.
+/// Finds the turn of a session that a message is for: to steer, one that has begun; to queue behind, the last one. An end of that turn in
+/// the meantime is not missed.
 async fn running(
     work: &mut UnitOfWork,
     session_id: SessionId,
@@ -127,37 +128,37 @@ async fn running(
         Ok(at.and_then(|at| open.into_iter().nth(at)))
     };
     let Some(found) = find(work).await? else { return Ok(None) };
-    // An end that we waited for is seen: what comes of it is packed then, like all that was said.
+    // The lock may have waited for the turn to end. Reading again sees that end, so that its result is packed too.
     session::hold(work, found.agent_id).await?;
     find(work).await
 }
 
-/// What a start comes to.
+/// What a request to start a turn led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DispatchStatus {
-    /// It is a worker's to take.
+    /// A worker can claim the turn.
     Accepted,
-    /// It waits for the turn that its agent is at.
+    /// The turn waits for another turn of its agent.
     Queued,
-    /// It is no turn of its own: the one that runs is told.
+    /// No turn was started: the running one gets the message.
     Steered,
 }
 
-/// That it was accepted (PM-3). What is refused is an error.
+/// The answer to an accepted request (PM-3). A refused one gets an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct DispatchResult {
     pub status: DispatchStatus,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    /// None: it is not its agent's turn yet.
+    /// Null while the turn is queued behind another one of its agent.
     pub turn_epoch: Option<TurnEpoch>,
     #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
     pub trace_id: TraceId,
     pub session_id: Option<SessionId>,
 }
 
-/// Dispatches it, in the caller's transaction.
+/// Starts the turn, in the caller's transaction.
 pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchResult, Error> {
     let target = handover::target(work, &launch.profile_name).await?;
     external::label(work, launch.external).await?;
@@ -165,7 +166,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         if !(1..=200).contains(&user.chars().count()) || user.chars().any(char::is_control) {
             return Err(Error::refused(
                 "bad_request",
-                "`on_behalf_of` has 1 to 200 characters, none of them a control character",
+                "`on_behalf_of` must have 1 to 200 characters, and no control characters",
             ));
         }
         work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
@@ -182,8 +183,8 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         };
         if let Some(running) = running {
             if running.profile_name.as_ref() != Some(&launch.profile_name) {
-                let by = running.profile_name.as_ref().map_or("somebody else", Name::as_str);
-                let message = format!("the turn that runs in session {session_id} is by `{by}`: name that profile");
+                let by = running.profile_name.as_ref().map_or("unknown", Name::as_str);
+                let message = format!("the running turn of session {session_id} has profile `{by}`: name that profile");
                 return Err(Error::refused("bad_request", message));
             }
             if launch.while_running == WhileRunning::Steer {
@@ -205,7 +206,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
                 given = Some(running.agent_id);
             } else {
                 let message = format!(
-                    "agent {} is at work in session {session_id}: queue for it, or name no agent",
+                    "agent {} is running a turn in session {session_id}: name that agent, or name none",
                     running.agent_id
                 );
                 return Err(Error::refused("bad_request", message));
@@ -236,7 +237,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         ("input_box_ids", Some(json!(launch.context_box_ids))),
     ];
     if let Some((key, _)) = usual.iter().find(|(key, _)| launch.arguments.contains_key(*key)) {
-        let message = format!("`arguments` cannot hold `{key}`: it has a place of its own in the request");
+        let message = format!("`arguments` cannot hold `{key}`: the request has a field of its own for it");
         return Err(Error::refused("bad_request", message));
     }
     let mut arguments = launch.arguments.clone();
@@ -244,14 +245,14 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
     let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
     if packed.query_card_ids.is_empty() {
-        let message = "the handover packs nothing that asks for something: `pack_arguments` must name `instruction` or another argument";
+        let message = "the handover packs no argument that says what to do: `pack_arguments` must name `instruction` or another argument";
         return Err(Error::refused("bad_request", message));
     }
     let limits = match (launch.limits, target.limits) {
         (Some(wanted), Some(allowed)) if !launch.may_widen => Some(wanted.least(allowed)),
         (wanted, allowed) => wanted.or(allowed),
     };
-    // Children have it from their parent: so all of them are one trace.
+    // Children inherit the trace of their parent, so that all of them are one trace.
     let trace_id = TraceId::of(agent_turn_id);
     let request = DispatchRequest {
         agent_turn_id,
@@ -267,7 +268,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
     };
     let dispatched = turn::enqueue(work, &[request], &[]).await?.remove(0);
     if dispatched.turn_epoch.is_none() {
-        // A claim does not wait for the agent's lock, which was ours: it may have passed the turn before this one by.
+        // A claim does not wait for the agent's lock, which this transaction held: it may have skipped the turn before this one.
         work.ring(Door::Agent(target.worker_target));
     }
     let status = if dispatched.turn_epoch.is_some() { DispatchStatus::Accepted } else { DispatchStatus::Queued };

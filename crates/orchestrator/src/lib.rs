@@ -1,6 +1,6 @@
-//! The orchestrator: what agents ask of it (delegate, fork, …), and what must go on whoever else is up: the sweeps, and the relay of events.
+//! The orchestrator: it carries out the commands of agents (delegate, fork, …), and runs the sweeps and the relay of events.
 //!
-//! Any number of processes may run them at once. They hold nothing in memory that matters: killed at any instant, another goes on.
+//! Any number of processes may run at once. They keep no state in memory: if one is killed at any instant, another continues.
 //! Not here: NATS. Events leave through [`waybill_core::bus::Feed`], rings through the kernel's bus.
 
 pub mod command;

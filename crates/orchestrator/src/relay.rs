@@ -1,10 +1,11 @@
-//! The relay: events leave the outbox into a stream, in order per agent, at least once (L0-9).
+//! The relay: publishes the events of the outbox to a stream, in order per agent, at least once (L0-9).
 //!
-//! Found by what is not published yet, published, waited for, noted. Killed anywhere in between, an event is published again; the stream
-//! drops it by its id. A stream that was made anew, because it was lost, is told everything again.
+//! It reads events that are not published yet, publishes them, waits for the acknowledgements, and marks them. If it is killed anywhere in
+//! between, an event is published again, and the stream drops the duplicate by its id. A stream that was lost and created again gets every
+//! event again.
 //!
-//! An event that the stream refuses, while it takes others, would stand in the way of its shard. Refused for long enough, the events of its agent are
-//! put into quarantine: they wait, so that their order stays, and nobody else's do.
+//! An event that the stream refuses, while it accepts others, would block its shard. After enough refusals the events of its agent are put
+//! into quarantine: they wait, so that their order is kept, and the events of other agents do not.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -16,15 +17,15 @@ use waybill_core::{
 };
 use waybill_kernel::{lease, outbox, turn::Error, work::Kernel};
 
-/// How often, and how much.
+/// Settings of the relay.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub lease: Duration,
-    /// Events of each shard at a time.
+    /// The most events of each shard at a time.
     pub most: i32,
-    /// Between two looks when there was nothing.
+    /// The poll interval when there is nothing to publish.
     pub pause: Duration,
-    /// How long an event may be refused.
+    /// How long an event may be refused before its agent is quarantined.
     pub refusals: outbox::Refusals,
 }
 
@@ -39,7 +40,7 @@ impl Default for Config {
     }
 }
 
-/// Publishes for ever.
+/// Publishes forever.
 pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallible {
     let target: Target = outbox::RELAY.parse().expect("a target");
     let mut worker_id = WorkerId::new();
@@ -66,7 +67,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             continue;
         }
         let published = publish(kernel, feed, worker_id, config, most).await;
-        // Where all that was tried belongs to agents whose first event is refused, others are further behind.
+        // If all events of the portion belong to agents whose first event is refused, those of other agents come after them: read more.
         most = if matches!(published, Ok(Portion::Refused)) {
             (most * 4).min(config.most * MOST_WIDENED)
         } else {
@@ -74,7 +75,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
         };
         match published {
             Ok(Portion::Empty) => sleep(config.pause).await,
-            // Of a trickle it waits for a little more at a time.
+            // If there are few events, it waits a little so that a portion has more.
             Ok(Portion::Published(few)) if few < FEW => sleep(config.pause / 10).await,
             Ok(Portion::Published(_)) => {}
             Ok(Portion::Nothing | Portion::Refused) => {
@@ -84,7 +85,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             }
             Err(error) => {
                 tracing::warn!(%error, "events were not published");
-                // The stream may be gone: look before the next portion.
+                // The stream may be gone: check it before the next portion.
                 held = None;
                 sleep(config.pause).await;
             }
@@ -99,13 +100,13 @@ const MOST_WIDENED: i32 = 16;
 enum Portion {
     Empty,
     Published(usize),
-    /// None arrived.
+    /// No event arrived.
     Nothing,
-    /// None arrived, and the stream said of some that it does not take them.
+    /// No event arrived, and the stream refused some of them.
     Refused,
 }
 
-/// Renews the lease, takes our share of the shards, and makes sure of the stream. False: there is no stream to publish to.
+/// Renews the lease, takes this process's share of the shards, and checks the stream. False means that there is no stream.
 async fn hold(
     kernel: &Kernel,
     feed: &dyn Feed,
@@ -117,7 +118,7 @@ async fn hold(
     match feed.made_at().await {
         Ok(made_at) => {
             if outbox::publish_to(kernel, made_at).await? {
-                tracing::info!(%made_at, "publishing to a stream that is new");
+                tracing::info!(%made_at, "publishing to a new stream");
             }
             Ok(true)
         }
@@ -128,7 +129,7 @@ async fn hold(
     }
 }
 
-/// Whatever arrived is noted, also where the stream is slow: else the same portion would come again and again.
+/// Publishes a portion. Every event that arrived is marked, even if the stream is slow: otherwise the same portion would come again and again.
 async fn publish(
     kernel: &Kernel,
     feed: &dyn Feed,
@@ -145,7 +146,7 @@ async fn publish(
     bounded(config, outbox::mark(kernel, worker_id, &portion, &arrived)).await?;
     metrics::counter!(metric::EVENTS_PUBLISHED).increment(arrived.iter().filter(|arrived| **arrived).count() as u64);
     if !arrived.contains(&true) {
-        // It takes nothing from anybody: that says nothing about any event.
+        // The stream accepts no event at all: that says nothing about a single event.
         return Ok(if refused.is_empty() { Portion::Nothing } else { Portion::Refused });
     }
     for (place, error) in refused {
@@ -157,7 +158,7 @@ async fn publish(
     Ok(Portion::Published(events.len()))
 }
 
-/// A server that does not answer within a lease is gone.
+/// Limits a request to the length of a lease: a server that takes longer counts as gone.
 async fn bounded<T>(config: &Config, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = || Error::TryAgain(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
     timeout(config.lease, asked).await.unwrap_or_else(|_| Err(late()))

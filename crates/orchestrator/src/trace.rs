@@ -1,7 +1,8 @@
-//! Traces leave with the events: whoever relays that a turn has ended sends its spans to an OpenTelemetry collector (OTLP over HTTP).
+//! Traces are sent with the events: the relay that publishes the end of a turn also sends its spans to an OpenTelemetry collector (OTLP over
+//! HTTP).
 //!
-//! They are made from the record. Where nothing else is told, an event counts as published once the collector has its turn's spans. Where events go to NATS
-//! too, nobody waits for the collector: what it does not take is dropped, and counted.
+//! Spans are made from the stored record. If there is no other feed, an event counts as published once the collector has its turn's spans. If
+//! events also go to NATS, the relay does not wait for the collector: spans that it does not accept are dropped, and counted.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,11 @@ use waybill_core::{
 };
 use waybill_kernel::{trace, work::Kernel};
 
-/// Spans of one request at most.
+/// The most spans in one request.
 const MOST_SPANS: usize = 2_000;
-/// Events whose turns are read and sent at a time.
+/// How many events' turns are read and sent at a time.
 const PORTION: usize = 32;
-/// Turns that wait for a collector that is slow, where events go elsewhere too.
+/// How many turns may wait for a slow collector, if there is another feed.
 const MOST_WAITING: usize = 4_096;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -31,13 +32,13 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// At the endpoint as OpenTelemetry names it: `http://HOST:4318`, to which `/v1/traces` is added.
+    /// Takes the endpoint in OpenTelemetry's form: `http://HOST:4318`, to which `/v1/traces` is added.
     pub fn new(endpoint: &str) -> Result<Collector, reqwest::Error> {
         let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
         Ok(Collector { http, url: format!("{}/v1/traces", endpoint.trim_end_matches('/')) })
     }
 
-    /// Sends spans. False: it may take them later. What it will never take counts as sent, and as dropped.
+    /// Sends spans. False means that a retry may help. Spans that the collector will never accept count as sent, and as dropped.
     async fn send(&self, spans: &[Value]) -> bool {
         if spans.is_empty() {
             return true;
@@ -57,7 +58,7 @@ impl Collector {
             }
             Err(error) => error,
         };
-        tracing::warn!(%error, "spans were not taken");
+        tracing::warn!(%error, "spans were not accepted");
         let is_final = error
             .status()
             .is_some_and(|status| status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429));
@@ -80,7 +81,7 @@ struct Tracer {
 }
 
 impl Tracer {
-    /// Whether the collector has the traces of these events' turns.
+    /// Sends the traces of these events' turns, and returns whether the collector has them.
     async fn trace(&self, events: &[Event]) -> bool {
         let mut spans = Vec::new();
         for event in events.iter().filter(|event| event.event == EventKind::Task) {
@@ -103,7 +104,7 @@ impl Tracer {
         Ok(record.map(|record| record.spans()).unwrap_or_default())
     }
 
-    /// A portion after the other, in order, until one does not arrive or the time is over.
+    /// Sends one portion after the other, in order, until one does not arrive or the time is over.
     async fn trace_all(&self, events: &[Event], within: Duration) -> Vec<bool> {
         let (begun, mut arrived) = (Instant::now(), Vec::new());
         for portion in events.chunks(PORTION) {
@@ -116,7 +117,7 @@ impl Tracer {
         arrived
     }
 
-    /// What comes while others do not wait for it. What the collector does not take at once is dropped.
+    /// Sends traces in the background. Those that the collector does not accept at once are dropped.
     async fn follow(self, mut turns: mpsc::Receiver<Event>) {
         let mut portion = Vec::new();
         while turns.recv_many(&mut portion, PORTION).await > 0 {
@@ -128,11 +129,11 @@ impl Tracer {
     }
 }
 
-/// A feed that also sends traces; without another feed it only does that.
+/// A feed that also sends traces; without another feed it sends only traces.
 #[derive(Debug)]
 pub struct Traced<F> {
     tracer: Tracer,
-    /// The other feed, and where turns wait whose traces go beside it.
+    /// The other feed, and the queue of turns whose traces are sent in the background.
     beside: Option<(F, mpsc::Sender<Event>)>,
 }
 
@@ -152,7 +153,7 @@ impl<F: Feed> Feed for Traced<F> {
     fn made_at(&self) -> BoxFuture<'_, Result<DateTime<Utc>, FeedError>> {
         match &self.beside {
             Some((feed, _)) => feed.made_at(),
-            // Another than that of any stream: a stream that comes later is told everything.
+            // Different from the time of any stream, so that a stream that is added later gets every event.
             None => Box::pin(std::future::ready(Ok(DateTime::UNIX_EPOCH))),
         }
     }

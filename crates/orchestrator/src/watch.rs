@@ -1,4 +1,4 @@
-//! The watchdogs, again and again (L0-14). They also ring for what is ready, so that a ring that was lost costs one tick.
+//! The watchdogs, which run periodically (L0-14). They also ring for work that is ready, so that a lost ring costs one tick.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -12,29 +12,29 @@ use waybill_kernel::{
     work::Kernel,
 };
 
-/// How often, and how.
+/// Settings of the watchdogs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub sweep: sweep::Config,
-    /// Partitions of history are made for so many weeks ahead.
+    /// How many weeks ahead partitions of history are made.
     pub weeks_ahead: i32,
-    /// Where objects that nothing names are deleted. Without, they stay.
+    /// The store whose unreferenced objects are deleted. `None` means that they stay.
     pub artifacts: Option<Artifacts>,
 }
 
-/// A tick that takes longer is given up: whoever is at the other end of its connection is gone.
+/// A tick that takes longer is given up: the server at the other end of its connection is gone.
 const MOST_PATIENT: Duration = Duration::from_secs(15);
-/// Agents that nobody asked for any more, at a time.
+/// How many unused agents are retired at a time.
 const MOST_RETIRED: i32 = 1_000;
-/// Objects that nothing names, at a time.
+/// How many unreferenced objects are deleted at a time.
 const MOST_SWEPT: i32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 const QUARTER: Duration = Duration::from_secs(900);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sweeps for ever; retires, tidies, makes partitions and looks for lost leases beside it.
+/// Sweeps forever. At the same time it retires agents, deletes unreferenced objects, makes partitions and looks for missing leases.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
-    // Each at its own pace: none waits behind another that is long.
+    // Each at its own pace: none waits for another that takes long.
     let sweeps = Sweep::ALL.map(|kind| Box::pin(sweep(kernel, config, kind)));
     tokio::select! {
         (swept, _, _) = select_all(sweeps) => swept,
@@ -56,19 +56,19 @@ async fn retire(kernel: &Kernel) -> Infallible {
     }
 }
 
-/// A worker without a lease row holds what no other sweep finds.
+/// Ends the claims of workers that have no lease row: no other sweep finds those.
 async fn end_missing_leases(kernel: &Kernel) -> Infallible {
     loop {
         match timeout(MOST_PATIENT, lease::end_missing(kernel)).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(ended)) => tracing::warn!(ended, "workers held turns or calls without a lease: these go to others"),
+            Ok(Ok(ended)) => tracing::warn!(ended, "workers held turns or calls without a lease: others get these"),
             trouble => tracing::warn!(?trouble, "workers without a lease were not looked for"),
         }
         sleep(MINUTE).await;
     }
 }
 
-/// Partitions of history, ahead of their time. Where a dump or a long read keeps us from making them, they can wait: weeks are in hand.
+/// Makes partitions of history ahead of time. If a dump or a long read blocks that, it can wait: there are weeks left.
 async fn extend(kernel: &Kernel, weeks: i32) -> Infallible {
     let mut pause = MINUTE;
     loop {
@@ -96,23 +96,23 @@ async fn extend(kernel: &Kernel, weeks: i32) -> Infallible {
     }
 }
 
-/// Objects of the store that nothing names.
+/// Deletes objects of the store that nothing references.
 async fn tidy(artifacts: Option<&Artifacts>) -> Infallible {
     let Some(artifacts) = artifacts else { return std::future::pending().await };
     loop {
         match artifacts.sweep(MOST_SWEPT).await {
             Ok(swept) if swept >= MOST_SWEPT as u64 => continue,
             Ok(0) => {}
-            Ok(swept) => tracing::info!(swept, "objects that nothing names were deleted"),
-            Err(error) => tracing::warn!(%error, "objects that nothing names were not deleted"),
+            Ok(swept) => tracing::info!(swept, "unreferenced objects were deleted"),
+            Err(error) => tracing::warn!(%error, "unreferenced objects were not deleted"),
         }
         sleep(MINUTE).await;
     }
 }
 
-/// One kind of sweeps, tick after tick.
+/// Runs one kind of sweep, tick after tick.
 async fn sweep(kernel: &Kernel, config: &Config, kind: Sweep) -> Infallible {
-    // Four ticks within a lease: a gap as long as a lease means that nobody swept.
+    // Four ticks within a lease: a gap as long as a lease means that no process swept.
     let pause = (config.sweep.lease / 4).min(Duration::from_secs(1));
     loop {
         match timeout(MOST_PATIENT, sweep::run(kernel, &config.sweep, kind)).await {
@@ -162,7 +162,7 @@ fn count(kind: Sweep, swept: &Swept) {
     }
 }
 
-/// Whether a portion was as large as it may be, so that there is probably more.
+/// Checks whether a portion had its largest size, so that there is probably more.
 fn is_full(swept: &Swept, most: i32) -> bool {
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     swept.left_over > 0

@@ -1,7 +1,7 @@
-//! For tests only: a fresh database for each test, cloned from a migrated template, and a bus that remembers who was rung.
+//! For tests only: a fresh database for each test, cloned from a migrated template, and a bus that records the doors that were rung.
 //!
-//! Nothing is dropped when a test ends, so that a failure can be looked at; databases older than an hour are swept
-//! by whoever comes next. Tests that run many small programs use one database and a project for each.
+//! Nothing is dropped when a test ends, so that a failure can be examined. A later test sweeps databases older than an hour.
+//! Tests that run many small programs use one database and a project for each program.
 
 use std::{
     mem,
@@ -24,31 +24,31 @@ use waybill_lab::services::{Server, Shared};
 
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// One test's own database.
+/// The database of one test.
 #[derive(Debug)]
 pub struct TestDb {
     pub kernel: Kernel,
-    /// What the kernel rings on.
+    /// The bus that the kernel uses.
     pub bus: Arc<Recording>,
     pub server: Server,
     pub name: String,
-    /// A project to work in. Others are a `ProjectId::new()` away.
+    /// A project to work in. `ProjectId::new()` gives another.
     pub project_id: ProjectId,
 }
 
 impl TestDb {
-    /// As the owner of the schema, who may migrate and erase.
+    /// Connects as the owner of the schema, who may migrate and erase.
     pub async fn owner(&self) -> PgConnection {
         PgConnection::connect(&self.server.owner_url(&self.name)).await.expect("the owner can connect")
     }
 
-    /// As the administrator of the server, whom nothing but the triggers stops.
+    /// Connects as the administrator of the server. Only the triggers limit it.
     pub async fn admin(&self) -> PgConnection {
         PgConnection::connect(&self.server.admin_url(&self.name)).await.expect("the administrator can connect")
     }
 
-    /// Arms the marks (`--! name`) between the statements of the transitions: from here on [`TestDb::fail_at`] and
-    /// [`TestDb::pause_at`] work in this database. Elsewhere the marks are comments.
+    /// Arms the fail points (marks `--! name` between the statements of the transitions): from here on [`TestDb::fail_at`] and
+    /// [`TestDb::pause_at`] work in this database. In other databases the marks are comments.
     pub async fn arm_fail_points(&self) {
         let armed: String = migrate::FUNCTIONS
             .concat()
@@ -63,20 +63,20 @@ impl TestDb {
         sqlx::raw_sql(AssertSqlSafe(armed)).execute(&mut self.owner().await).await.expect("the functions can be armed");
     }
 
-    /// The names of all marks.
+    /// Returns the names of all fail points.
     pub fn fail_points() -> Vec<&'static str> {
         migrate::FUNCTIONS.iter().flat_map(|sql| sql.lines()).filter_map(|l| l.trim().strip_prefix("--! ")).collect()
     }
 
-    /// Whoever comes to this mark loses its connection there; none: nobody.
+    /// Makes every connection that reaches this fail point break there. `None` means no fail point.
     pub async fn fail_at(&self, name: Option<&str>) {
         self.set_fail_point(name.map(|name| (name, "fail"))).await;
     }
 
-    /// Whoever comes to this mark waits there until [`Paused::resume`].
+    /// Makes every connection that reaches this fail point wait there until [`Paused::resume`].
     pub async fn pause_at(&self, name: &str) -> Paused<'_> {
         let mut gate = self.admin().await;
-        sqlx::query("select pg_advisory_lock(4711)").execute(&mut gate).await.expect("nobody else has it");
+        sqlx::query("select pg_advisory_lock(4711)").execute(&mut gate).await.expect("no other connection has it");
         self.set_fail_point(Some((name, "pause"))).await;
         Paused { t: self, gate }
     }
@@ -102,26 +102,26 @@ impl TestDb {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("{n} were to wait for a lock");
+        panic!("fewer than {n} connections wait for a lock");
     }
 
-    /// A number that the administrator can see.
+    /// Returns the number that a query gives the administrator, who sees all projects.
     pub async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&mut self.admin().await).await.expect("it can be counted")
     }
 
-    /// A unit of work in the test's own project.
+    /// Begins a unit of work in the test's own project.
     pub async fn begin(&self) -> UnitOfWork {
         self.kernel.begin(self.project_id).await.expect("the service can begin")
     }
 }
 
-/// A bus that nobody hears and that remembers the doors that were rung.
+/// A bus without listeners that records the doors that were rung.
 #[derive(Debug, Default)]
 pub struct Recording(Mutex<Vec<Bell>>);
 
 impl Recording {
-    /// The doors that were rung since this was last asked.
+    /// Returns the doors that were rung since the last call.
     pub fn rung(&self) -> Vec<Door> {
         let bells = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         bells.into_iter().map(|bell| bell.door).collect()
@@ -148,7 +148,7 @@ impl Bus for Recording {
     }
 }
 
-/// Somebody waits at a mark.
+/// A fail point where connections wait.
 #[derive(Debug)]
 pub struct Paused<'t> {
     t: &'t TestDb,
@@ -156,19 +156,19 @@ pub struct Paused<'t> {
 }
 
 impl Paused<'_> {
-    /// Waits until somebody has come to the mark; whoever comes after passes.
+    /// Waits until a connection has reached the fail point. Later ones pass it without waiting.
     pub async fn reached(&self) {
         self.t.until_blocked(1).await;
         self.t.set_fail_point(None).await;
     }
 
-    /// Lets it go on.
+    /// Lets the waiting connection continue.
     pub async fn resume(self) {
         self.gate.close().await.expect("the gate opens");
     }
 }
 
-/// A migrated database that no other test sees.
+/// Creates a migrated database that no other test sees.
 pub async fn fresh_db() -> TestDb {
     let server = Shared::get().await.expect("the shared services run").postgres;
     let template = ensure_template(&server).await.expect("the template is migrated");
@@ -182,7 +182,7 @@ pub async fn fresh_db() -> TestDb {
     TestDb { kernel: kernel.on(bus.clone()), bus, server, name, project_id: ProjectId::new() }
 }
 
-/// An empty database, for tests of the migrations themselves.
+/// Creates an empty database, for tests of the migrations themselves.
 pub async fn empty_db() -> (Server, String) {
     let server = Shared::get().await.expect("the shared services run").postgres;
     let name = format!("test_{}", Uuid::now_v7().simple());
@@ -193,7 +193,7 @@ pub async fn empty_db() -> (Server, String) {
 async fn ensure_template(server: &Server) -> sqlx::Result<String> {
     let name = format!("waybill_template_{}", migrate::fingerprint());
     let mut admin = server.admin().await.expect("the administrator can connect");
-    // Test processes run side by side: one makes the template, the others wait.
+    // Test processes run in parallel: one makes the template, the others wait.
     sqlx::query("select pg_advisory_lock(20260001)").execute(&mut admin).await?;
     let exists: bool =
         sqlx::query_scalar("select exists (select from pg_database where datname = $1 and datistemplate)")
@@ -211,11 +211,11 @@ async fn ensure_template(server: &Server) -> sqlx::Result<String> {
         sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await?;
     }
     sweep(&mut admin, "").await?;
-    admin.close().await?; // gives the lock back
+    admin.close().await?; // releases the lock
     Ok(name)
 }
 
-/// Drops test databases older than an hour, and one by name: a template whose making was cut off.
+/// Drops test databases older than an hour, and one by name: a template that was not completed.
 async fn sweep(admin: &mut PgConnection, broken: &str) -> sqlx::Result<()> {
     let names: Vec<String> =
         sqlx::query_scalar("select datname from pg_database where datname like 'test\\_%' or datname = $1")

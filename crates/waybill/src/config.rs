@@ -1,7 +1,6 @@
-//! Settings: a flag, else `WAYBILL_…` in the environment, else a line of one TOML file, else what is built in.
+//! Settings. In order of precedence: a flag, `WAYBILL_…` in the environment, a line of one TOML file, the built-in default.
 //!
-//! A setting has one name: `--nats-url`, `WAYBILL_NATS_URL`, `nats_url = "…"`. Whatever flag can be set from the environment can stand in the file,
-//! and nothing else can.
+//! A setting has one name: `--nats-url`, `WAYBILL_NATS_URL`, `nats_url = "…"`. The file can set exactly the flags that the environment can set.
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +16,11 @@ use serde::Serialize;
 use crate::connect::uid;
 
 const PREFIX: &str = "WAYBILL_";
-/// What `waybill dev` writes, in the folder it keeps its data in.
+/// The file that `waybill dev` writes into its data folder.
 const OF_DEV: &str = ".waybill/waybill.toml";
 const FILE: &str = "waybill.toml";
 
-/// The file, and what it says.
+/// The settings file and its values.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) path: Option<PathBuf>,
@@ -29,7 +28,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// `WAYBILL_CONFIG`, else the nearest `waybill.toml` or `.waybill/waybill.toml`, here or in a folder above.
+    /// Reads the file that `WAYBILL_CONFIG` names, or else the nearest `waybill.toml` or `.waybill/waybill.toml` in this folder or one above.
     pub(crate) fn find() -> Result<File> {
         let named = env::var_os("WAYBILL_CONFIG").map(PathBuf::from);
         let here = env::current_dir().context("the current folder is gone")?;
@@ -57,27 +56,27 @@ impl File {
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Float(number) => number.to_string(),
                 toml::Value::Boolean(said) => said.to_string(),
-                _ => bail!("{}: `{key}` is text, a number, true or false", path.display()),
+                _ => bail!("{}: the value of `{key}` must be text, a number, true or false", path.display()),
             };
             values.insert(key, value);
         }
         Ok(File { path: Some(path), values })
     }
 
-    /// Lets the file say what neither a flag nor the environment does. A line that is no setting is an error.
+    /// Makes the values of the file the defaults of the flags. A line that is not a setting is an error.
     pub(crate) fn apply(&self, command: Command) -> Result<Command> {
         let known = settings(&command);
         if let Some(unknown) = self.values.keys().find(|key| !known.contains_key(*key)) {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
             let path = self.path.as_deref().unwrap_or(Path::new(FILE));
-            bail!("{}: there is no setting `{unknown}`: there are {}", path.display(), names.join(", "));
+            bail!("{}: there is no setting `{unknown}`. The settings are {}", path.display(), names.join(", "));
         }
         Ok(self.applied(command))
     }
 
     fn applied(&self, command: Command) -> Command {
         let command = command.mut_args(|arg| match key(&arg).and_then(|key| self.values.get(&key)) {
-            // Kept for as long as the process lives: there are a handful.
+            // Leaked on purpose: there are only a few values, and they are needed until the process ends.
             Some(value) => arg.default_value(&*value.clone().leak()).required(false).hide_default_value(true),
             None => arg,
         });
@@ -85,26 +84,28 @@ impl File {
     }
 }
 
-/// A file names programs to start and where secrets go: one that was found and not named must be this account's own, or root's, and nobody else's to write.
+/// Checks that a settings file can be trusted, because it names programs to start and where secrets go. A file that was found, not named, must
+/// belong to this account or to root, and other accounts must not be able to write it.
 fn is_ours(path: &Path) -> Result<()> {
     let file = fs::metadata(path)?;
     let is_owned = file.uid() == 0 || uid() == Some(file.uid());
     if !is_owned || file.mode() & 0o002 != 0 {
         let path = path.display();
         bail!(
-            "{path} belongs to somebody else, or anybody may write it, and so it is not read: make it yours, or name it in WAYBILL_CONFIG"
+            "{path} is not read, because it belongs to another account or every account may write it: \
+             change its owner or mode, or name it in WAYBILL_CONFIG"
         );
     }
     Ok(())
 }
 
-/// The name of the setting that an argument is, if it is one.
+/// Returns the name of the setting that an argument sets, if it is a setting.
 fn key(arg: &Arg) -> Option<String> {
     let name = arg.get_env()?.to_str()?.strip_prefix(PREFIX)?;
     Some(name.to_ascii_lowercase())
 }
 
-/// All settings, each with what `--help` says of it, and whether it may be shown.
+/// Returns all settings, each with its help text and whether its value is a secret.
 fn settings(command: &Command) -> BTreeMap<String, (String, bool)> {
     let mut found = BTreeMap::new();
     for arg in command.get_arguments() {
@@ -123,14 +124,14 @@ fn settings(command: &Command) -> BTreeMap<String, (String, bool)> {
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown {
     pub(crate) setting: String,
-    /// None: it is not set. A secret is not shown.
+    /// `None` means that it is not set. The value of a secret is not shown.
     pub(crate) value: Option<String>,
     /// `environment`, the path of the file, or `built in`.
     pub(crate) from: String,
     pub(crate) help: String,
 }
 
-/// Every setting as it is here and now.
+/// Returns every setting with its current value.
 pub(crate) fn show(command: &Command, file: &File) -> Vec<Shown> {
     let settings = settings(command).into_iter();
     settings

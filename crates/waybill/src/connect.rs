@@ -1,4 +1,4 @@
-//! How a command reaches the database, and the project it works in.
+//! How a command connects to the database, the bus and the artifact store, and finds its project.
 
 use std::{os::unix::fs::MetadataExt, sync::Arc};
 
@@ -13,7 +13,7 @@ use waybill_kernel::{
     work::{Actor, Config, Kernel, UnitOfWork},
 };
 
-/// The service's connection: the role `waybill_service`.
+/// The connection of the service, as the role `waybill_service`.
 #[derive(Debug, Args)]
 pub(crate) struct Service {
     /// URL of the role `waybill_service`: postgres://waybill_service:PASSWORD@HOST:PORT/DATABASE
@@ -30,7 +30,7 @@ impl Service {
         Ok(Kernel::connect(&self.config()).await?)
     }
 
-    /// With so many connections at most.
+    /// Connects with at most this many database connections.
     pub(crate) async fn kernel_with(&self, max_connections: u32) -> Result<Kernel> {
         Ok(Kernel::connect(&Config { max_connections, ..self.config() }).await?)
     }
@@ -39,7 +39,7 @@ impl Service {
 /// The bus: doorbells and the stream of events.
 #[derive(Debug, Args)]
 pub(crate) struct Bus {
-    /// URL of NATS 2.10 or newer. Without it nobody is rung, and work is found by looking.
+    /// URL of NATS 2.10 or newer. If omitted, no doorbells are sent and processes find work by polling.
     #[arg(long, env = "WAYBILL_NATS_URL", hide_env_values = true, value_name = "URL")]
     nats_url: Option<SecretString>,
 }
@@ -57,7 +57,7 @@ impl Bus {
     }
 }
 
-/// The kernel, heard on the bus where there is one.
+/// Returns the kernel with its signals sent to NATS, if NATS is configured.
 pub(crate) fn on_bus(kernel: Kernel, nats: Option<&Nats>) -> Kernel {
     match nats {
         Some(nats) => kernel.on(Arc::new(nats.clone())),
@@ -68,7 +68,8 @@ pub(crate) fn on_bus(kernel: Kernel, nats: Option<&Nats>) -> Kernel {
 /// The object store of artifacts.
 #[derive(Debug, Args)]
 pub(crate) struct Storage {
-    /// Where artifacts are kept: a folder, or s3://BUCKET/PREFIX, gs://…, az://…, reached as their own tools are told to (AWS_ACCESS_KEY_ID, …).
+    /// Where artifacts are stored: a folder, or s3://BUCKET/PREFIX, gs://…, az://…, with the credentials of the environment (AWS_ACCESS_KEY_ID, …).
+    /// If omitted, `waybill dev` uses a folder in its data folder, and other commands have no artifacts.
     #[arg(long, env = "WAYBILL_ARTIFACTS", value_name = "URL")]
     pub(crate) artifacts: Option<String>,
 }
@@ -85,11 +86,11 @@ impl Storage {
 
     pub(crate) fn need(&self, kernel: &Kernel) -> Result<Artifacts> {
         let opened = self.open(kernel)?;
-        opened.context("where are artifacts kept? name the object store with --artifacts or WAYBILL_ARTIFACTS")
+        opened.context("no object store for artifacts is set: name it with --artifacts or WAYBILL_ARTIFACTS")
     }
 }
 
-/// The owner's connection: beyond the rights of the service.
+/// The connection of the schema owner, which has more rights than the service.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
     /// URL of the role that owns the schema: postgres://OWNER:PASSWORD@HOST:PORT/DATABASE
@@ -97,12 +98,13 @@ pub(crate) struct Owner {
     pub(crate) owner_url: SecretString,
 }
 
-/// The account that the process runs as.
+/// Returns the account that the process runs as.
 pub(crate) fn uid() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|own| own.uid())
 }
 
-/// Who does this, for the audit: the account that the process runs as, whatever its environment says. The database adds its own view of who is connected.
+/// Returns the actor for the audit: the account that the process runs as, regardless of its environment. The database also records which role
+/// is connected.
 pub(crate) fn actor() -> String {
     let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let of_uid = |uid: u32| {
@@ -113,15 +115,15 @@ pub(crate) fn actor() -> String {
     format!("cli:{}", name.as_deref().unwrap_or("unknown"))
 }
 
-/// A unit of work that is on record as whoever runs this command.
+/// Begins a unit of work that is recorded under the account that runs this command.
 pub(crate) async fn begin(kernel: &Kernel, project_id: ProjectId) -> Result<UnitOfWork> {
     Ok(kernel.begin_as(project_id, &Actor { name: actor(), address: None }).await?)
 }
 
-/// A project, and the way there.
+/// A project, and the connection to its database.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// Slug or id.
+    /// The project: its slug or its id.
     #[arg(long, env = "WAYBILL_PROJECT")]
     project: String,
     #[command(flatten)]
@@ -141,7 +143,7 @@ impl Place {
     }
 }
 
-/// The id behind what people write: a slug or the id itself.
+/// Returns the id of a project that is named by its slug or by its id.
 pub(crate) async fn project_id(kernel: &Kernel, named: &str) -> Result<ProjectId> {
     match named.parse() {
         Ok(project_id) => Ok(project_id),

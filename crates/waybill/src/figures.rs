@@ -1,4 +1,4 @@
-//! What `bench` and `chaos` have in common: figures, printed and judged.
+//! What `bench` and `chaos` share: printing figures and comparing them with their bars.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use waybill_lab::figure::Figure;
 
 use crate::output;
 
-/// Waits for the figures and prints them; fails where one falls short.
+/// Waits for the figures and prints them. Exits with failure if one falls short.
 pub(crate) async fn report(measured: impl Future<Output = Result<Vec<Figure>>>, json: bool) -> Result<ExitCode> {
     tokio::select! {
         figures = measured => print(&figures?, json),
@@ -20,7 +20,7 @@ pub(crate) async fn report(measured: impl Future<Output = Result<Vec<Figure>>>, 
     }
 }
 
-/// Ctrl-C, or a polite request to end.
+/// Waits for Ctrl-C or SIGTERM.
 pub(crate) async fn interrupted() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Logs: lines on standard error, for people or as JSON, without what looks like a secret (SE-4).
+//! Logs: lines on standard error, as text or JSON. What looks like a secret is removed (SE-4).
 
 use std::{
     borrow::Cow,
@@ -10,16 +10,16 @@ use clap::ValueEnum;
 use regex::{Captures, Regex};
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-/// How a line is written.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// From here on, what `WAYBILL_LOG` says is shown.
+/// Starts logging, with the filter in `WAYBILL_LOG`.
 pub(crate) fn begin(format: Format) {
     let filter = EnvFilter::try_from_env("WAYBILL_LOG")
         .unwrap_or_else(|_| EnvFilter::new("warn,waybill=info,sqlx=error,async_nats=off"));
@@ -30,7 +30,7 @@ pub(crate) fn begin(format: Format) {
     }
 }
 
-/// Our own keys, what follows `Bearer`, the password of a URL, and keys as providers mint them.
+/// Matches our own keys, what follows `Bearer`, the password in a URL, and keys in the formats of providers.
 static SECRETS: LazyLock<Regex> = LazyLock::new(|| {
     let looks = r"(?x)
         \b wb_[A-Za-z0-9]+_[A-Za-z0-9_-]{16,}
@@ -40,7 +40,7 @@ static SECRETS: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(looks).expect("a pattern")
 });
 
-/// A line without what looks like a secret.
+/// Replaces what looks like a secret in a line.
 fn blot(line: &str) -> Cow<'_, str> {
     SECRETS.replace_all(line, |found: &Captures<'_>| {
         let part = |name| found.name(name).map_or("", |part| part.as_str());
@@ -59,7 +59,7 @@ impl<'a> MakeWriter<'a> for Blotted {
     }
 }
 
-/// A line comes in one piece.
+/// Each call to `write` gets one whole line.
 impl Write for Blotted {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         io::stderr().lock().write_all(blot(&String::from_utf8_lossy(line)).as_bytes())?;
@@ -75,7 +75,7 @@ impl Write for Blotted {
 mod tests {
     use super::*;
 
-    /// SE-4: whatever somebody logs by mistake.
+    /// SE-4: secrets are removed from lines that log them by mistake.
     #[test]
     fn a_line_holds_no_secret() {
         let key = format!("wb_live_{}_{}_abcdef", "0123456789abcdef", "f".repeat(43));

@@ -1,4 +1,4 @@
-//! `waybill`: one binary. Reads arguments and environment, wires the parts, prints for people or as JSON.
+//! The `waybill` binary. It reads arguments and the environment, connects the parts, and prints text for people or JSON.
 
 mod command;
 mod config;
@@ -30,7 +30,7 @@ struct Cli {
     /// Print JSON instead of text.
     #[arg(long, global = true)]
     json: bool,
-    /// How lines of the log are written.
+    /// Format of log lines: `text` or `json`.
     #[arg(
         long,
         global = true,
@@ -42,7 +42,7 @@ struct Cli {
     log_format: log::Format,
 }
 
-/// The version, with the commit where whoever built it said so.
+/// The version. A build that sets `WAYBILL_VERSION` can include the commit.
 pub(crate) const VERSION: &str = match option_env!("WAYBILL_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
@@ -50,13 +50,15 @@ pub(crate) const VERSION: &str = match option_env!("WAYBILL_VERSION") {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Everything, in one command: a private database, the API, the orchestrator, a worker, and a team to try.
+    /// Run everything in one command: a private database, the API, the orchestrator, a worker and a demo team.
     Dev(dev::Arguments),
-    /// Have something done, and wait for it.
+    /// Start a turn and wait for its result.
     Run(run::Arguments),
-    /// Talk to an agent in the terminal: a session of as many turns as you like, shown as they happen.
+    /// Talk to an agent in the terminal.
+    ///
+    /// The conversation is a session with as many turns as you like. Each turn is shown while it runs.
     Chat(chat::Arguments),
-    /// Conversations of several turns: open, list, show, end, forget.
+    /// Open, list, show, end, forget or erase sessions (conversations of several turns).
     #[command(subcommand)]
     Session(session::Command),
     /// Serve the HTTP API.
@@ -65,95 +67,107 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Check that the database is safe to serve from. Exits with 1 if it is not.
     Doctor(doctor::Arguments),
-    /// How the system is, live: targets, projects, queues, processes, forks, what is spent.
+    /// Show the live state of the system: targets, projects, queues, processes, forks and costs.
     Top(top::Arguments),
-    /// Make and list projects.
+    /// Create, list and delete projects.
     #[command(subcommand)]
     Project(project::Command),
-    /// Apply profiles, tools, plans, types of packages and settings from YAML. Applying the same again changes nothing.
+    /// Apply profiles, tools, plans, package types and settings from YAML.
+    ///
+    /// Applying the same files again changes nothing.
     Apply(apply::Arguments),
-    /// Look at what a project has: profiles, tools, plans, settings.
+    /// Show the profiles, tools, plans and settings of a project.
     #[command(subcommand)]
     Resource(resource::Command),
-    /// The roster: who there is, and what each is doing.
+    /// Add agents to the roster, and list agents with their status.
     #[command(subcommand)]
     Agent(agent::Command),
-    /// Let an agent read a box, on record; and see what was refused.
+    /// Let an agent read a box, on record, and list refused requests.
     #[command(subcommand)]
     Grant(grant::Command),
-    /// Look at cards, who could see them, or destroy their content on record.
+    /// Show cards, list which agents could see one, or erase their content on record.
     #[command(subcommand)]
     Card(card::Command),
-    /// Bulk content by path: store it, fetch it, list it.
+    /// Store, fetch, list and remove artifacts (bulk content by path).
     #[command(subcommand)]
     Artifact(artifact::Command),
-    /// What a project knows, and what it publishes of what it has done: put it there, look for it.
+    /// Add, search and publish the documents and past results that agents can search.
     #[command(subcommand)]
     Knowledge(knowledge::Command),
-    /// Manifests out of what others say of their tools: OpenAPI documents, MCP servers.
+    /// Make tool manifests from OpenAPI documents and MCP servers.
     #[command(subcommand)]
     Tool(tool::Command),
-    /// Handoff packages: their types, what is wrong with one, and sending it.
+    /// Check and send handoff packages, and show their types.
     #[command(subcommand)]
     Handoff(handoff::Command),
-    /// What people are asked and nobody has decided yet.
+    /// List the questions and approval requests that wait for a person.
     Inbox(inbox::Arguments),
-    /// Say yes to what somebody asks approval for.
+    /// Approve a request of an agent.
     Approve(inbox::Deciding),
-    /// Say no to what somebody asks approval for.
+    /// Reject a request of an agent.
     Reject(inbox::Deciding),
-    /// Answer a question.
+    /// Answer a question of an agent.
     Answer(inbox::Answering),
-    /// Look at a box and the cards it holds.
+    /// Show a box and the cards in it.
     #[command(subcommand)]
     Box(look::CardBox),
-    /// Look at a fork of many children.
+    /// Show a batch: the children of one fork and the result of each.
     #[command(subcommand)]
     Batch(look::Batch),
-    /// Do a recorded turn again from a model call on, with a card, the profile or the model changed, several times; and compare.
+    /// Run a recorded turn again from one of its model calls, with changes, and compare the results.
+    ///
+    /// A card, the profile or the model can be changed, and each variant can run several times. Exits with 1 if a run does not succeed.
     Fork(fork::Arguments),
-    /// Render every model call of a run again, and verify that it is the same, byte for byte. Exits with 1 where one is not.
+    /// Render every model call of a run again and verify that the bytes are the same.
+    ///
+    /// Exits with 1 if a call cannot be reproduced.
     Replay(replay::Arguments),
-    /// Who may use the API of a project, and for what.
+    /// Create, rotate, list and revoke the API keys of a project.
     #[command(subcommand)]
     Keys(keys::Command),
-    /// What was managed, and by whom, the newest first.
+    /// List administrative actions and their actors, newest first.
     Audit(look::Audit),
-    /// Settings: where each value comes from.
+    /// Show the settings and where each value comes from.
     #[command(subcommand)]
     Config(command::config::Command),
-    /// What a model saw: every call of a turn, rendered again, verified and compared.
+    /// Show what a model saw: list, render, verify and compare the calls of a turn.
     #[command(subcommand)]
     Context(context::Command),
-    /// Look after a running system: watchdogs, quarantine, lost state, partitions.
+    /// Maintain a running system: watchdogs, quarantine, lost state, partitions.
     #[command(subcommand)]
     Admin(admin::Command),
-    /// Keep everything going: what agents ask for (delegate, fork, …), the watchdogs, and the relay of events to NATS. Run at least one, better
-    /// two.
+    /// Run the orchestrator: the commands of agents (delegate, fork, …), the watchdogs, and the relay of events to NATS.
+    ///
+    /// Run at least one; two are better.
     Orchestrator(orchestrator::Arguments),
-    /// Run turns: gather what the model sees, ask it, act, deliver. Run as many as there is work.
+    /// Run a worker: collect the context of a turn, call the model, run tools, deliver the result.
+    ///
+    /// Run as many workers as the load needs.
     Worker(worker::Arguments),
-    /// Start a turn, look at what it did and cost, or stop it.
+    /// Start a turn, show what it did and cost, or stop it.
     #[command(subcommand)]
     Turn(turn::Command),
-    /// Find what is wrong with model requests and transcripts, whoever made them. Exits with 1 if anything is.
+    /// Check model requests and transcripts, from any program, for errors. Exits with 1 if there are any.
     ///
-    /// Orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
-    /// alternation, prompt-cache breaks between requests that follow each other.
+    /// Finds orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
+    /// alternation, and prompt-cache breaks between consecutive requests.
     Lint(lint::Arguments),
-    /// Measure, against a baseline in the same run. Exits with 1 if a figure falls short.
+    /// Measure performance against a baseline in the same run. Exits with 1 if a figure falls short.
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Let a storm loose on a private system and hold what is left to account. Exits with 1 if a figure falls short.
+    /// Inject faults into a private system and check the results. Exits with 1 if a figure falls short.
     #[command(subcommand)]
     Chaos(chaos::Command),
     #[command(subcommand, hide = true)]
     Lab(lab::Command),
-    /// Print the completion script of a shell.
-    Completions { shell: clap_complete::Shell },
+    /// Print the completion script for a shell.
+    Completions {
+        /// The shell that the script is for.
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages, one for each command.
     Man {
-        /// Where to.
+        /// The folder to write to. It is created if it does not exist.
         folder: std::path::PathBuf,
     },
 }
@@ -169,7 +183,7 @@ async fn main() -> ExitCode {
         }
     };
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
-    // One crypto provider for every TLS connection; a second call would find it installed already.
+    // One crypto provider for every TLS connection. It fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     log::begin(cli.log_format);
     let json = cli.json;
@@ -234,7 +248,7 @@ fn man(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Every command says what it does, and every argument what it is for.
+    /// Every command and every argument has a help text.
     #[test]
     fn every_command_explains_itself() {
         fn check(command: &clap::Command, path: &str, silent: &mut Vec<String>) -> usize {
@@ -242,7 +256,7 @@ mod tests {
             if command.get_about().is_none() {
                 silent.push(path.clone());
             }
-            // What names its own type needs no more words.
+            // These names need no explanation.
             let obvious = ["most", "reason", "agent", "turn"];
             let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional());
             let arguments =

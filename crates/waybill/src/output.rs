@@ -1,4 +1,4 @@
-//! How results are shown: a table for people, one JSON document for programs.
+//! How results are printed: a table for people, one JSON document for programs.
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -10,7 +10,7 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints rows under a head, without lines.
+/// Prints rows under a header, without borders.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head);
@@ -20,7 +20,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Ite
     println!("{table}");
 }
 
-/// What a card says, for people.
+/// Returns the content of a card as text for people.
 pub(crate) fn content(content: Option<&Content>) -> String {
     match content {
         Some(Content::Text(text)) => text.clone(),
@@ -29,12 +29,12 @@ pub(crate) fn content(content: Option<&Content>) -> String {
     }
 }
 
-/// Without what a terminal would obey.
+/// Replaces control characters that a terminal would interpret.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }
 
-/// So much of a text, on one line.
+/// Returns at most `most` characters of a text, on one line.
 pub(crate) fn short(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut short: String = line.chars().take(most).collect();
@@ -44,7 +44,7 @@ pub(crate) fn short(text: &str, most: usize) -> String {
     short
 }
 
-/// What went wrong, and why, each cause once.
+/// Prints an error and its causes, each once.
 pub(crate) fn error(error: &anyhow::Error, as_json: bool) {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
     if as_json {

@@ -1,4 +1,4 @@
-//! A run as people see it: the tree of its turns, with what each used.
+//! Shows a run to people: the tree of its turns, with the tokens and cost of each.
 
 use std::{
     collections::HashMap,
@@ -16,13 +16,13 @@ use waybill_kernel::{
     work::Kernel,
 };
 
-/// Of a tree that is larger, what was asked first is shown.
+/// Turns of a tree that are read. Of a larger tree, the oldest are shown.
 const MOST: i64 = 2_000;
 const LOOK: Duration = Duration::from_millis(200);
-/// Children of one turn that are drawn; the others are counted.
+/// Children of one turn that are drawn. The others are only counted.
 const MOST_DRAWN: usize = 20;
 
-/// Watches until the first turn has its end, and shows what happens if it is to be shown. Gives the whole tree.
+/// Waits until the root turn has ended, and shows progress if `show` is set. Returns the whole tree.
 pub(crate) async fn watch(kernel: &Kernel, project_id: ProjectId, root: TurnId, show: bool) -> Result<Vec<Summary>> {
     let mut screen = show.then(Screen::new);
     loop {
@@ -41,7 +41,7 @@ pub(crate) async fn watch(kernel: &Kernel, project_id: ProjectId, root: TurnId, 
     }
 }
 
-/// A terminal on which the tree is drawn again and again; or lines, where there is none.
+/// A terminal where the tree is redrawn, or plain lines if there is no terminal.
 enum Screen {
     Drawn(ProgressBar),
     Lines { seen: HashMap<TurnId, (String, i64)>, begun: DateTime<Utc> },
@@ -90,7 +90,7 @@ fn depth(tree: &[Summary], turn: &Summary) -> usize {
     std::iter::successors(parent(turn), |turn| parent(turn)).count()
 }
 
-/// What it is doing, or how it ended, in a word.
+/// Returns one word for what a turn is doing or how it ended.
 pub(crate) fn state(turn: &Summary) -> &str {
     if turn.status != "open" {
         return &turn.status;
@@ -127,7 +127,7 @@ pub(crate) fn dollars(microdollars: i64) -> String {
     format!("${:.6}", microdollars as f64 / 1_000_000.0)
 }
 
-/// The tree, and what it used in all.
+/// Draws the tree, with the totals of its turns.
 pub(crate) fn draw(tree: &[Summary], now: DateTime<Utc>) -> String {
     let Some(root) = tree.first() else { return String::new() };
     let mut drawn = String::new();

@@ -1,4 +1,4 @@
-//! What an operator watches: `/metrics`, `/health` and `/ready` of a process, on an address of their own.
+//! Monitoring: `/metrics`, `/health` and `/ready` of a process, on a separate address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,28 +17,28 @@ use waybill_kernel::{vitals, work::Kernel};
 
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
-    /// Where `/metrics`, `/health` and `/ready` are answered, without credentials. Without it, nowhere.
+    /// Address that serves `/metrics`, `/health` and `/ready`, without credentials. If omitted, they are not served.
     #[arg(long, env = "WAYBILL_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
 }
 
 /// From a millisecond to a minute.
 const BUCKETS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// However often it is scraped, the database is asked no oftener.
+/// The database is queried at most this often, however often the metrics are scraped.
 const FRESH: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_TARGETS: usize = 200;
 
-/// What is answered from.
+/// The state behind the three routes.
 struct Watched {
     handle: PrometheusHandle,
     kernel: Kernel,
-    /// Whether it also tells how the whole system is.
+    /// Whether `/metrics` also reports the state of the whole system.
     is_whole: bool,
     read: Mutex<Read>,
 }
 
-/// When the database was last asked, and for which series it had a value.
+/// When the database was last queried, and for which series it had a value.
 #[derive(Default)]
 struct Read {
     at: Option<Instant>,
@@ -47,13 +47,14 @@ struct Read {
 }
 
 impl Watch {
-    /// Counts from here on, and answers where it was asked to. `part` is what the process does; of an orchestrator, also how the whole system is.
+    /// Starts to count, and serves the routes if an address is set. `part` is the role of the process. With `is_whole`, as in an orchestrator,
+    /// `/metrics` also reports the state of the whole system.
     pub(crate) async fn begin(&self, part: &'static str, kernel: &Kernel, is_whole: bool) -> Result<()> {
         let Some(address) = self.metrics_listen else { return Ok(()) };
         let handle = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
             .and_then(|builder| builder.install_recorder())
-            .context("metrics cannot be counted")?;
+            .context("cannot install the metrics recorder")?;
         for metric in metric::ALL {
             match metric.kind {
                 Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
@@ -65,7 +66,7 @@ impl Watch {
         let upkeep = handle.clone();
         tokio::spawn(async move {
             loop {
-                // What is measured is kept until it is put into its bucket: also where nobody asks.
+                // Samples stay in memory until they are put into their buckets. Without scrapes, only this does it.
                 tokio::time::sleep(FRESH).await;
                 upkeep.run_upkeep();
             }
@@ -83,7 +84,7 @@ impl Watch {
     }
 }
 
-/// Whether the database answers.
+/// Reports whether the database answers.
 async fn ready(State(watched): State<Arc<Watched>>) -> (StatusCode, &'static str) {
     match timeout(PATIENCE, vitals::ping(&watched.kernel)).await {
         Ok(Ok(())) => (StatusCode::OK, "ready\n"),
@@ -108,13 +109,13 @@ async fn show(State(watched): State<Arc<Watched>>) -> ([(&'static str, &'static 
     ([("content-type", "text/plain; version=0.0.4")], watched.handle.render())
 }
 
-/// How the whole system is. What was there before and is no more goes to zero.
+/// Reads the state of the whole system into gauges. A series that has no value any more is set to zero.
 async fn look(kernel: &Kernel, Read { seen, targets, .. }: &mut Read) {
     let is_up = matches!(timeout(PATIENCE, vitals::ping(kernel)).await, Ok(Ok(())));
     metrics::gauge!(metric::DATABASE_UP).set(f64::from(u8::from(is_up)));
     let found = timeout(PATIENCE, vitals::read(kernel)).await;
     let Ok(Ok(found)) = found else {
-        tracing::warn!("how the system is could not be read");
+        tracing::warn!("cannot read the state of the system from the database");
         return;
     };
     for (name, labels) in seen.drain(..) {
@@ -134,7 +135,8 @@ async fn look(kernel: &Kernel, Read { seen, targets, .. }: &mut Read) {
     }
 }
 
-/// Targets are named by whoever writes profiles and tools: the first so many are told apart, the rest are one.
+/// Limits the number of series, because authors of profiles and tools choose the names of targets. The first `MOST_TARGETS` keep their name;
+/// the rest share one.
 fn told_apart(targets: &mut BTreeSet<String>, target: String) -> String {
     if targets.len() < MOST_TARGETS {
         targets.insert(target.clone());

@@ -1,4 +1,4 @@
-//! The collector: asks whoever knows something for the blocks of a call (CX-4). It renders no messages and writes nothing.
+//! The collector: asks the registered sources for the blocks of a call (CX-4). It renders no messages and writes nothing.
 
 use std::{collections::BTreeMap, error, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -20,32 +20,32 @@ use waybill_core::{
     resource::Shelf,
 };
 
-/// What a source may know of the turn that it is asked for.
+/// What a source may know of the turn for which it is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     pub project_id: ProjectId,
     pub agent_id: AgentId,
     pub session_id: Option<SessionId>,
     pub audience: &'a Audience,
-    /// What there is to say of the turn.
+    /// Facts about the turn.
     pub facts: Facts<'a>,
-    /// The project's own text.
+    /// The project's own framework text.
     pub framework: Option<&'a Framework>,
     pub query: &'a [Card],
     /// The session's todo list.
     pub todo: Option<&'a Card>,
-    /// What the profile lets it find.
+    /// The documents that the profile lets it find.
     pub knowledge: Option<&'a Shelf>,
     pub experience: Option<&'a Shelf>,
 }
 
-/// What a source says.
+/// The answer of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub text: String,
-    /// It came from outside: whoever is shown it has seen such.
+    /// Whether it came from outside: a turn that is shown it has then seen external content.
     pub is_external: bool,
-    /// What it was made of.
+    /// Where it came from.
     pub sources: Vec<Provenance>,
 }
 
@@ -58,23 +58,23 @@ impl From<String> for Block {
 /// Why a source has no answer.
 pub type Failure = Box<dyn error::Error + Send + Sync>;
 
-/// Somebody who knows something: a todo list, a knowledge base, what was learned before.
+/// A source of context: a todo list, a knowledge base, earlier results.
 pub trait Source: Send + Sync {
-    /// The block; none where there is nothing to say.
+    /// Returns the block. `None` means that there is nothing to show.
     fn collect<'a>(&'a self, asked: &'a Asked<'a>) -> BoxFuture<'a, Result<Option<Block>, Failure>>;
 
-    /// Whether it must be asked before every step, and not once per turn.
+    /// Returns whether it must be asked before every step, and not once per turn.
     fn every_step(&self) -> bool {
         false
     }
 
-    /// How long it may take. A turn does not wait longer for anybody.
+    /// Returns the timeout. A turn does not wait longer for any source.
     fn timeout(&self) -> Duration {
         Duration::from_secs(2)
     }
 }
 
-/// A source cannot be registered.
+/// Why a source cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     #[error(transparent)]
@@ -91,15 +91,15 @@ pub struct Answer {
     pub every_step: bool,
 }
 
-/// When in a turn it is asked.
+/// Which sources are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Begin,
-    /// Only those that want to be asked every time.
+    /// Only those that must be asked before every step.
     EveryStep,
 }
 
-/// Everybody who is asked.
+/// All sources, by the block that they give.
 #[derive(Clone)]
 pub struct Collector {
     sources: BTreeMap<BlockKey, Arc<dyn Source>>,
@@ -107,7 +107,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// With the framework's text and the session's todo list.
+    /// Makes a collector with the framework's text and the session's todo list as sources.
     pub fn new(framework: Framework) -> Collector {
         let framework_version = framework.version().to_owned();
         let turn: Arc<dyn Source> = Arc::new(TurnText(framework.clone()));
@@ -118,12 +118,12 @@ impl Collector {
         Collector { sources, framework_version }
     }
 
-    /// What receipts name the framework's text by.
+    /// Returns the version of the framework's text, as receipts name it.
     pub fn framework_version(&self) -> &str {
         &self.framework_version
     }
 
-    /// Asks this source for the block of this name, instead of whoever was asked before.
+    /// Registers this source for the block of this name. It replaces the one before it.
     pub fn register(&mut self, name: &str, source: Arc<dyn Source>) -> Result<(), RegisterError> {
         let key: BlockKey = name.parse()?;
         if key == BlockKey::Compression {
@@ -133,18 +133,18 @@ impl Collector {
         Ok(())
     }
 
-    /// Asks this source, unless somebody else is asked already.
+    /// Registers this source, unless the block has one already.
     pub(crate) fn offer(&mut self, key: BlockKey, source: Arc<dyn Source>) {
         self.sources.entry(key).or_insert(source);
     }
 
-    /// Asks all at once those whose block is shown. One that fails, or takes too long, is left out.
+    /// Asks the sources whose block is shown, all at once. A block whose source fails or takes too long is left out.
     pub async fn collect(&self, asked: &Asked<'_>, when: When) -> (Vec<Answer>, Vec<LeftOut>) {
         let wanted = |(key, source): &(&BlockKey, &Arc<dyn Source>)| {
             asked.audience.sees(key) && (when == When::Begin || source.every_step())
         };
         let ask = async |(key, source): (&BlockKey, &Arc<dyn Source>)| {
-            // Inside the block: one that works, and panics, before it gives its future is caught too.
+            // Called inside the async block, so that a panic before the source returns its future is caught too.
             let answer = AssertUnwindSafe(async { source.collect(asked).await }).catch_unwind();
             let answer = match tokio::time::timeout(source.timeout(), answer).await {
                 Err(_) => Err(format!("no answer within {:?}", source.timeout())),
@@ -169,7 +169,7 @@ impl Collector {
     }
 }
 
-/// What may be logged and kept for ever: a line, and no address, which may carry a key.
+/// Shortens a failure to what may be logged and kept forever: one line without addresses, which may carry a key.
 fn in_short(failure: &Failure) -> String {
     let text = failure.to_string();
     let words = text.split_whitespace().map(|word| if word.contains("://") { "…" } else { word });

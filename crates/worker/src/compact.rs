@@ -1,14 +1,15 @@
-//! Compaction between two steps of a running turn (CX-10): no tool is called again, nobody is kept from appending.
+//! Compaction between two steps of a running turn (CX-10): no tool is called again, and other writers can append meanwhile.
 //!
 //! ```text
 //!   plan (pure) ──▶ summarise (no transaction) ──▶ one write, fenced:   of the session   the blackboard's summary, if it is still the one
 //!                                                                                        that was gone on from
 //!                                                                       of the turn      a card in its output box
 //! ```
-//! A crash before the write leaves everything as it was, one after it leaves the summary; whoever resumes composes from what is there.
+//! A crash before the write leaves everything as it was; a crash after it leaves the summary. The worker that resumes composes from what is
+//! there.
 //!
-//! A summary that is not used was paid for all the same: a step without cards records what it cost. Such a step also says where the turn stood
-//! then, so that the next summary is asked for only once the turn has grown, whichever worker has it by then.
+//! A summary that is not used was paid for all the same: a step without cards records what it cost. Such a step also records how long the
+//! turn was then, so that the next summary is asked for only once the turn has grown, on whichever worker.
 
 use std::error;
 
@@ -36,7 +37,7 @@ use waybill_kernel::{
 
 use crate::{gather::Gathered, write};
 
-/// Fewer words, and what they cost where a model was asked.
+/// A summary, and what it cost if a model was asked.
 #[derive(Clone, Debug, Default)]
 pub struct Summarised {
     pub text: String,
@@ -45,8 +46,8 @@ pub struct Summarised {
 
 /// Puts messages into fewer words.
 pub trait Summariser: Send + Sync {
-    /// What the messages say, going on from the summary before them. `previous` is part of what the new one must say. It may take as long as a call to
-    /// its model may: whoever stops waiting does not learn what the answer costs.
+    /// Summarises the messages. The new summary must also include what `previous`, the summary before them, says. This may take as long as a
+    /// call to its model may: a caller that stops waiting does not learn what the answer costs.
     fn summarise<'a>(
         &'a self,
         previous: Option<&'a str>,
@@ -68,32 +69,32 @@ pub enum Error {
     Work(#[from] work::Error),
 }
 
-/// What was done.
+/// What a compaction did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compacted {
-    /// Summaries that were written.
+    /// How many summaries were written.
     pub n_summaries: usize,
-    /// Sessions whose summary somebody else wrote first; theirs is used.
+    /// How often another turn wrote the session's summary first; that one is used.
     pub n_conflicts: usize,
-    /// What the messages had that are stood for now.
+    /// The tokens of the messages that the summaries now replace.
     pub n_tokens: Tokens,
-    /// Why it went no further: the summariser failed, or gained nothing now or a little while ago. The call is made of what there is.
+    /// Why it stopped: the summariser failed, or saved nothing now or recently. The call is then composed without a new summary.
     pub failure: Option<String>,
-    /// What the turn may still spend, where a model was asked and there is a limit.
+    /// What the turn may still spend, if a model was asked and there is a limit.
     pub budget: Option<Budget>,
 }
 
-/// Children that a summary names.
+/// How many running children a summary lists at most.
 const MOST_CHILDREN: i64 = 20;
 
-/// One for the session and one for the turn, and one more where somebody else was faster.
+/// One for the session and one for the turn, and one more if another turn was faster.
 const MOST_ROUNDS: usize = 3;
 
-/// After a summary that was not used the next is asked for once the turn has written another such part of its budget: rarely enough to cost little, and
-/// a few times before what must be shown does not fit any more.
+/// After a summary that was not used, the next one is asked for once the turn has written this share of its budget: rarely enough to cost
+/// little, and still a few times before what must be shown no longer fits.
 const GROWTH_PERCENT: i32 = 10;
 
-/// Compacts as long as it is time to, and leaves in `gathered` what the call is to be made of now.
+/// Compacts while it is needed. Afterwards `gathered` holds what the call is made of.
 pub async fn compact(
     kernel: &Kernel,
     claimed: &Claimed,
@@ -150,7 +151,7 @@ pub async fn compact(
     Ok(done)
 }
 
-/// Why no summary is asked for yet: one was not used, and the turn has hardly grown since.
+/// Returns why no summary is asked for yet: the last one was not used, and the turn has hardly grown since.
 async fn waits(
     kernel: &Kernel,
     claimed: &Claimed,
@@ -167,7 +168,7 @@ async fn waits(
         .then(|| format!("a summary was not used, and since then {since} tokens of {enough} were written")))
 }
 
-/// What was paid for a summary that is not used, as a step of its own.
+/// Records the cost of a summary that is not used, as a step of its own.
 async fn charge(kernel: &Kernel, fence: &Fence, usage: Option<Usage>) -> Result<Option<Budget>, Error> {
     if usage.is_none() {
         return Ok(None);
@@ -175,7 +176,7 @@ async fn charge(kernel: &Kernel, fence: &Fence, usage: Option<Usage>) -> Result<
     Ok(write::step(kernel, fence, &step(Vec::new(), usage)).await?.budget)
 }
 
-/// The summary as a card and what it cost; or why there is none, and what that cost.
+/// Returns the summary as a card, and its cost; or why there is none, and what that cost.
 async fn summarise(
     plan: &Plan<'_>,
     in_force: &InForce,
@@ -198,7 +199,7 @@ async fn summarise(
     }
 }
 
-/// What the turn started and does not wait for must not be forgotten with the call that started it.
+/// Lists the children that still run and that the turn does not wait for: a summary of the calls that started them must not lose them.
 fn still_running(children: &[OpenChild]) -> String {
     if children.is_empty() {
         return String::new();
@@ -219,7 +220,7 @@ fn step(cards: Vec<NewCard>, usage: Option<Usage>) -> Step {
     Step { step_id: StepId::new(), cards, calls: Vec::new(), suspend: false, receipt: None, usage }
 }
 
-/// A step of the turn that wrote nothing but the summary.
+/// Writes the summary as a step of the turn.
 async fn write_to_turn(
     kernel: &Kernel,
     fence: &Fence,
@@ -233,7 +234,8 @@ async fn write_to_turn(
     Ok(stepped)
 }
 
-/// What the step came to where it was ours. Else another summary is in force now, which serves as well, and what ours cost is still to be written.
+/// Writes the summary to the session, and returns what the step came to. If another turn was faster, its summary is used instead, and the
+/// cost of this one, which is returned, must still be recorded.
 async fn write_to_session(
     kernel: &Kernel,
     claimed: &Claimed,
@@ -264,7 +266,7 @@ async fn write_to_session(
     }
 }
 
-/// Takes the summary that the session has now.
+/// Loads the summary that the session has now.
 async fn look_again(
     kernel: &Kernel,
     claimed: &Claimed,
@@ -277,7 +279,7 @@ async fn look_again(
     let card_ids: Vec<CardId> = board.compression_card_id.into_iter().collect();
     let found = card::fetch(&mut work, &card_ids, None).await?.found.pop();
     gathered.materials.session_summary = found.and_then(Reading::into_live);
-    // Another memory altogether: what was read of this one is the turn's own by now.
+    // If the session's memory was replaced, what this turn read of the old one belongs to the turn alone.
     gathered.messages_box_id = Some(board.messages_box_id).filter(|now| gathered.messages_box_id == Some(*now));
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Doing a recorded turn again from one of its model calls on, with something changed (NX-6).
+//! Forks: running a recorded turn again from one of its model calls on, with something changed (NX-6).
 //!
 //! The fork is a turn like any other, of an agent made for it. It begins with what the recorded turn had been shown and had written before
-//! that call, by reference. It belongs to no session: what it does is not remembered by anybody.
+//! that call, by reference. It belongs to no session, so no agent remembers what it does.
 
 use std::collections::BTreeSet;
 
@@ -27,10 +27,10 @@ use waybill_kernel::{
 pub enum Error {
     #[error("there is no turn {0}")]
     NotFound(TurnId),
-    #[error("turn {0} asked no model, or its receipts were dropped: there is nothing to do again")]
+    #[error("turn {0} asked no model, or its receipts were dropped: there is nothing to fork")]
     NoCall(TurnId),
     #[error(
-        "turn {turn_id} asked no model in step {step_id}: `waybill context list {turn_id}` has those in which it did"
+        "turn {turn_id} asked no model in step {step_id}: `waybill context list {turn_id}` lists the steps in which it did"
     )]
     NoStep { turn_id: TurnId, step_id: StepId },
     #[error("turn {turn_id} had not seen card {card_id} before that call")]
@@ -39,17 +39,15 @@ pub enum Error {
     Gone(CardId),
     #[error("turn {0} was dispatched without a profile that can be read")]
     NoProfile(TurnId),
-    #[error(
-        "the patch lets the profile do more, in `{0}`: it may only take away, unless a key of scope `admin` makes it"
-    )]
+    #[error("the patch lets the profile do more, in `{0}`: only a key of scope `admin` may widen a profile")]
     Widens(String),
-    #[error("a changed profile calls no tools anew, unless a key of scope `admin` makes it: leave out `live_tools`")]
+    #[error("a changed profile may call live tools only with a key of scope `admin`: leave out `live_tools`")]
     Live,
-    #[error("the changed profile is none")]
+    #[error("the changed profile is not a valid profile")]
     Profile(#[source] serde_json::Error),
     #[error("a receipt cannot be read by this version of Waybill")]
     Unreadable(#[from] serde_json::Error),
-    #[error("the changed card is none")]
+    #[error("the changed card is not a valid card")]
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Resource(#[from] resource::Error),
@@ -63,29 +61,29 @@ pub enum Error {
     Work(#[from] work::Error),
 }
 
-/// What is changed. Nothing: it is done again as it was.
+/// What is changed. With no change, the turn runs again as it was.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// What cards say instead.
+    /// New contents for cards.
     pub cards: Vec<(CardId, Value)>,
-    /// Who does it instead.
+    /// The profile that runs it instead.
     pub profile_name: Option<Name>,
-    /// What is different about the profile: a JSON merge patch.
+    /// A JSON merge patch for the profile.
     pub profile_patch: Option<Value>,
 }
 
-/// What is done again.
+/// A request for a fork.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub turn_id: TurnId,
-    /// From this model call on; none: from the first.
+    /// The model call to start from. `None` means the first.
     pub step_id: Option<StepId>,
     pub change: Change,
-    /// Call tools and agents. Else they answer as they did then.
+    /// Whether tools and agents are really called. If not, their recorded answers are used.
     pub live_tools: bool,
-    /// The changed profile may do more than the one that is there.
+    /// Whether the changed profile may do more than the current one.
     pub may_widen: bool,
-    /// Whoever wants it done again counts as somebody outside.
+    /// Whether the request counts as external content.
     pub external: bool,
 }
 
@@ -94,9 +92,9 @@ pub struct Wanted {
 pub struct Forked {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    /// The model call that is done again.
+    /// The model call from which the fork starts.
     pub source_step_id: StepId,
-    /// Whose workers do it.
+    /// The target whose workers run it.
     #[serde(skip)]
     pub worker_target: Target,
 }
@@ -114,7 +112,7 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
         work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
     }
 
-    // What the profile may no longer do is not done again by way of an old turn.
+    // A fork of an old turn must not do what the profile no longer allows.
     if *live_tools && !may_widen && change.profile_name.is_none() {
         let now = resource::profile(work, &profile.name).await?;
         if let Some(field) = widens(&now.profile, &profile) {
@@ -161,7 +159,7 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
     };
     turn::enqueue(work, std::slice::from_ref(&request), &[]).await?;
     fork::fill(work, request.output_box_id, seen.output, &in_output).await?;
-    // What the source saw it sees again: blocks, and what was answered.
+    // It sees again what the source turn saw: blocks and results.
     if *external || external::saw(work, *turn_id).await? {
         external::mark(work, request.output_box_id).await?;
     }
@@ -190,7 +188,7 @@ impl Change {
     }
 }
 
-/// The model call that is done again, and what it had seen.
+/// Finds the model call to start from, and its receipt.
 async fn call(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<(StepId, Receipt), Error> {
     let found = receipt::list(work, turn_id).await?;
     let stored = match step_id {
@@ -202,7 +200,7 @@ async fn call(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -
     Ok((stored.step_id, serde_json::from_str(stored.receipt.get())?))
 }
 
-/// Who does it, and the box that a turn is dispatched with.
+/// Returns the profile that runs the fork, and the box that its turn is dispatched with.
 async fn profile(
     work: &mut UnitOfWork,
     turn_id: TurnId,
@@ -239,8 +237,8 @@ async fn profile(
     Ok((profile, box_id))
 }
 
-/// In which field a changed profile may do more than the one that is there. Prompt, description, parameters and how it works may be anything; lists of what
-/// it may do may only become shorter, and limits lower; the rest stays.
+/// Returns a field in which the changed profile may do more than the current one. Prompt, description, parameters and process may change
+/// freely. Lists of permissions may only become shorter, and limits lower. Everything else must stay the same.
 fn widens(now: &Profile, changed: &Profile) -> Option<String> {
     let folders = |now: &BTreeSet<ArtifactPath>, changed: &BTreeSet<ArtifactPath>| {
         changed.iter().all(|folder| now.iter().any(|allowed| folder.is_within(allowed)))
@@ -305,7 +303,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// The same card, saying something else.
+/// Makes a copy of a card with another content.
 async fn instead(work: &mut UnitOfWork, card_id: CardId, value: &Value) -> Result<NewCard, Error> {
     let found = card::fetch(work, &[card_id], None).await?;
     let reading = found.found.into_iter().next().ok_or(card::Error::NotFound(found.missing))?;

@@ -32,23 +32,23 @@ use crate::{
     tool::Toolbox,
 };
 
-/// What an agent is and sees, as its profile says.
+/// What an agent is and sees, according to its profile.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub system_prompt_template: Option<Template>,
     pub toolbox: Toolbox,
     pub audience: Audience,
     pub policy: Policy,
-    /// So many cards at the beginning of the context box are always shown.
+    /// How many cards at the beginning of the context box are always shown.
     pub n_pinned: i64,
-    /// What it may find.
+    /// The documents that it may find.
     pub knowledge: Option<Shelf>,
     pub experience: Option<Shelf>,
-    /// Where it does another turn again.
+    /// Set if this turn is a fork of another one.
     pub fork: Option<Fork>,
-    /// What it may spend, as it is told.
+    /// What it may spend, as shown to the model.
     pub budget: Option<Budget>,
-    /// The project's own text of where it works.
+    /// The project's own framework text.
     pub framework: Option<Framework>,
 }
 
@@ -69,7 +69,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says nothing about what was asked: see [`turn::Error::is_of_the_server`].
+    /// Checks whether the error is the server's, and says nothing about the request: see [`turn::Error::is_of_the_server`].
     pub fn is_of_the_server(&self) -> bool {
         if let Error::External(error) = self {
             return error.is_of_the_server();
@@ -84,17 +84,17 @@ impl Error {
     }
 }
 
-/// What a call is made of, and what is needed to go on with it.
+/// What a call is made of, and what is needed to continue after it.
 #[derive(Clone, Debug)]
 pub struct Gathered {
     pub materials: Materials,
-    /// The session's memory, where this agent is shown its summary.
+    /// The session's memory, if this agent is shown its summary.
     pub messages_box_id: Option<BoxId>,
-    /// What the session's blackboard names as its summary, also where that card is gone.
+    /// The card that the session's blackboard names as its summary, even if that card is gone.
     pub compression_card_id: Option<CardId>,
     /// The session's todo list.
     pub todo: Option<Card>,
-    /// What the deliverable must have.
+    /// The fields that the deliverable must have.
     pub result_fields: Vec<Field>,
     parent_agent_id: Option<AgentId>,
     /// When the boxes were read, and what the session pointed to then.
@@ -102,8 +102,8 @@ pub struct Gathered {
     pointers: Option<Pointers>,
 }
 
-/// Reads what a turn may see, and asks the sources. `before` is what its last call was made of, with what was written since, where both are
-/// ours: as long as it would be read the same, it is not read again.
+/// Reads what a turn may see, and asks the sources. `before` is what its last call was made of, plus what was written since, if this worker
+/// did both. It is reused as long as reading again would give the same.
 pub async fn gather(
     kernel: &Kernel,
     claimed: &Claimed,
@@ -131,7 +131,7 @@ pub async fn gather(
     Ok(gathered)
 }
 
-/// Reads the boxes, and says which sources are to be asked.
+/// Reads the boxes, and returns which sources must be asked.
 async fn read(
     work: &mut UnitOfWork,
     claimed: &Claimed,
@@ -199,7 +199,7 @@ async fn read(
     Ok((gathered, when))
 }
 
-/// What stays the same from call to call of a turn.
+/// What stays the same for all calls of a turn.
 #[derive(Default)]
 struct Before {
     system_prompt: Option<Card>,
@@ -219,7 +219,8 @@ impl Before {
     }
 }
 
-/// What the turn was shown before, whoever ran it: collected once per turn (CX-3). None where no receipt says so.
+/// Returns the blocks that an earlier call of the turn was shown, on whichever worker: they are collected once per turn (CX-3). `None` means
+/// that there is no usable receipt.
 async fn collected_before(
     work: &mut UnitOfWork,
     claimed: &Claimed,
@@ -249,12 +250,12 @@ async fn collected_before(
 }
 
 impl Gathered {
-    /// What the session's blackboard names as its todo list, also where that card is gone.
+    /// Returns the card that the session's blackboard names as its todo list, even if that card is gone.
     pub fn todo_card_id(&self) -> Option<CardId> {
         self.pointers.and_then(|pointers| pointers.todo_card_id)
     }
 
-    /// What a step of ours has added to the output box, which nobody else writes meanwhile.
+    /// Adds the cards that this worker's step wrote to the output box. No other worker writes there meanwhile.
     pub fn wrote(&mut self, cards: impl IntoIterator<Item = NewCard>) {
         let materials = &mut self.materials;
         for card in cards {
@@ -278,7 +279,7 @@ impl Gathered {
         }
     }
 
-    /// The agent's prompt and the list of its tools, where the turn has not been told yet.
+    /// Makes the cards of the agent's prompt and of its tools, if the turn does not have them yet.
     fn say_who(&self, claimed: &Claimed, setting: &Setting) -> Result<(Option<NewCard>, Option<NewCard>), Error> {
         let facts = self.facts(claimed, setting);
         let prompt = setting.system_prompt_template.as_ref().filter(|_| self.materials.system_prompt.is_none());
@@ -319,7 +320,7 @@ impl Gathered {
             answers.iter().map(|answer| rendered(&answer.block.text)).collect::<Result<_, _>>()?;
         let n_blocks = texts.len();
         let cards: Vec<NewCard> = texts.into_iter().chain(prompt.iter().chain(&tools).cloned()).collect();
-        // What the session remembers now may be replaced before this turn writes.
+        // The session's memory may be replaced before this turn writes.
         let remembered = [self.materials.session_summary.as_ref(), self.todo.as_ref()];
         let is_external = answers.iter().any(|answer| answer.block.is_external)
             || remembered.into_iter().flatten().any(|card| card.origin == waybill_core::card::Origin::External);
@@ -373,21 +374,21 @@ async fn store(
     Ok(cards.into_iter().zip(card_ids).map(stored).collect())
 }
 
-/// In the order asked for, or what is not there to be shown.
+/// Returns the cards in the order asked for; or, as an error, those that cannot be shown.
 fn live(asked: &[CardId], found: Vec<Reading>) -> Result<Vec<Card>, Vec<CardId>> {
     let card = |card_id: &CardId| found.iter().filter_map(Reading::live).find(|card| card.card_id == *card_id).cloned();
     let gone: Vec<CardId> = asked.iter().filter(|card_id| card(card_id).is_none()).copied().collect();
     if gone.is_empty() { Ok(asked.iter().filter_map(card).collect()) } else { Err(gone) }
 }
 
-/// The positions of a box that were read: all but what was omitted.
+/// Returns the positions of a box that were read: all but the omitted ones.
 fn spans(box_id: BoxId, length: i64, omitted: Option<Span>) -> Vec<Span> {
     let omitted = omitted.unwrap_or(Span { box_id, from: length + 1, upto: length });
     let spans = [Span::prefix(box_id, omitted.from - 1), Span { box_id, from: omitted.upto + 1, upto: length }];
     spans.into_iter().filter(|span| span.from <= span.upto).collect()
 }
 
-/// Whoever handed the work over, as was put into the context box itself (`meta.parent_pointer`): not what it inherited.
+/// Returns the agent that handed the work over, from `meta.parent_pointer` in the context box itself, not from inherited cards.
 fn parent(cards: &[Placed], context_box_id: BoxId) -> Option<AgentId> {
     let own = cards.iter().rev().filter(|placed| placed.origin.box_id == context_box_id);
     let pointers = own.filter_map(|placed| placed.reading.live());

@@ -1,4 +1,4 @@
-//! What whoever runs Waybill says of the world outside: providers of models, MCP servers, whom tools may reach. No tenant says any of it.
+//! The operator's file: model providers, MCP servers, and which hosts tools may reach. No tenant can change any of it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Document {
     Egress(Egress),
 }
 
-/// All that was said.
+/// Everything that the file says.
 #[derive(Clone, Debug, Default)]
 pub struct Installation {
     pub providers: Vec<Provider>,
@@ -31,7 +31,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// What a file says. A name stands for one thing.
+    /// Reads the documents of a file. Each name may occur once.
     pub fn read(documents: Vec<Document>, secrets: Secrets) -> Result<Installation, String> {
         let mut all = Installation { secrets: Arc::new(secrets), ..Installation::default() };
         let mut has_egress = false;

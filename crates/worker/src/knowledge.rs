@@ -1,5 +1,5 @@
-//! What a project knows and has done before, as an agent sees it: a block of its context, or a tool, as its profile says (CX-4, CX-5).
-//! By words; by meaning too, where the project names a model for it and the database can.
+//! A project's documents and published results, as an agent sees them: a block of its context or a tool, as its profile says (CX-4, CX-5).
+//! Search is by words, and also by meaning if the project names an embedding model and the database supports vectors.
 
 use std::collections::HashMap;
 
@@ -25,9 +25,9 @@ use crate::{
     model::Models,
 };
 
-/// Of each list so many are looked at.
+/// How many entries of each result list are considered.
 const MOST: i32 = 24;
-/// Chunks that a tool answers with, unless it is asked for others.
+/// How many chunks the tool returns, unless the call says otherwise.
 pub(crate) const USUAL: usize = 5;
 
 #[derive(Debug, thiserror::Error)]
@@ -44,11 +44,11 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub found: Vec<Found>,
-    /// `words`, or `words and meaning`, or why not the latter.
+    /// `words`, `words and meaning`, or why only words were used.
     pub how: String,
 }
 
-/// Looks for what a question is about in what a shelf holds.
+/// Searches the documents of a shelf for a question.
 pub async fn search(
     kernel: &Kernel,
     models: &Models,
@@ -88,7 +88,7 @@ pub async fn search(
     Ok(Answer { found, how })
 }
 
-/// Vectors of texts, in their order.
+/// Returns the vectors of texts, in the same order.
 pub async fn embed(
     models: &Models,
     project_id: ProjectId,
@@ -98,7 +98,7 @@ pub async fn embed(
     models.embed(project_id, embedding, texts).await.map_err(Error::Embedding)
 }
 
-/// Makes vectors of the next document that has none of the project's model; says of how many chunks, until there is none left.
+/// Embeds the next document that has no vectors of the project's model. Returns its number of chunks, or `None` if no document is left.
 pub async fn embed_next(kernel: &Kernel, models: &Models, project_id: ProjectId) -> Result<Option<usize>, Error> {
     const AT_ONCE: usize = 64;
     let mut work = kernel.begin(project_id).await.map_err(knowledge::Error::from)?;
@@ -117,7 +117,7 @@ pub async fn embed_next(kernel: &Kernel, models: &Models, project_id: ProjectId)
     Ok(Some(vectors.len()))
 }
 
-/// As a model reads it.
+/// Renders what was found for a model.
 pub fn render(found: &[Found]) -> String {
     let shown: Vec<Shown<'_>> = found
         .iter()
@@ -143,7 +143,7 @@ pub fn provenance(found: &[Found]) -> Vec<Provenance> {
     found.iter().map(one).collect()
 }
 
-/// The block of what fits the question of a turn.
+/// The source of the block with documents that match a turn's question.
 pub(crate) struct Shelved {
     pub(crate) kernel: Kernel,
     pub(crate) models: Models,
@@ -173,7 +173,7 @@ impl Source for Shelved {
     }
 }
 
-/// As many of the best as fit.
+/// Keeps as many of the best as fit.
 fn within(found: Vec<Found>, most: Tokens) -> Vec<Found> {
     let mut left = most.get().min(i32::try_from(ADVISED).unwrap_or(i32::MAX));
     let fits = |found: &Found| {

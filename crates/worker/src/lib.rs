@@ -1,9 +1,9 @@
 //! The worker: runs turns against models (WK-1 … WK-7).
 //!
-//! * [`turn::run`] is one turn, top to bottom; what is composed is decided in `waybill-context`, what is true in `waybill-kernel`.
-//! * No transaction is open while somebody else thinks: a source, a summariser, a model.
-//! * Every write is fenced by the turn it is made for; everything that came back from a model is written in one transaction.
-//! * Only `model` and `tool` reach outside, and only they and `secret` see a key.
+//! * [`turn::run`] runs one turn from start to end. `waybill-context` decides what is composed; `waybill-kernel` holds the state.
+//! * No transaction is open while a source, a summariser or a model is working.
+//! * Every write is fenced by the turn that it belongs to. Everything that came back from a model is written in one transaction.
+//! * Only `model` and `tool` connect to other hosts, and only they and `secret` see a key.
 //!
 //! Not here: SQL, the order of layers, what the orchestrator does with a command.
 

@@ -1,12 +1,12 @@
-//! How this process speaks HTTP to others.
+//! The HTTP client for requests to other hosts.
 
 use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder, redirect::Policy};
 
-/// A client that follows nobody elsewhere.
+/// Returns a client that follows no redirects.
 pub(crate) fn client() -> ClientBuilder {
-    // Whoever was first has installed it.
+    // This fails if a provider is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .connect_timeout(Duration::from_secs(10))

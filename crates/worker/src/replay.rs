@@ -1,4 +1,4 @@
-//! Reads again what a call saw, and renders it: the same bytes, or why not (CX-11, NX-1).
+//! Replays a call: reads again what it saw and renders it to the same bytes, or says why that is not possible (CX-11, NX-1).
 
 use chrono::DateTime;
 use waybill_context::{
@@ -31,13 +31,13 @@ pub enum Error {
     Work(#[from] work::Error),
 }
 
-/// The receipts of a turn, in the order of its steps.
+/// Lists the receipts of a turn, in the order of its steps.
 pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<(StepId, Receipt)>, Error> {
     let found = stored::list(work, turn_id).await?;
     found.iter().map(|stored| Ok((stored.step_id, read(stored)?))).collect()
 }
 
-/// Renders a call again: of this step, or the last of the turn.
+/// Renders a call again: that of this step, or the last one of the turn.
 pub async fn replay(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<Call<'static>, Error> {
     let call = || step_id.map_or(format!("turn {turn_id}"), |step_id| format!("step {step_id} of turn {turn_id}"));
     let stored = stored::find(work, turn_id, step_id).await?.ok_or_else(|| Error::NotFound { call: call() })?;
@@ -50,7 +50,7 @@ fn read(stored: &Stored) -> Result<Receipt, serde_json::Error> {
     serde_json::from_str(stored.receipt.get())
 }
 
-/// What it points to, each card as it was before it ended.
+/// Reads what a receipt points to, each card as it was before it ended.
 async fn find(work: &mut UnitOfWork, receipt: &Receipt) -> Result<Found, Error> {
     let as_of = Some(DateTime::UNIX_EPOCH);
     let cards = card::fetch(work, &receipt.card_ids(), as_of).await?.found;

@@ -1,19 +1,20 @@
-//! Secrets: known by name in manifests, found by the process that needs them, and never written down (SE-4).
+//! Secrets: manifests name them, the process that needs one looks it up, and none is ever stored (SE-4).
 
 use std::{
     collections::BTreeSet,
     fmt,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, PoisonError, RwLock},
 };
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use secrecy::{ExposeSecret, SecretString};
 use waybill_core::{
     id::{Name, ProjectId},
     tool::Header,
 };
 
-/// Shorter ones are no secrets, and blotting them out would make holes in ordinary text.
+/// Shorter values are not treated as secrets: masking them would make holes in ordinary text.
 const SHORTEST: usize = 8;
 const BLOT: &str = "[secret]";
 
@@ -22,8 +23,15 @@ const BLOT: &str = "[secret]";
 pub struct Secrets {
     folder: Option<PathBuf>,
     variables: Vec<(String, SecretString)>,
-    /// What was given out, so that it can be blotted out wherever somebody echoes it.
-    given: Mutex<BTreeSet<String>>,
+    /// The secrets that were used, so that they can be masked wherever a server echoes them.
+    given: RwLock<Given>,
+}
+
+#[derive(Default)]
+struct Given {
+    secrets: BTreeSet<String>,
+    /// Finds all of them, in every form, in one pass over a text. `None` means that no secret was used yet.
+    echoes: Option<Arc<AhoCorasick>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -35,19 +43,19 @@ pub struct NoSecret {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the project has no secret `{0}` of its own: whoever runs Waybill writes it into the project's folder of secrets, or lets projects send it (`shared_secrets` of `egress`, `secrets` of a provider)"
+    "the project has no secret `{0}` of its own: the operator must write it to the project's folder of secrets, or let projects send it (`shared_secrets` of `egress`, `secrets` of a provider)"
 )]
 pub struct NotOwn(Name);
 
 impl Secrets {
-    /// `variables` are the process's own, of which those that begin with `WAYBILL_SECRET_` count.
+    /// Makes the store. `variables` are the environment of the process; only those that begin with `WAYBILL_SECRET_` are used.
     pub fn new(folder: Option<PathBuf>, variables: impl IntoIterator<Item = (String, String)>) -> Secrets {
         let ours = variables.into_iter().filter(|(name, _)| name.starts_with("WAYBILL_SECRET_"));
         let variables = ours.map(|(name, value)| (name, SecretString::from(value))).collect();
-        Secrets { folder, variables, given: Mutex::default() }
+        Secrets { folder, variables, given: RwLock::default() }
     }
 
-    /// A project's own comes before one that all share.
+    /// Finds a secret. The project's own comes before one that all projects share.
     pub fn find(&self, project_id: ProjectId, name: &Name) -> Result<SecretString, NoSecret> {
         let variable = format!("WAYBILL_SECRET_{}", name.as_str().to_uppercase().replace('-', "_"));
         let folder = self.folder.iter();
@@ -56,14 +64,12 @@ impl Secrets {
         let held = || self.variables.iter().find(|(known, _)| *known == variable).map(|(_, value)| value.clone());
         let found = read.map(|text| SecretString::from(text.trim().to_owned())).or_else(held);
         let found = found.ok_or_else(|| NoSecret { name: name.clone(), variable })?;
-        if found.expose_secret().len() >= SHORTEST {
-            self.given().insert(found.expose_secret().to_owned());
-        }
+        self.give(found.expose_secret());
         Ok(found)
     }
 
-    /// For what a project's own manifests send, to hosts that it names itself: its own, and those that all may send. Of the others nobody's
-    /// manifest may say where they go.
+    /// Finds a secret that a project's own manifests may send to hosts that the project names: the project's own secrets, and those that all
+    /// projects may send. No manifest may decide where the other secrets are sent.
     pub fn find_own(
         &self,
         project_id: ProjectId,
@@ -77,48 +83,67 @@ impl Secrets {
         Err(NotOwn(name.clone()))
     }
 
-    /// The text without anything that was given out as a secret: as it is, in base64, in hex or percent-encoded. One that is cut in two is not found.
+    /// Masks every used secret in the text, whether plain, in base64, in hex or percent-encoded. A secret that is cut in two is not found.
     pub fn blot(&self, text: String) -> String {
-        let given = self.given();
-        let forms = given.iter().flat_map(|secret| echoes(secret));
-        let echoed: Vec<String> = forms.filter(|form| text.contains(form.as_str())).collect();
-        echoed.iter().fold(text, |text, form| text.replace(form.as_str(), BLOT))
+        let given = self.given.read().unwrap_or_else(PoisonError::into_inner).echoes.clone();
+        let Some(echoes) = given.filter(|echoes| text.len() >= SHORTEST && echoes.is_match(&text)) else { return text };
+        let mut blotted = String::with_capacity(text.len());
+        echoes.replace_all_with(&text, &mut blotted, |_, _, blotted| {
+            blotted.push_str(BLOT);
+            true
+        });
+        blotted
     }
 
-    fn given(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that a secret was used.
+    fn give(&self, secret: &str) {
+        let is_known = |given: &Given| secret.len() < SHORTEST || given.secrets.contains(secret);
+        if is_known(&self.given.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        given.secrets.insert(secret.to_owned());
+        let forms: BTreeSet<String> = given.secrets.iter().flat_map(|secret| echoes(secret)).collect();
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(forms);
+        given.echoes =
+            finder.inspect_err(|error| tracing::error!(%error, "secrets cannot be blotted out")).ok().map(Arc::new);
     }
 }
 
-/// The ways in which a secret may come back. Encodings are without padding, so that they are found with it too.
-fn echoes(secret: &str) -> [String; 6] {
+/// Returns the forms in which a secret may come back: plain, and in other encodings, also inside a longer text.
+fn echoes(secret: &str) -> Vec<String> {
     let hex = |digits: &[u8; 16]| -> String {
         let byte = |byte: u8| [digits[usize::from(byte >> 4)] as char, digits[usize::from(byte & 15)] as char];
         secret.bytes().flat_map(byte).collect()
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let percent = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    [
+    let percent = |hex: fn(u8) -> String| -> String {
+        secret.bytes().map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { hex(byte) }).collect()
+    };
+    let mut echoes = vec![
         secret.to_owned(),
-        base64(secret, *b"+/"),
-        base64(secret, *b"-_"),
         hex(b"0123456789abcdef"),
         hex(b"0123456789ABCDEF"),
-        secret.bytes().map(percent).collect(),
-    ]
+        percent(|byte| format!("%{byte:02X}")),
+        percent(|byte| format!("%{byte:02x}")),
+    ];
+    for last in [*b"+/", *b"-_"] {
+        echoes.extend((0..3).map(|before| base64(secret, before, last)));
+    }
+    echoes
 }
 
-fn base64(text: &str, last: [u8; 2]) -> String {
+/// Returns the base64 letters that depend on the text alone, if `before` bytes come before it and anything may follow.
+fn base64(text: &str, before: usize, last: [u8; 2]) -> String {
     let letters: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(last).collect();
-    let three = |three: &[u8]| {
-        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        let letter = |n: usize| char::from(letters[(bits >> (18 - 6 * n) & 63) as usize]);
-        (0..=three.len()).map(letter).collect::<String>()
-    };
-    text.as_bytes().chunks(3).map(three).collect()
+    let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(text.bytes()).collect();
+    let bit = |n: usize| usize::from(bytes[n / 8] >> (7 - n % 8) & 1);
+    let whole = (8 * before).div_ceil(6)..8 * bytes.len() / 6;
+    let letter = |n: usize| (0..6).fold(0, |letter, at| letter << 1 | bit(6 * n + at));
+    whole.map(|n| char::from(letters[letter(n)])).collect()
 }
 
-/// What a header, or a variable, says, with the secret that it names as `find` knows it.
+/// Returns the value of a header or a variable. `find` looks up the secret that it names.
 pub(crate) fn told<E>(header: &Header, find: impl Fn(&Name) -> Result<SecretString, E>) -> Result<SecretString, E> {
     Ok(match header {
         Header::Text(text) => SecretString::from(text.clone()),
@@ -142,23 +167,26 @@ mod tests {
 
     #[test]
     fn an_echo_in_another_encoding_is_found() {
-        let secret = "ab?>~/p-secret";
-        let forms = [
-            "YWI/Pn4vcC1zZWNyZXQ",
-            "YWI_Pn4vcC1zZWNyZXQ",
+        let secrets = Secrets::new(None, [("WAYBILL_SECRET_KEY".to_owned(), "ab?>~/p-secret".to_owned())]);
+        secrets.find(ProjectId::new(), &"key".parse().unwrap()).unwrap();
+        // Alone, before a line feed, after a user name, inside a longer text; hex; percent-encoded.
+        for echo in [
+            "YWI/Pn4vcC1zZWNyZXQ=",
+            "YWI_Pn4vcC1zZWNyZXQK",
+            "dTphYj8+fi9wLXNlY3JldA==",
+            "YWI6YzphYj8+fi9wLXNlY3JldHg=",
             "61623f3e7e2f702d736563726574",
             "61623F3E7E2F702D736563726574",
             "ab%3F%3E~%2Fp-secret",
-        ];
-        assert_eq!(echoes(secret)[1..], forms);
-        let secrets = Secrets::new(None, [("WAYBILL_SECRET_KEY".to_owned(), secret.to_owned())]);
-        secrets.find(ProjectId::new(), &"key".parse().unwrap()).unwrap();
-        for form in forms {
-            assert_eq!(secrets.blot(format!("Basic {form}== and more")), format!("Basic {BLOT}== and more"));
+            "ab%3f%3e~%2fp-secret",
+        ] {
+            let blotted = secrets.blot(format!("it said {echo}."));
+            assert!(blotted.contains(BLOT) && blotted.len() < 8 + BLOT.len() + 16, "{blotted}");
         }
+        assert_eq!(secrets.blot("nothing of that".to_owned()), "nothing of that");
     }
 
-    /// SE-4: found by name, a project's own first, and blotted out once it was given.
+    /// SE-4: a secret is found by name, the project's own first, and masked once it was used.
     #[test]
     fn a_secret_is_found_and_blotted_out() {
         let folder = std::env::temp_dir().join(format!("waybill-secrets-{}", ProjectId::new()));
@@ -172,7 +200,7 @@ mod tests {
         let found = |project_id, key: &str| {
             secrets.find(project_id, &name(key)).map(|secret| secret.expose_secret().to_owned())
         };
-        assert_eq!(secrets.blot("sk-of-ours".into()), "sk-of-ours", "nobody has it yet");
+        assert_eq!(secrets.blot("sk-of-ours".into()), "sk-of-ours", "it was not used yet");
         assert_eq!(found(ours, "openai").unwrap(), "sk-of-ours");
         assert_eq!(found(theirs, "openai").unwrap(), "sk-everybody");
         assert_eq!(found(theirs, "my-key").unwrap(), "sk-variable");

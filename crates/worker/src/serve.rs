@@ -1,4 +1,4 @@
-//! A worker process: takes turns as they come, so many at a time, and lets them go in good order.
+//! A worker process: claims turns as they come, up to a limit at a time, and hands them over when it stops.
 
 use std::{
     sync::{
@@ -26,19 +26,19 @@ use crate::{
     turn::{Error, Outcome, run},
 };
 
-/// How a process works.
+/// Settings of a worker process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whose turns it runs.
+    /// The target whose turns it runs.
     pub target: Target,
     pub lease: Duration,
     /// How many turns at a time.
     pub most: usize,
     /// How many turns of one project may run at once, over all processes.
     pub in_flight_cap: i32,
-    /// Between two looks for work at most, while nobody rings.
+    /// The poll interval for work while no ring arrives.
     pub look: Duration,
-    /// How long, when it is to end, it waits for the steps that are under way.
+    /// How long it waits for running steps when it stops.
     pub grace: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Config {
     }
 }
 
-/// Everything that turns are run with. Cheap to clone.
+/// Everything that is needed to run turns. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Worker {
     kernel: Kernel,
@@ -69,7 +69,7 @@ impl Worker {
         Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None }
     }
 
-    /// With artifacts that turns may read and write.
+    /// Sets the artifacts that turns may read and write.
     #[must_use]
     pub fn with_artifacts(self, artifacts: Option<Artifacts>) -> Worker {
         Worker { artifacts, ..self }
@@ -95,12 +95,12 @@ impl Worker {
         self.attempts
     }
 
-    /// It is to end: no step begins any more.
+    /// Checks whether the process is stopping: then no new step begins.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Takes turns until `end` comes; then lets steps that are under way come to their end, and gives the turns to others.
+    /// Runs turns until `end` resolves; then lets running steps complete, and gives the turns back for other workers.
     pub async fn serve(&self, config: &Config, end: impl Future<Output = ()>) {
         let intake = intake::Config {
             lease: config.lease,
@@ -122,11 +122,11 @@ impl Worker {
             .await;
     }
 
-    /// Runs a turn while it is ours. An error that `run` does not know how to handle is an attempt that failed.
+    /// Runs a turn while this worker holds it. An error that `run` cannot handle counts as a failed attempt.
     async fn hold(&self, holding: &Holding<Claimed>) -> Result<(), String> {
         let turn_id = holding.claimed.fence.agent_turn_id();
         match run(self, holding).await {
-            Ok(Outcome::Left) => tracing::debug!(%turn_id, "a turn is left to others"),
+            Ok(Outcome::Left) => tracing::debug!(%turn_id, "a turn is left to other workers"),
             Ok(outcome) => tracing::debug!(%turn_id, ?outcome, "a turn moved"),
             // Another worker has it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}

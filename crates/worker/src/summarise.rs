@@ -1,4 +1,4 @@
-//! The model as a summariser: what went before, in fewer words (CX-10).
+//! A model as a summariser: it puts earlier messages into fewer words (CX-10).
 
 use std::error;
 
@@ -12,15 +12,15 @@ use crate::{
     model::{self, Answered, Asking, Models},
 };
 
-const INSTRUCTION: &str = "You keep the memory of an agent. Put what follows into fewer words for whoever goes on with the work: \
+const INSTRUCTION: &str = "You keep the memory of an agent. Put what follows into fewer words for the agent that continues the work: \
 what was asked, what was decided and why, what was found (names, numbers and paths exactly), what was tried and failed, and what is \
 still to be done. Leave nothing out that later work may need. Write the summary and nothing else.";
 
-/// Whoever answers for the agent summarises for it too, unless its profile names another that does.
+/// Summarises with the agent's own models, unless its profile names another profile for it.
 pub(crate) struct Summarise<'a> {
     pub(crate) models: &'a Models,
     pub(crate) llms: &'a [LlmConfig],
-    /// What the one that was named is told. None: what everybody is.
+    /// The prompt of the profile that was named. `None` means the standard instruction.
     pub(crate) prompt: Option<&'a str>,
     pub(crate) project_id: ProjectId,
 }
@@ -77,7 +77,7 @@ fn count(text: &str) -> u32 {
     u32::try_from(tokens::count(text).get()).unwrap_or_default()
 }
 
-/// Plain text, so that no provider's rule about roles stands in the way.
+/// Renders the messages as plain text, so that no provider's rule about roles applies.
 fn transcript(previous: Option<&str>, messages: &[Message<'_>]) -> String {
     let mut text =
         previous.map(|previous| format!("[summary of what came before]\n{previous}\n\n")).unwrap_or_default();

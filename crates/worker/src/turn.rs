@@ -1,12 +1,13 @@
-//! One turn, top to bottom (WK-1 … WK-7).
+//! One turn, from start to end (WK-1 … WK-7).
 //!
 //! ```text
 //!   claim ─▶ hydrate ─▶ gather ─▶ compact ─▶ compose ─▶ ask the model ─▶ one transaction for what came back ─┬▶ again, from gather
 //!                                                                                                            ├▶ suspend, for calls
 //!                                                                                                            └▶ finish, with the deliverable
 //! ```
-//! Nothing is remembered between two steps but what the database has: a turn that somebody else left half done goes on from its cards. A
-//! call that was in flight when its worker died is asked for again under the same key; one that was answered and written never is.
+//! Between two steps nothing is kept but what is in the database: a turn that another worker left half done continues from its cards. A
+//! model call that was in flight when its worker died is repeated with the same idempotency key. A call whose answer was written is never
+//! repeated.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -55,25 +56,25 @@ use crate::{
     write::{self, until_known},
 };
 
-/// How often in one turn a model is told to end as it must, before it is given up.
+/// How many reminders to end with a required tool a model gets in one turn. After that, the turn fails.
 const MOST_REMINDERS: usize = 3;
-/// What a model is told whose last word was spoken before it knew all.
+/// What the model reads when it ended its work while a new message for it arrived.
 const UNSEEN: &str =
-    "You were told something new while you wrote this; it stands above. Take it into account, then finish again.";
-/// With so many steps left it is told.
+    "New information arrived while you wrote this; it is shown above. Take it into account, then finish again.";
+/// The model gets a warning when this many steps are left.
 const FEW_STEPS: i64 = 2;
-/// Waited after the first attempt that failed; twice as long after the next.
+/// How long to wait after the first failed attempt; doubled after each further one.
 const BACKOFF: Duration = Duration::from_secs(2);
 
-/// What became of a turn that we had.
+/// How a turn ended, as far as this worker is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Finished(End),
-    /// It waits for its calls.
+    /// It waits for the results of its calls.
     Suspended,
-    /// The attempt failed; it is tried again, or was given up.
+    /// The attempt failed. The turn is retried later, or was given up.
     Failed,
-    /// It is left to others, between two steps.
+    /// This worker stops; another one continues the turn with its next step.
     Left,
 }
 
@@ -139,7 +140,7 @@ pub async fn run(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome,
 
 async fn stopped(holding: &Holding<Claimed>) {
     if holding.called_off().await == Order::Lost {
-        // Whoever holds us drops everything.
+        // The turn is lost: the caller drops this future.
         std::future::pending().await
     }
 }
@@ -152,13 +153,13 @@ struct Thought {
     receipt: String,
 }
 
-/// Why there is nothing to write.
+/// Why the model gave nothing to write.
 enum Trouble {
     /// Another attempt may help.
     Passing(model::Error),
-    /// None would: a code, and why.
+    /// No attempt would help: an error code, and why.
     Lasting(&'static str, String),
-    /// The request alone would spend more than is left of this.
+    /// The request alone would use more than what is left of this limit.
     Over(&'static str),
 }
 
@@ -166,38 +167,38 @@ struct Turn<'w> {
     worker: &'w Worker,
     claimed: &'w Claimed,
     llms: Vec<LlmConfig>,
-    /// Where another profile writes its summaries: its models, and what it is told.
+    /// The models and the prompt of the profile that writes the summaries, if that is another profile.
     summariser: Option<(Vec<LlmConfig>, String)>,
     memory: Memory,
     setting: Setting,
-    /// Of its profile.
+    /// The profile's name, as the author of artifacts.
     author: String,
     folders: Folders,
     budget: Option<Budget>,
-    /// When its time is over, by our clock.
+    /// When its time is over, by this process's clock.
     expires: Option<Instant>,
-    /// What holds where its budget does not say.
+    /// The project's limits, which apply where the turn's budget sets none.
     default: Limits,
-    /// What it has taken and used so far.
+    /// How many steps and tokens it has used so far.
     n_steps: i64,
     n_tokens: i64,
     stop_asked: bool,
     stop_reason: Option<String>,
-    /// Somebody who was lost may have asked what we are about to ask.
+    /// Another worker, whose lease was lost, may already have made the call that comes next.
     asked_again: bool,
-    /// The provider's id of what the model said last, since this worker has the turn.
+    /// The provider's id of the model's last answer, since this worker has the turn.
     previous_message: Option<String>,
     /// Attempts that failed since the turn last wrote something.
     n_failed: i32,
     gathered: Option<Gathered>,
-    /// How long its output box was when that was read.
+    /// The length of its output box at that reading.
     seen: i64,
-    /// What is answered as it was then, where it does another turn again.
+    /// In a fork: the recorded results, which are returned instead of calling tools again.
     recorded: Option<Vec<fork::Answered>>,
 }
 
 impl<'w> Turn<'w> {
-    /// Who the agent is, and what it may call and spend (WK-1).
+    /// Loads who the agent is, and what it may call and spend (WK-1).
     async fn hydrate(worker: &'w Worker, claimed: &'w Claimed) -> Result<Result<Turn<'w>, String>, Error> {
         let found = resources(worker, claimed).await?;
         let Some(profile) = found.profile else {
@@ -288,7 +289,7 @@ impl<'w> Turn<'w> {
         self.budget = budget.or(self.budget);
     }
 
-    /// What there is nothing left of.
+    /// Returns the name of a limit that is used up.
     fn exhausted(&self) -> Option<&'static str> {
         if self.expires.is_some_and(|at| at <= Instant::now()) {
             return Some("seconds");
@@ -296,7 +297,7 @@ impl<'w> Turn<'w> {
         if let Some(exhausted) = self.budget.and_then(|budget| budget.exhausted()) {
             return Some(exhausted);
         }
-        // Nobody said how much: the project's settings do.
+        // The budget sets no such limit: the project's settings apply.
         let unsaid = |said: fn(&Budget) -> bool| !self.budget.as_ref().is_some_and(said);
         let Limits { steps, tokens, .. } = self.default;
         if unsaid(|budget| budget.steps.is_some()) && steps.is_some_and(|most| self.n_steps >= i64::from(most)) {
@@ -306,14 +307,14 @@ impl<'w> Turn<'w> {
         (unsaid(|budget| budget.tokens.is_some()) && tokens.is_some_and(over)).then_some("tokens")
     }
 
-    /// A model that it may ask, whose price is not known although money is limited: the limit could never end the turn.
+    /// Returns an error if money is limited and one of the models has no known price: the limit could never end the turn.
     fn without_price(&self) -> Option<String> {
         self.budget?.microdollars?;
         let summarisers =
             self.summariser.iter().flat_map(|(llms, _)| llms).filter(|_| self.memory.compaction.is_some());
         let llm = self.llms.iter().chain(summarisers).find(|llm| !self.worker.models().has_price(llm))?;
         Some(format!(
-            "the turn has a limit of money, and the file of providers has no price for model `{}` of provider `{}` (0 where it costs nothing)",
+            "the turn has a money limit, but the file of providers has no price for model `{}` of provider `{}` (write 0 if it is free)",
             llm.model, llm.provider
         ))
     }
@@ -322,7 +323,7 @@ impl<'w> Turn<'w> {
         self.expires.map(tokio::time::sleep_until).into()
     }
 
-    /// Reads what the next call is made of. Why not, where it cannot be had.
+    /// Reads what the next call is made of. The inner error says why it cannot be read.
     async fn gather(&mut self) -> Result<Result<(), String>, Error> {
         let (kernel, claimed, collector) = (self.kernel(), self.claimed, self.worker.collector());
         let (setting, mut before) = (&self.setting, self.gathered.take());
@@ -342,14 +343,14 @@ impl<'w> Turn<'w> {
         self.gathered.as_ref().expect("it is gathered before every step")
     }
 
-    /// A result that ends the turn, among those of its last calls (WK-3).
+    /// Returns the result that ends the turn, if one of its last calls has it (WK-3).
     fn ending_result(&self) -> Option<Content> {
         let steps = &self.gathered().materials.steps;
         let cards: Vec<_> = steps.iter().filter_map(|placed| placed.reading.live()).collect();
         let is = |card: &Card, card_type: CardType| card.metadata.card_type == card_type;
         let behind = cards.iter().rposition(|card| is(card, CardType::tool_call()))?;
         let first = cards[..behind].iter().rposition(|card| !is(card, CardType::tool_call())).map_or(0, |at| at + 1);
-        // It was told something since: that comes first.
+        // A new message came since: the model answers that first.
         if cards[first..].iter().any(|card| is(card, CardType::instruction())) {
             return None;
         }
@@ -364,7 +365,7 @@ impl<'w> Turn<'w> {
         })
     }
 
-    /// Compacts where it is time to, composes, and asks: the model, then those that stand in for it.
+    /// Compacts if it is time to, composes, and asks the model, then its fallbacks.
     async fn think(&mut self) -> Result<Result<Thought, Trouble>, Error> {
         let models = self.worker.models();
         if let (Some(compaction), Some(gathered)) = (self.memory.compaction, self.gathered.as_mut()) {
@@ -385,7 +386,7 @@ impl<'w> Turn<'w> {
                 Ok(done) => {
                     let wrote = done.n_summaries > 0;
                     self.set_budget(done.budget);
-                    // A caller may have told the turn something meanwhile: then its cards stand elsewhere.
+                    // A caller may have sent the turn a message meanwhile: then the positions of its cards have changed.
                     if wrote && let Err(why) = self.gather().await? {
                         return Ok(Err(Trouble::Lasting("unreadable", why)));
                     }
@@ -413,7 +414,7 @@ impl<'w> Turn<'w> {
             if self.budget.and_then(|budget| budget.tokens).is_some_and(|left| left < i64::from(n_tokens)) {
                 return Ok(Err(Trouble::Over("tokens")));
             }
-            // Also those that a summary stands for.
+            // This includes steps that a summary covers.
             let said = materials.steps.iter().filter_map(|placed| placed.reading.live());
             let said = said.filter(|card| card.metadata.role == Role::Assistant);
             let own: HashSet<_> = said.filter_map(|card| card.metadata.step_id).collect();
@@ -453,7 +454,7 @@ impl<'w> Turn<'w> {
         }))
     }
 
-    /// A piece of text on its way, for whoever watches (WK-5).
+    /// Sends a piece of the model's text to the clients that watch this turn (WK-5).
     fn tell(&self, step_id: StepId, attempt: u16, text: &str) {
         let agent_turn_id = self.fence().agent_turn_id();
         let text = self.worker.models().blot(text.to_owned());
@@ -466,7 +467,7 @@ impl<'w> Turn<'w> {
         });
     }
 
-    /// Writes what came back, in one transaction: and goes on, suspends or finishes with it.
+    /// Writes what came back in one transaction, which continues, suspends or finishes the turn.
     async fn write(&mut self, thought: Thought) -> Result<Option<Outcome>, Error> {
         let Thought { step_id, adapter, answered, receipt } = thought;
         let Answered { answer, usage } = answered;
@@ -493,25 +494,25 @@ impl<'w> Turn<'w> {
         self.act(cards, answer.calls, asked).await
     }
 
-    /// The model ended as it must not: it is told how, or given up.
+    /// Handles an answer that does not end as required: writes a reminder, or ends the turn after too many.
     async fn remind(&mut self, mut cards: Vec<NewCard>, asked: Asked) -> Result<Option<Outcome>, Error> {
         let reminder = CardType::reminder();
         let steps = self.gathered().materials.steps.iter().filter_map(|placed| placed.reading.live());
         let n = steps.filter(|card| card.metadata.card_type == reminder).count();
         if n >= MOST_REMINDERS {
-            let why = format!("it was told {n} times how to end, and did not");
+            let why = format!("it got {n} reminders of how to end, and did not");
             let deliverable = failure(End::Failed, "did_not_end", &why);
             return self.finish(End::Failed, cards, deliverable, Some(asked)).await;
         }
         let text = match self.setting.toolbox.must_end_with() {
             Some(tools) => format!("End your work by calling one of these tools: {tools}."),
-            None => "You said nothing. Go on, or say what came of it.".to_owned(),
+            None => "Your answer was empty. Continue, or give your result.".to_owned(),
         };
         cards.push(self.remark(asked.step_id, &text)?);
         self.step(cards, Vec::new(), asked, None).await
     }
 
-    /// Calls are made: each has its card; what can be answered at once is, the rest leaves (WK-3).
+    /// Makes the model's calls. Each gets a card; those that the worker can answer are answered at once, the others are sent out (WK-3).
     async fn act(
         &mut self,
         mut cards: Vec<NewCard>,
@@ -574,7 +575,7 @@ impl<'w> Turn<'w> {
             }
         }
         if submitted.is_some() {
-            // The turn is over: what would have left does not.
+            // The turn is over: calls that would have been sent out are not.
             let left_out = |call: &Call| {
                 Draft::tool_result(call.tool_call_id, "canceled", "the turn ended with its result".into())
             };
@@ -593,7 +594,7 @@ impl<'w> Turn<'w> {
         self.step(cards, leaving, asked, todo).await
     }
 
-    /// A plan as YAML would say it; without a name, the names of those that there are.
+    /// Returns a plan as YAML, or the names of all plans if no name is given.
     async fn read_plan(&self, name: Option<Name>, version: Option<i32>) -> Result<Result<String, String>, Error> {
         let mut work = self.kernel().begin(self.fence().project_id()).await.map_err(turn::Error::from)?;
         let Some(name) = name else {
@@ -611,7 +612,7 @@ impl<'w> Turn<'w> {
         })
     }
 
-    /// What the project knows of a question, or has done before.
+    /// Searches the project's knowledge, or its published results, for a question.
     async fn look_up(&self, kind: Kind, question: &str, most: usize) -> Result<Result<String, String>, Error> {
         let shelf = match kind {
             Kind::Knowledge => &self.setting.knowledge,
@@ -633,7 +634,7 @@ impl<'w> Turn<'w> {
         Ok(Ok(json::text(&format!("{head}\n{}", knowledge::render(&answer.found))).into_owned()))
     }
 
-    /// It has seen something from outside: what it writes from now on is labelled so.
+    /// Marks the turn as having seen external content: what it writes from now on is labelled so.
     async fn mark_external(&self) -> Result<(), Error> {
         let (kernel, claimed) = (self.kernel(), self.claimed);
         until_known(|| {
@@ -647,7 +648,7 @@ impl<'w> Turn<'w> {
         Ok(())
     }
 
-    /// What it may read of what it sees: packages, and results that speak of artifacts.
+    /// Returns the artifacts that the turn may read, from the packages and results that it sees.
     fn desk(&self) -> Desk<'_> {
         let materials = &self.gathered().materials;
         let placed = materials.history.iter().filter_map(|placed| placed.reading.live());
@@ -658,7 +659,7 @@ impl<'w> Turn<'w> {
         Desk::new(self.kernel(), self.worker.artifacts(), project_id, turn_id, &self.author, &self.folders, cards)
     }
 
-    /// What was answered when the recorded turn made this call: the second time it is made, what was answered the second time.
+    /// Returns the recorded result of this call. If the same call is made a second time, that is the second recorded result.
     fn remember(&self, called: &Called, written: &[NewCard]) -> ResultContent {
         let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
         let arguments = parsed(&called.arguments);
@@ -669,7 +670,7 @@ impl<'w> Turn<'w> {
             Content::ToolCall(call) => is_this(&call.tool_name, &call.arguments),
             _ => false,
         });
-        // The last of them is the call itself.
+        // The last one is this call itself.
         let nth = made.count().saturating_sub(1);
         let recorded = self.recorded.iter().flatten().filter(|known| is_this(&known.tool_name, &known.arguments));
         let known: Vec<_> = recorded.collect();
@@ -683,7 +684,7 @@ impl<'w> Turn<'w> {
         )
     }
 
-    /// What the list becomes. `changed` is what it has become in this step already.
+    /// Returns the changed list. `changed` is the list after earlier changes in this step.
     fn change_todo(&self, changes: &[Change], changed: Option<&Todo>) -> Result<Todo, String> {
         if self.claimed.session_id.is_none() {
             return Err("there is no session, and so no todo list".to_owned());
@@ -696,16 +697,14 @@ impl<'w> Turn<'w> {
         list.changed(changes).map_err(|error| error.to_string())
     }
 
-    /// What to say where little is left, once: with the step that made it little.
+    /// Returns a warning that little of a limit is left. It is given once, with the step that made it little.
     fn warning(&self, usage: &Usage) -> Option<String> {
         let budget = self.budget?;
         if budget.steps == Some(FEW_STEPS + 1) {
-            return Some(format!(
-                "{FEW_STEPS} more steps, and your time here is over. Bring your work to its end now."
-            ));
+            return Some(format!("You have {FEW_STEPS} steps left. Bring your work to its end now."));
         }
         let used = i64::from(usage.input_tokens) + i64::from(usage.output_tokens);
-        // Another two such steps are not to be had.
+        // What is left is not enough for two more steps like this one.
         let runs_out = |left: Option<i64>, used: i64| {
             left.is_some_and(|left| left - used < 2 * used && left >= 2 * used && used > 0)
         };
@@ -719,7 +718,7 @@ impl<'w> Turn<'w> {
         Some(format!("You have little {what} left: enough for a step or two. Bring your work to its end now."))
     }
 
-    /// One step that goes on, or waits.
+    /// Writes a step after which the turn continues, or waits for calls.
     async fn step(
         &mut self,
         cards: Vec<NewCard>,
@@ -766,7 +765,7 @@ impl<'w> Turn<'w> {
         Ok(None)
     }
 
-    /// Somebody else changed the list meanwhile: what was said to be done was not.
+    /// Turns the results of todo changes into failures, because another turn changed the list first.
     fn without_todo(&self, step: Step, why: &str) -> Result<Step, Invalid> {
         let is_todo = |card: &NewCard| match card.content() {
             Content::ToolCall(call) => call.tool_name == InternalTool::UpdateTodo.as_str(),
@@ -787,7 +786,8 @@ impl<'w> Turn<'w> {
         Ok(Step { cards, ..step })
     }
 
-    /// The end, with everything that the last step wrote. Where somebody told it something meanwhile, what it said is a step, and it goes on.
+    /// Ends the turn, together with everything that the last step wrote. If a message for the turn arrived meanwhile, the answer is written
+    /// as a step instead, and the turn continues.
     async fn finish(
         &mut self,
         status: End,
@@ -825,14 +825,14 @@ impl<'w> Turn<'w> {
     async fn cancel(&self) -> Result<Outcome, Error> {
         let reason = match &self.stop_reason {
             Some(reason) => Some(reason.clone()),
-            // It came while we were at it: we know that, and not why.
+            // The order to stop came during this run, without its reason.
             None => resources(self.worker, self.claimed).await?.stop_reason,
         };
-        let reason = reason.as_deref().unwrap_or("somebody stopped it");
+        let reason = reason.as_deref().unwrap_or("it was stopped");
         end_with(self.worker, self.claimed, End::Canceled, ending_card(End::Canceled, reason)?).await
     }
 
-    /// There is nothing left to spend.
+    /// Ends the turn because a limit is used up.
     async fn over(&self, limit: &str) -> Result<Outcome, Error> {
         let status = if limit == "seconds" { End::Timeout } else { End::Failed };
         give_up(self.worker, self.claimed, status, "limit_reached", &format!("nothing is left of its {limit}")).await
@@ -842,7 +842,7 @@ impl<'w> Turn<'w> {
         give_up(self.worker, self.claimed, End::Failed, code, why).await
     }
 
-    /// Nobody answers: it is tried again later, by whoever has the time, and given up after so many attempts.
+    /// No model answered: gives the turn back, to be retried later by any worker. After too many attempts it fails.
     async fn fail_attempt(&self, error: &model::Error) -> Result<Outcome, Error> {
         let doubled = BACKOFF * 2_u32.pow(self.n_failed.clamp(0, 8).unsigned_abs());
         let backoff = error.retry_after().unwrap_or(doubled);
@@ -851,7 +851,7 @@ impl<'w> Turn<'w> {
         Ok(Outcome::Failed)
     }
 
-    /// A card of this step, with its lineage (L0-10).
+    /// Seals a card of this step, with its lineage (L0-10).
     fn seal(&self, step_id: StepId, mut draft: Draft) -> Result<NewCard, Invalid> {
         draft.metadata.trace_id = self.claimed.trace_id;
         draft.metadata.step_id = Some(step_id);
@@ -859,19 +859,19 @@ impl<'w> Turn<'w> {
         draft.seal()
     }
 
-    /// Something that the worker says to the model.
+    /// Makes a card with which the worker reminds the model of something.
     fn remark(&self, step_id: StepId, text: &str) -> Result<NewCard, Invalid> {
         self.seal(step_id, Draft::new(CardType::reminder(), Role::User, Content::Text(text.to_owned())))
     }
 }
 
-/// A model, and those that stand in for it.
+/// Returns a model and its fallbacks.
 fn with_fallbacks(mut llm: LlmConfig) -> Vec<LlmConfig> {
     let fallbacks = std::mem::take(&mut llm.fallbacks);
     std::iter::once(llm).chain(fallbacks).collect()
 }
 
-/// The profile that writes the summaries: its models, and what it is told.
+/// Returns the models and the prompt of the profile that writes the summaries.
 async fn summariser_of(
     worker: &Worker,
     claimed: &Claimed,
@@ -903,7 +903,7 @@ async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources
     .await
 }
 
-/// What was answered in the turn that is done again.
+/// Returns the results of all calls of the turn that is forked.
 async fn recorded(worker: &Worker, claimed: &Claimed, forked: &fork::Fork) -> Result<Vec<fork::Answered>, Error> {
     until_known(|| {
         Box::pin(async {
@@ -926,7 +926,7 @@ fn delivering(content: Content) -> Draft {
     Draft::new(CardType::deliverable(), Role::Assistant, content)
 }
 
-/// Where the model was cut off at the most that it may write, the card says so.
+/// Notes on the card that the model's answer was cut off at its token limit.
 fn marked(mut draft: Draft, is_cut: bool) -> Draft {
     if is_cut {
         draft.metadata.extra.insert("is_cut".to_owned(), true.into());
@@ -934,7 +934,7 @@ fn marked(mut draft: Draft, is_cut: bool) -> Draft {
     draft
 }
 
-/// What a provider adds to each message, with room to spare.
+/// Returns what a provider adds to each message: a generous estimate.
 fn per_message() -> Tokens {
     Tokens::new(4).unwrap_or_default()
 }
@@ -954,7 +954,7 @@ fn call_draft(tool_call_id: ToolCallId, called: &Called) -> Draft {
     Draft { tool_call_id: Some(tool_call_id), ..draft }
 }
 
-/// A tool's result as a deliverable.
+/// Returns a tool's result as the content of a deliverable.
 fn delivered(result: &ResultContent) -> Content {
     match &result.result {
         Value::String(text) => Content::Text(text.clone()),
@@ -962,13 +962,13 @@ fn delivered(result: &ResultContent) -> Content {
     }
 }
 
-/// The deliverable of a turn that did not come to its end.
+/// Makes the deliverable of a turn that did not succeed.
 fn failure(status: End, code: &str, why: &str) -> Draft {
     let message = json::text(why);
     delivering(Content::Json(json!({ "status": status.as_str(), "reason": code, "message": message })))
 }
 
-/// Ends a turn that cannot be brought to its end.
+/// Ends a turn that cannot succeed.
 async fn give_up(worker: &Worker, claimed: &Claimed, status: End, code: &str, why: &str) -> Result<Outcome, Error> {
     end_with(worker, claimed, status, failure(status, code, why).seal()?).await
 }

@@ -1,4 +1,5 @@
-//! What a worker writes of a turn, each in one transaction under its fence, and again with the same ids until it is known to be written.
+//! What a worker writes of a turn: each write is one transaction under the turn's fence, and is retried with the same ids until it is known
+//! to be written.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::gather;
 const MOST_TRIES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// What may be the server's fault alone.
+/// An error that may be the server's fault alone.
 pub(crate) trait Failure: std::error::Error {
     fn is_of_the_server(&self) -> bool;
 }
@@ -32,7 +33,7 @@ impl Failure for gather::Error {
     }
 }
 
-/// Does it again, with the same ids, as long as only the server is to blame: what ended in an error may have happened.
+/// Retries with the same ids as long as the error is the server's: a write that ended in an error may have been committed.
 pub(crate) async fn until_known<'a, T, E: Failure>(
     mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, E>>,
 ) -> Result<T, E> {
@@ -50,7 +51,7 @@ pub(crate) async fn until_known<'a, T, E: Failure>(
     attempt().await
 }
 
-/// One step.
+/// Writes one step.
 pub(crate) async fn step(kernel: &Kernel, fence: &Fence, step: &Step) -> Result<Stepped, turn::Error> {
     until_known(|| {
         Box::pin(async {
@@ -61,7 +62,7 @@ pub(crate) async fn step(kernel: &Kernel, fence: &Fence, step: &Step) -> Result<
     .await
 }
 
-/// One step, and a patch of the session's memory with it; or why the patch was refused, and then neither.
+/// Writes one step together with a patch of the session's memory. If the patch is refused, neither is written.
 pub(crate) async fn step_and_patch(
     kernel: &Kernel,
     fence: &Fence,
@@ -85,7 +86,7 @@ pub(crate) async fn step_and_patch(
     .await
 }
 
-/// The end. A task of a batch may have to join it, which is more than one statement.
+/// Writes the end of a turn. A task of a batch may have to join its batch, which takes more than one statement.
 pub(crate) async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<(), turn::Error> {
     let project_id = claimed.fence.project_id();
     let ending = [ending];
@@ -104,7 +105,7 @@ pub(crate) async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> R
     Ok(())
 }
 
-/// The attempt failed: whoever claims the turn next goes on from its cards.
+/// Gives a turn back after a failed attempt. The worker that claims it next continues from its cards.
 pub(crate) async fn give_back(
     kernel: &Kernel,
     fence: &Fence,

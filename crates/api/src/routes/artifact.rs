@@ -1,4 +1,4 @@
-//! Artifacts: bulk content by path, streamed in and out (HO-1). A path may hold slashes, so it stands in the query.
+//! Artifacts: bulk content by path, streamed in and out (HO-1). A path may contain slashes, so it is a parameter of the query.
 
 use std::{ops::Range, sync::Arc};
 
@@ -29,7 +29,7 @@ use crate::{
 
 impl Api {
     pub(crate) fn artifacts(&self) -> Result<&Artifacts, Problem> {
-        let said = "this server has no object store: whoever runs it starts it with --artifacts";
+        let said = "this server has no object store: its operator must start it with --artifacts";
         self.config.artifacts.as_ref().ok_or_else(|| Problem::busy("unavailable", said, 60))
     }
 }
@@ -37,19 +37,22 @@ impl Api {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PutParams {
-    /// Where it is to stand: `reports/2026/summary.json`.
+    /// Path to store the content at, such as `reports/2026/summary.json`.
     path: ArtifactPath,
-    /// What it is; none: as its name says.
+    /// Media type of the content. If omitted, it follows from the path.
     #[param(min_length = 3, max_length = 127, pattern = "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")]
     media_type: Option<String>,
-    /// It came from outside, or was made of such: whoever reads it has seen that. What workers and tools store always did.
+    /// Whether the content came from outside, or was made from content from outside: a turn that reads it has then seen content from outside. Always
+    /// true for what workers and tools store. If omitted, false.
     external: Option<bool>,
 }
 
-/// Store content at a path, as a new version. It stands there all at once or not at all; the same as before is the same version.
+/// Store content at a path, as a new version.
+///
+/// It is stored all at once or not at all. The same content as before stays the same version.
 #[utoipa::path(
     put, path = "/artifacts", tag = "artifacts", params(PutParams),
-    request_body(content = Option<Vec<u8>>, content_type = "application/octet-stream", description = "All of it; nothing is an empty one."),
+    request_body(content = Option<Vec<u8>>, content_type = "application/octet-stream", description = "The whole content. It may be empty."),
     responses((status = 200, body = Artifact)),
 )]
 pub(crate) async fn put_artifact(
@@ -67,7 +70,7 @@ pub(crate) async fn put_artifact(
     let _place = api.gate.uploads.take(caller.lane, 1)?;
     let most_silent = api.config.limits.body_timeout;
     let content = unfold(body.into_data_stream(), move |mut body| async move {
-        let silent = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the body stopped in the middle");
+        let silent = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the body stopped before its end");
         let piece = timeout(most_silent, body.next()).await.unwrap_or_else(|_| Some(Err(axum::Error::new(silent()))));
         Some((piece?.map_err(std::io::Error::other), body))
     });
@@ -77,18 +80,18 @@ pub(crate) async fn put_artifact(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Only what begins so: a folder ends with `/`.
+    /// Beginning of the paths to list. A folder ends with `/`. If omitted, all paths are listed.
     #[serde(default)]
     prefix: String,
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     #[serde(default)]
     after: String,
-    /// How many at most, up to 1,000.
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// What stands below a prefix, by path, each in its newest version.
+/// List artifacts by path, each in its newest version.
 #[utoipa::path(
     get, path = "/artifacts", tag = "artifacts", params(ListParams),
     responses((status = 200, body = Page<Artifact>)),
@@ -99,11 +102,11 @@ pub(crate) async fn list_artifacts(
     Query(params): Query<ListParams>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     caller.may_read()?;
-    // The whole folder, or what lies in it: a name that only begins alike is another's.
+    // The whole folder, or what lies in it: a path that only begins with the same letters is not in the folder.
     let lies_in =
         |folder: &ArtifactPath| params.prefix.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
     if !caller.bounds.paths.is_empty() && !caller.bounds.paths.iter().any(lies_in) {
-        let said = "this key lists what its `paths` name: `prefix` is one of them, with a `/` at its end, or longer";
+        let said = "this key may only list its `paths`: set `prefix` to one of them and a `/`, or to more than that";
         return Err(forbidden(said.to_owned()));
     }
     let n = most(params.most)?;
@@ -114,10 +117,11 @@ pub(crate) async fn list_artifacts(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct OfPath {
+    /// Path of the artifact.
     path: ArtifactPath,
 }
 
-/// The versions of a path, the newest first.
+/// List the versions of an artifact, newest first.
 #[utoipa::path(
     get, path = "/artifacts/versions", tag = "artifacts", params(OfPath),
     responses((status = 200, body = Vec<Artifact>)),
@@ -139,12 +143,16 @@ pub(crate) async fn list_versions(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ContentParams {
+    /// Path of the artifact.
     path: ArtifactPath,
-    /// None: the newest.
+    /// Version to read. If omitted, the newest.
     version: Option<i32>,
 }
 
-/// The content, verified as it is read. `Range: bytes=0-99` gives a part. What it is says the list, not the header: nothing is shown by a browser.
+/// Read the content of an artifact.
+///
+/// It is verified as it is read. `Range: bytes=0-99` returns a part. The content type is always `application/octet-stream`, so that no browser shows
+/// the content; the list has the media type.
 #[utoipa::path(
     get, path = "/artifacts/content", tag = "artifacts", params(ContentParams),
     responses(
@@ -189,7 +197,7 @@ pub(crate) async fn read_artifact(
     Ok(response)
 }
 
-/// One part: `bytes=0-99`, `bytes=100-`, `bytes=-100`.
+/// Reads a range of one part: `bytes=0-99`, `bytes=100-`, `bytes=-100`.
 fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
     let part = asked.strip_prefix("bytes=").and_then(|part| part.split_once('-'));
     let number = |text: &str| text.parse::<u64>().ok();
@@ -202,7 +210,7 @@ fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
         None => None,
     };
     part.filter(|part| part.start < part.end).ok_or_else(|| {
-        let said = format!("there is no such part of its {size} bytes: ask for one, such as `bytes=0-99`");
+        let said = format!("the content has {size} bytes: ask for one part of them, such as `bytes=0-99`");
         Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", said)
     })
 }
@@ -210,19 +218,23 @@ fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RemoveParams {
+    /// Path of the artifact.
     path: ArtifactPath,
-    /// All versions but the newest.
+    /// Whether to remove all versions but the newest. If omitted, all versions are removed.
     #[serde(default)]
     older: bool,
 }
 
+/// What was removed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Removed {
-    /// So many versions.
+    /// Number of versions that were removed.
     n_removed: u64,
 }
 
-/// Take a path out of the index. Whoever was handed a version of it still has it; the rest is deleted in time.
+/// Remove an artifact from the index.
+///
+/// A turn that was handed a version of it still has that version. The rest is deleted in time.
 #[utoipa::path(
     delete, path = "/artifacts", tag = "artifacts", params(RemoveParams),
     responses((status = 200, body = Removed)),

@@ -1,4 +1,4 @@
-//! Cards, and boxes that hold them. Read only: a card is written by whoever runs a turn, under its fence.
+//! Cards, and boxes that hold them. Read only: a card is written by the worker that runs a turn, under its fence.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) struct OneCard {
     card: CardId,
 }
 
-/// A card, or what is left of it.
+/// Show a card, or what is left of it.
 #[utoipa::path(
     get, path = "/cards/{card}", tag = "cards", params(("card" = CardId, Path)),
     responses((status = 200, body = Reading)),
@@ -43,30 +43,36 @@ pub(crate) async fn show_card(
 ) -> Result<Response, Problem> {
     caller.may_read()?;
     let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} here")))?;
+    let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} in this project")))?;
     answer(found, |found| size([found])).await
 }
 
+/// Which cards to show.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CardIds {
+    /// Cards to show.
     #[schema(max_items = 1000)]
     card_ids: Vec<CardId>,
 }
 
-/// Bytes of cards in one answer; a single card may have more.
+/// The most bytes of cards in one answer; a single card may have more.
 const MOST_BYTES: i64 = 4 << 20;
 
 /// What was found, in the order asked for, and what was not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Cards {
+    /// Cards that were found, in the order asked for.
     found: Vec<Reading>,
+    /// Cards that do not exist in this project.
     missing_card_ids: Vec<CardId>,
-    /// Those that would have been too much for one answer: ask for them again.
+    /// Cards that did not fit into this answer: ask for them again.
     left_card_ids: Vec<CardId>,
 }
 
-/// Cards by id, up to 1,000, as far as they have 4 MiB in all.
+/// Show cards by id, up to 1,000.
+///
+/// One answer has up to 4 MiB of cards.
 #[utoipa::path(
     post, path = "/cards/batch", tag = "cards", request_body = CardIds,
     responses((status = 200, body = Cards)),
@@ -92,7 +98,7 @@ pub(crate) struct OneBox {
     card_box: BoxId,
 }
 
-/// A box without its cards.
+/// Show a box, without its cards.
 #[utoipa::path(
     get, path = "/boxes/{box}", tag = "cards", params(("box" = BoxId, Path)),
     responses((status = 200, body = CardBox)),
@@ -104,12 +110,14 @@ pub(crate) async fn show_box(
 ) -> Result<Json<CardBox>, Problem> {
     caller.may_read()?;
     let found = card_box::find(&mut caller.begin(&api).await?, &[box_id]).await?.found.pop();
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))
 }
 
+/// Which boxes to show.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BoxIds {
+    /// Boxes to show.
     #[schema(max_items = 1000)]
     box_ids: Vec<BoxId>,
 }
@@ -117,11 +125,13 @@ pub(crate) struct BoxIds {
 /// What was found, in the order asked for, and what was not.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Boxes {
+    /// Boxes that were found, in the order asked for.
     found: Vec<CardBox>,
+    /// Boxes that do not exist in this project.
     missing_box_ids: Vec<BoxId>,
 }
 
-/// Boxes by id, up to 1,000, without their cards.
+/// Show boxes by id, up to 1,000, without their cards.
 #[utoipa::path(
     post, path = "/boxes/batch", tag = "cards", request_body = BoxIds,
     responses((status = 200, body = Boxes)),
@@ -140,19 +150,20 @@ pub(crate) async fn show_boxes(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Places {
-    /// Go on after this place: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     #[param(minimum = 0, maximum = 4611686018427387903u64)]
     after: Option<i64>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
 impl Places {
-    /// The cards of a box of this length that stand there.
+    /// Answers with one page of the cards of a box that has this length.
     pub(super) async fn page(&self, mut work: UnitOfWork, box_id: BoxId, length: i64) -> Result<Response, Problem> {
         let (n, after) = (most(self.most)?, self.after.unwrap_or(0));
         if !(0..=i64::MAX / 2).contains(&after) {
-            return Err(Problem::invalid("`after` is a place in a box, or 0"));
+            return Err(Problem::invalid("`after` must be a place in the box, or 0"));
         }
         let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
         let upto = card_box::within(&mut work, Span { box_id, from: after + 1, upto }, MOST_BYTES).await?;
@@ -163,7 +174,9 @@ impl Places {
     }
 }
 
-/// The cards of a box, in its order, as far as they have 4 MiB in all. A card that stands in several places is shown at the first of a page.
+/// List the cards of a box, in order.
+///
+/// A page has up to 4 MiB of cards. A card that stands in several places of a page is shown at the first one.
 #[utoipa::path(
     get, path = "/boxes/{box}/cards", tag = "cards", params(("box" = BoxId, Path), Places),
     responses((status = 200, body = Page<Placed>)),
@@ -177,6 +190,6 @@ pub(crate) async fn list_cards(
     caller.may_read()?;
     let mut work = caller.begin(&api).await?;
     let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
-    let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} here")))?.length;
+    let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))?.length;
     params.page(work, box_id, length).await
 }

@@ -19,15 +19,17 @@ use crate::{
     request::{Path, Query},
 };
 
-/// What one model call saw, in short: ranges of boxes, cards, versions and hashes.
+/// The receipt of one model call: what the model saw, as ranges of boxes, cards, versions and hashes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OneReceipt {
+    /// Step of the model call.
     step_id: StepId,
+    /// The receipt.
     #[schema(value_type = Object)]
     receipt: Value,
 }
 
-/// The model calls of a turn, by their receipts.
+/// List the receipts of a turn's model calls.
 #[utoipa::path(
     get, path = "/turns/{turn}/receipts", tag = "context", params(("turn" = TurnId, Path)),
     responses((status = 200, body = Vec<OneReceipt>)),
@@ -50,19 +52,20 @@ pub(crate) async fn list_receipts(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ShowParams {
-    /// The step; none: the last of the turn that asked a model.
+    /// Step of the model call. If omitted, the last model call of the turn.
     step_id: Option<StepId>,
 }
 
-/// A call, rendered again and verified against its receipt.
+/// A model call, rendered again and verified against its receipt.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Seen {
+    /// The receipt of the call.
     #[schema(value_type = Object)]
     receipt: Value,
-    /// What was sent: its hash is the receipt's `request_hash`.
+    /// Request that was sent. Its hash is the receipt's `request_hash`.
     #[schema(value_type = Object)]
     request: Value,
-    /// Each message, its layer, its tokens, and the cards it came from.
+    /// Messages, each with its layer, its tokens, and the cards that it came from.
     #[schema(value_type = Vec<Object>)]
     messages: Value,
     /// What was left out, and why.
@@ -70,7 +73,9 @@ pub(crate) struct Seen {
     omitted: Value,
 }
 
-/// What a model saw, byte for byte. 409 `not_renderable` where the same bytes cannot be had, with why.
+/// Show what a model saw, byte for byte.
+///
+/// If the same bytes cannot be rendered again, the answer is 409 `not_renderable`, with the reason.
 #[utoipa::path(
     get, path = "/turns/{turn}/context", tag = "context", params(("turn" = TurnId, Path), ShowParams),
     responses((status = 200, body = Seen)),
@@ -106,13 +111,19 @@ async fn render(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DiffParams {
+    /// Turn of the first model call.
     left: TurnId,
+    /// Step of the first model call. If omitted, the last model call of the turn.
     left_step_id: Option<StepId>,
+    /// Turn of the second model call.
     right: TurnId,
+    /// Step of the second model call. If omitted, the last model call of the turn.
     right_step_id: Option<StepId>,
 }
 
-/// Two calls compared: by set, order and tokens, and where a prompt cache stops being of use.
+/// Compare two model calls.
+///
+/// They are compared by set, order and tokens, and by where a prompt cache stops being of use.
 #[utoipa::path(
     get, path = "/context/diff", tag = "context", params(DiffParams),
     responses((status = 200, body = Object)),
@@ -134,7 +145,10 @@ pub(crate) struct TurnAndCard {
     card: CardId,
 }
 
-/// Which handover put a card before a turn: by which rule, from whom, out of which box, by which right. Empty: the turn does not have it.
+/// Show why a turn has a card.
+///
+/// Each entry names the handover's rule, the sender, the box, and the right by which the card was taken from it. The list is empty if the turn does
+/// not have the card.
 #[utoipa::path(
     get, path = "/turns/{turn}/why/{card}", tag = "context",
     params(("turn" = TurnId, Path), ("card" = CardId, Path)),

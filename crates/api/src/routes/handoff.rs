@@ -1,4 +1,4 @@
-//! Handoff packages: checked, sent; and what people are asked (HO-2 … HO-7).
+//! Handoff packages: check and send; and requests that people decide (HO-2 … HO-7).
 
 use std::sync::Arc;
 
@@ -30,37 +30,46 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// A package, as somebody wrote it.
+/// A package to check.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Package {
-    /// With `version` "2.0", `handoff_type`, `timestamp`, and what its type wants.
+    /// The package: `version` "2.0", `handoff_type`, `timestamp`, and what its type requires.
     #[schema(value_type = Object)]
     package: Map<String, Value>,
 }
 
-/// What is to be said of a package.
+/// The result of checking a package.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Verdict {
+    /// Whether the package can be sent.
     ok: bool,
-    /// In the order of the checks.
+    /// What is wrong, in the order of the checks.
     problems: Vec<Wrong>,
+    /// Warnings. They do not prevent the package from being sent.
     warnings: Vec<String>,
+    /// Size of the package in tokens.
     n_tokens: i32,
+    /// Number of artifacts that go along.
     n_artifacts: usize,
 }
 
+/// One thing that is wrong with a package.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Wrong {
-    /// `schema`, `path`, `gate` or `size`.
+    /// Check that failed: `schema`, `path`, `gate` or `size`.
     check: &'static str,
     /// Where in the package, as a JSON Pointer; or the path of an artifact.
     at: String,
+    /// What is wrong.
     problem: String,
+    /// What to do about it.
     advice: String,
 }
 
-/// What is wrong with a package, all of it. Nothing is sent.
+/// Check a package.
+///
+/// The answer lists everything that is wrong with it. Nothing is sent.
 #[utoipa::path(
     post, path = "/handoffs/check", tag = "handoffs", request_body = Package,
     responses((status = 200, body = Verdict)),
@@ -72,8 +81,7 @@ pub(crate) async fn check_handoff(
 ) -> Result<Json<Verdict>, Problem> {
     caller.may(&[Scope::Operator, Scope::Worker])?;
     caller.enter(&api).await?;
-    let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &package, None).await?;
-    verdict.artifacts.keys().try_for_each(|path| caller.may_touch(path))?;
+    let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &package, caller.sender()).await?;
     let problems = verdict.problems.into_iter().map(|problem| Wrong {
         check: match problem.check {
             Check::Schema => "schema",
@@ -95,33 +103,37 @@ pub(crate) async fn check_handoff(
     }))
 }
 
-/// A package, and whom it is for.
+/// A package, and who receives it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Send {
+    /// Profile of the agent that receives the package.
     profile_name: Name,
+    /// The package.
     #[schema(value_type = Object)]
     package: Map<String, Value>,
-    /// What is to be done with it.
+    /// What to do with the package. If omitted, a standard instruction is used.
     #[serde(default)]
     #[schema(min_length = 1)]
     instruction: Option<String>,
-    /// Who is to have it; none: somebody who is made for it.
+    /// Agent that receives the package. If omitted, a new agent is created for it.
     #[serde(default)]
     agent_id: Option<AgentId>,
-    /// A conversation that it is part of.
+    /// Session (conversation) that the turn is part of. If omitted, it is part of none.
     #[serde(default)]
     session_id: Option<SessionId>,
-    /// It came from outside: the turn has seen content from outside from the start.
+    /// Whether the package came from outside. The turn then counts as having seen content from outside.
     #[serde(default)]
     external: bool,
-    /// The user of yours for whom this is done.
+    /// Your user for whom this is done. If omitted, no user is recorded.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     on_behalf_of: Option<String>,
 }
 
-/// Hand a package to an agent. It is checked first; whoever sends it here approves of it.
+/// Send a package to an agent.
+///
+/// It is checked first. No person is asked for an approval: the caller approves the package by sending it.
 #[utoipa::path(
     post, path = "/handoffs", tag = "handoffs", request_body = Send,
     params(OnceParams),
@@ -137,8 +149,8 @@ pub(crate) async fn send_handoff(
     caller.may(&[Scope::Operator])?;
     caller.may_start(&send.profile_name)?;
     caller.enter(&api).await?;
-    let verdict = handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &send.package, None).await?;
-    verdict.artifacts.keys().try_for_each(|path| caller.may_touch(path))?;
+    let verdict =
+        handoff::check(&api.kernel, api.artifacts()?, caller.project_id, &send.package, caller.sender()).await?;
     let content = verdict.content(&send.package)?;
     let instruction = send.instruction.unwrap_or_else(|| handoff::instruction(&content));
     not_empty("instruction", &instruction)?;
@@ -172,7 +184,7 @@ pub(crate) struct Named {
     name: Name,
 }
 
-/// The JSON Schema of a type of packages: the project's own, or one that is built in.
+/// Show the JSON Schema of a handoff type: the project's own, or a built-in one.
 #[utoipa::path(
     get, path = "/handoff-types/{name}/schema", tag = "handoffs", params(("name" = Name, Path)),
     responses((status = 200, body = Object)),
@@ -191,15 +203,15 @@ pub(crate) async fn show_schema(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RequestsParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     #[param(minimum = 0)]
     after: Option<i64>,
-    /// How many at most, up to 1,000.
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// What people are asked and nobody has decided yet, the oldest first.
+/// List requests that people have not decided yet, oldest first.
 #[utoipa::path(
     get, path = "/requests", tag = "handoffs", params(RequestsParams),
     responses((status = 200, body = Page<Open>)),
@@ -213,24 +225,27 @@ pub(crate) async fn list_requests(
     let n = most(params.most)?;
     let after = params.after.unwrap_or_default();
     if after < 0 {
-        return Err(Problem::invalid("`after` is the `next` of a page"));
+        return Err(Problem::invalid("`after` must be the `next` of a page"));
     }
     let open = request::list(&mut caller.begin(&api).await?, after, and_one(n)).await?;
     Ok(Json(Page::new(open, n, |open| open.call_seq)))
 }
 
-/// What is decided, and why.
+/// A decision, and why.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Decide {
+    /// The decision.
     decision: Verb,
-    /// Of a question.
+    /// Answer to a question. If omitted, there is none.
     #[serde(default)]
     answer: Value,
+    /// Note for the receiver of the decision. If omitted, there is none.
     #[serde(default)]
     note: Option<String>,
 }
 
+/// How a request is decided.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verb {
@@ -244,7 +259,9 @@ pub(crate) struct OneRequest {
     call: ToolCallId,
 }
 
-/// Decide what people were asked: approve, reject, or answer. Of two at a time the first holds.
+/// Decide a request: approve, reject or answer it.
+///
+/// If two decisions come at the same time, the first one holds.
 #[utoipa::path(
     post, path = "/requests/{call}", tag = "handoffs", params(("call" = ToolCallId, Path), OnceParams), request_body = Decide,
     responses((status = 200, body = Outcome)),

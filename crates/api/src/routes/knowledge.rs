@@ -1,4 +1,4 @@
-//! What a project knows, and what it publishes of what it has done (CX-4).
+//! Documents that a project knows, and deliverables that it publishes as experience (CX-4).
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ const LONGEST_TITLE: usize = 300;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ApplyParams {
-    /// What it is known by: `handbook/leave.md`. A profile names the folder.
+    /// Path of the document, such as `handbook/leave.md`. Profiles name its folder.
     path: ArtifactPath,
-    /// What it is called.
+    /// Title of the document. If omitted, it has none.
     #[serde(default)]
     #[param(max_length = 300)]
     title: String,
-    /// It came from outside: a turn that is shown it may need an approval for some tools.
+    /// Whether the document came from outside. A turn that sees it may then need an approval for some tools.
     #[serde(default)]
     external: bool,
 }
@@ -38,15 +38,18 @@ pub(crate) struct ApplyParams {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AppliedDocument)]
 pub(crate) struct Put {
+    /// The document.
     document: Document,
-    /// It was not there, or said something else.
+    /// Whether it is new, or has changed.
     changed: bool,
 }
 
-/// Apply a document: Markdown or plain text. The same again changes nothing.
+/// Apply a document: Markdown or plain text.
+///
+/// Applying the same document again changes nothing.
 #[utoipa::path(
     put, path = "/knowledge", tag = "knowledge", params(ApplyParams),
-    request_body(content = String, content_type = "text/plain", description = "All of it, as UTF-8."),
+    request_body(content = String, content_type = "text/plain", description = "The whole text, as UTF-8."),
     responses((status = 200, body = Put)),
 )]
 pub(crate) async fn apply_document(
@@ -57,7 +60,8 @@ pub(crate) async fn apply_document(
 ) -> Result<Json<Put>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_too_long(&title)?;
-    let text = std::str::from_utf8(&body).map_err(|error| Problem::invalid(format!("the body is no text: {error}")))?;
+    let text =
+        std::str::from_utf8(&body).map_err(|error| Problem::invalid(format!("the body is not text: {error}")))?;
     waybill_core::json::check_string(text).map_err(|error| Problem::invalid(error.to_string()))?;
     let applied = Applied { path: &path, title: &title, text, is_external: external || caller.bounds.external };
     let mut work = caller.begin(&api).await?;
@@ -68,7 +72,7 @@ pub(crate) async fn apply_document(
 
 fn not_too_long(title: &str) -> Result<(), Problem> {
     if title.chars().count() > LONGEST_TITLE {
-        return Err(Problem::invalid(format!("`title` has {LONGEST_TITLE} characters at most")));
+        return Err(Problem::invalid(format!("`title` must have at most {LONGEST_TITLE} characters")));
     }
     waybill_core::json::check_string(title).map_err(|error| Problem::invalid(error.to_string()))
 }
@@ -76,16 +80,17 @@ fn not_too_long(title: &str) -> Result<(), Problem> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
+    /// Kind of the documents.
     kind: Kind,
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     #[serde(default)]
     after: String,
-    /// How many at most, up to 1,000.
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// Documents, by path.
+/// List documents, by path.
 #[utoipa::path(
     get, path = "/knowledge", tag = "knowledge", params(ListParams),
     responses((status = 200, body = Page<Document>)),
@@ -104,18 +109,23 @@ pub(crate) async fn list_documents(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RemoveParams {
+    /// Kind of the document.
     kind: Kind,
+    /// Path of the document.
     path: ArtifactPath,
 }
 
-/// Nothing more is found of it.
+/// The document that was removed. It can no longer be found.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RemovedDocument)]
 pub(crate) struct Removed {
+    /// Path of the document.
     path: ArtifactPath,
 }
 
-/// Take a document out of what can be found. What was shown of it stays with the receipts.
+/// Remove a document, so that it can no longer be found.
+///
+/// What turns were shown of it stays with their receipts.
 #[utoipa::path(
     delete, path = "/knowledge", tag = "knowledge", params(RemoveParams),
     responses((status = 200, body = Removed)),
@@ -132,17 +142,20 @@ pub(crate) async fn remove_document(
     Ok(Json(Removed { path }))
 }
 
-/// What is looked for.
+/// What to search for.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Question {
+    /// The question.
     #[schema(min_length = 1, max_length = 4000)]
     question: String,
+    /// Kind of the documents. If omitted, `knowledge`.
     #[serde(default = "knowledge_kind")]
     kind: Kind,
-    /// Only below these.
+    /// Folders to search.
     #[schema(min_items = 1, max_items = 1000)]
     folders: Vec<ArtifactPath>,
+    /// The most passages to return, up to 20. If omitted, 5.
     #[serde(default = "five")]
     #[schema(minimum = 1, maximum = 20)]
     most: u8,
@@ -156,7 +169,9 @@ const fn five() -> u8 {
     5
 }
 
-/// Find passages by the words of a question. An agent finds them by meaning too, where the project has set that up.
+/// Find passages by the words of a question.
+///
+/// An agent also finds passages by meaning, if the project has set that up.
 #[utoipa::path(
     post, path = "/knowledge/search", tag = "knowledge", request_body = Question,
     responses((status = 200, body = Vec<Found>)),
@@ -168,13 +183,13 @@ pub(crate) async fn search_knowledge(
 ) -> Result<Json<Vec<Found>>, Problem> {
     caller.may_read()?;
     if !(1..=4000).contains(&asked.question.chars().count()) {
-        return Err(Problem::invalid("`question` has 1 to 4,000 characters"));
+        return Err(Problem::invalid("`question` must have 1 to 4,000 characters"));
     }
     if !(1..=20).contains(&asked.most) {
-        return Err(Problem::invalid("`most` is 1 to 20"));
+        return Err(Problem::invalid("`most` must be 1 to 20"));
     }
     if asked.folders.is_empty() {
-        return Err(Problem::invalid("`folders` names one at least"));
+        return Err(Problem::invalid("`folders` must name at least one folder"));
     }
     not_too_many("folders", &asked.folders)?;
     let search = Search {
@@ -188,17 +203,21 @@ pub(crate) async fn search_knowledge(
     Ok(Json(found))
 }
 
-/// Under which name a deliverable is published.
+/// The path and title under which a deliverable is published.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Publish {
+    /// Path of the document.
     path: ArtifactPath,
+    /// Title of the document. If omitted, it has none.
     #[serde(default)]
     #[schema(max_length = 300)]
     title: String,
 }
 
-/// Publish what a turn delivered, as experience: whoever's profile names its folder may find it.
+/// Publish what a turn delivered, as experience.
+///
+/// Agents whose profile names its folder can then find it.
 #[utoipa::path(
     post, path = "/turns/{turn}/publish", tag = "knowledge", request_body = Publish,
     params(("turn" = TurnId, Path)),

@@ -1,4 +1,4 @@
-//! What can be asked, by what it is about.
+//! All routes, by topic.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ mod turn;
 mod watch;
 mod worker;
 
-/// Everything below `/v1/projects/{project}`.
+/// Returns all routes below `/v1/projects/{project}`.
 pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(turn::start_turn, turn::list_turns))

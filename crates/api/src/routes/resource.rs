@@ -1,4 +1,4 @@
-//! What a project has: profiles, tools, plans, settings, agents, keys; and what was managed by whom.
+//! What a project has: profiles, tools, plans, settings, agents, keys; and the audit of who managed what.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// The project of the key.
+/// Show the project of the key.
 #[utoipa::path(
     get, path = "/", tag = "resources",
     responses((status = 200, body = Project)),
@@ -38,19 +38,21 @@ pub(crate) async fn show_project(caller: Caller) -> Json<Project> {
     Json(Project { project_id: caller.project_id, slug: caller.slug })
 }
 
-/// What is to be there.
+/// Manifests to apply.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Apply {
-    /// `{"profile": …}`, `{"tool": …}`, `{"plan": …}`, `{"handoff_type": …}` or `{"settings": …}` each.
+    /// Manifests, each `{"profile": …}`, `{"tool": …}`, `{"plan": …}`, `{"handoff_type": …}` or `{"settings": …}`.
     #[schema(value_type = Vec<Object>, max_items = 1000)]
     manifests: Vec<Manifest>,
-    /// Check everything, and say what would change.
+    /// Whether to only check everything, and return what would change. If omitted, the changes are made.
     #[serde(default)]
     dry_run: bool,
 }
 
-/// Apply profiles, tools, plans, types of packages and settings, all or none. The same again changes nothing.
+/// Apply profiles, tools, plans, handoff types and settings, all or none.
+///
+/// Applying the same manifests again changes nothing.
 #[utoipa::path(
     post, path = "/resources", tag = "resources", request_body = Apply,
     params(OnceParams),
@@ -85,7 +87,7 @@ pub(crate) async fn apply_resources(
     .await
 }
 
-/// Everything that the project has, by kind and name.
+/// List all resources of the project, by kind and name.
 #[utoipa::path(
     get, path = "/resources", tag = "resources",
     responses((status = 200, body = Vec<Listed>)),
@@ -104,7 +106,7 @@ fn as_json(value: impl Serialize) -> Result<Json<Value>, Problem> {
     serde_json::to_value(value).map(Json).map_err(Problem::internal)
 }
 
-/// A profile, as it was applied.
+/// Show a profile, as it was applied.
 #[utoipa::path(
     get, path = "/profiles/{name}", tag = "resources", params(("name" = Name, Path)),
     responses((status = 200, body = Object)),
@@ -118,7 +120,7 @@ pub(crate) async fn show_profile(
     as_json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile)
 }
 
-/// A tool, as it was applied.
+/// Show a tool, as it was applied.
 #[utoipa::path(
     get, path = "/tools/{name}", tag = "resources", params(("name" = Name, Path)),
     responses((status = 200, body = Object)),
@@ -135,11 +137,11 @@ pub(crate) async fn show_tool(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PlanParams {
-    /// None: the newest.
+    /// Version of the plan. If omitted, the newest.
     version: Option<i32>,
 }
 
-/// A plan, as it was applied.
+/// Show a plan, as it was applied.
 #[utoipa::path(
     get, path = "/plans/{name}", tag = "resources", params(("name" = Name, Path), PlanParams),
     responses((status = 200, body = Object)),
@@ -154,7 +156,7 @@ pub(crate) async fn show_plan(
     as_json(resource::plan(&mut caller.begin(&api).await?, &name, params.version).await?.1)
 }
 
-/// The settings of the project.
+/// Show the settings of the project.
 #[utoipa::path(
     get, path = "/settings", tag = "resources",
     responses((status = 200, body = Object)),
@@ -167,13 +169,14 @@ pub(crate) async fn show_settings(State(api): State<Arc<Api>>, caller: Caller) -
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AgentParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<AgentId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// Who is on the roster, and what each is doing.
+/// List the agents on the roster, and what each is doing.
 #[utoipa::path(
     get, path = "/agents", tag = "resources", params(AgentParams),
     responses((status = 200, body = Page<Agent>)),
@@ -189,18 +192,24 @@ pub(crate) async fn list_agents(
     Ok(Json(Page::new(listed, n, |agent| agent.agent_id)))
 }
 
+/// An agent to add.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Provision {
+    /// Profile of the new agent.
     profile_name: Name,
 }
 
+/// The agent that was added.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Provisioned {
+    /// The new agent.
     agent_id: AgentId,
 }
 
-/// Put somebody on the roster who is here to stay, and remembers.
+/// Add a permanent agent to the roster.
+///
+/// It stays on the roster without work, and remembers its earlier turns.
 #[utoipa::path(
     post, path = "/agents", tag = "resources", request_body = Provision,
     params(OnceParams),
@@ -232,7 +241,9 @@ pub(crate) struct OneAgent {
     agent: AgentId,
 }
 
-/// What an agent is doing. An agent without work has none, unless it is here to stay.
+/// Show what an agent is doing.
+///
+/// An agent without work is not found, unless it stays on the roster.
 #[utoipa::path(
     get, path = "/agents/{agent}", tag = "resources", params(("agent" = AgentId, Path)),
     responses((status = 200, body = Head)),
@@ -244,19 +255,22 @@ pub(crate) async fn show_agent(
 ) -> Result<Json<Head>, Problem> {
     caller.may_audit()?;
     let head = agent::find(&mut caller.begin(&api).await?, agent_id).await?;
-    head.map(Json).ok_or_else(|| Problem::not_found(format!("there is no agent {agent_id} with work here")))
+    head.map(Json).ok_or_else(|| Problem::not_found(format!("there is no agent {agent_id} with work in this project")))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct KeyParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<KeyId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// The keys of the project, also those that were revoked. What makes them keys is not kept.
+/// List the keys of the project, revoked ones included.
+///
+/// The keys themselves are not stored, only their hashes.
 #[utoipa::path(
     get, path = "/keys", tag = "resources", params(KeyParams),
     responses((status = 200, body = Page<Key>)),
@@ -272,31 +286,36 @@ pub(crate) async fn list_keys(
     Ok(Json(Page::new(listed, n, |key| key.key_id)))
 }
 
+/// A key to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateKey {
-    /// Two keys may have one name, so that one can take the place of the other.
+    /// Name of the key. Two keys may have the same name, so that one can replace the other.
     name: Name,
+    /// What the key may do.
     scope: Scope,
-    /// What it is for, beside its scope. A worker, a tool and a developer name their `targets`.
+    /// What the key is for, beside its scope. A worker, a tool and a developer must name their `targets`. If omitted, it has no further bounds.
     #[serde(default)]
     #[schema(inline)]
     bounds: Bounds,
-    /// None: until it is revoked.
+    /// Seconds until the key expires. If omitted, it is valid until it is revoked.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 315360000)]
     expires_in_seconds: Option<u32>,
 }
 
+/// A key that was created.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CreatedKey {
     #[serde(flatten)]
     listed: Key,
-    /// Shown once.
+    /// The key itself. It is shown only once.
     key: String,
 }
 
-/// Make a key. It is shown once, so this is the one write that is not answered again: with an `Idempotency-Key` it is refused.
+/// Create a key.
+///
+/// The key is shown only once, so this is the one write whose answer cannot be repeated: a request with an `Idempotency-Key` is refused.
 #[utoipa::path(
     post, path = "/keys", tag = "resources", request_body = CreateKey,
     responses((status = 200, body = CreatedKey)),
@@ -308,9 +327,9 @@ pub(crate) async fn create_key(
     Body { value, .. }: Body<CreateKey>,
 ) -> Result<Json<CreatedKey>, Problem> {
     caller.may(&[])?;
-    once.refuse("a key is shown once, and not kept: it cannot be answered again")?;
+    once.refuse("a key is shown once and not stored: send this request without the header")?;
     if value.expires_in_seconds.is_some_and(|seconds| !(1..=315_360_000).contains(&seconds)) {
-        return Err(Problem::invalid("`expires_in_seconds` is 1 to 315,360,000, ten years"));
+        return Err(Problem::invalid("`expires_in_seconds` must be 1 to 315,360,000, ten years"));
     }
     let key = ApiKey::mint("live");
     let mut work = caller.begin(&api).await?;
@@ -331,12 +350,12 @@ pub(crate) struct OneKey {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RevokeParams {
-    /// How long it still works, for going over to another.
+    /// Seconds for which the key still works, so that callers can change to another one. If omitted, it ends at once.
     #[param(maximum = 2592000)]
     after_seconds: Option<u32>,
 }
 
-/// End a key: at once, or after a while.
+/// Revoke a key, at once or after a while.
 #[utoipa::path(
     delete, path = "/keys/{key}", tag = "resources",
     params(("key" = KeyId, Path), RevokeParams, OnceParams),
@@ -352,7 +371,7 @@ pub(crate) async fn revoke_key(
     caller.may(&[])?;
     let after = params.after_seconds.unwrap_or(0);
     if after > 2_592_000 {
-        return Err(Problem::invalid("`after_seconds` is at most 2,592,000, thirty days"));
+        return Err(Problem::invalid("`after_seconds` must be at most 2,592,000, thirty days"));
     }
     let after = Duration::from_secs(after.into());
     let actor = caller.actor.clone();
@@ -370,13 +389,14 @@ pub(crate) async fn revoke_key(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<AuditId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// What was managed, and by whom, the newest first.
+/// List the audit: what was managed, and by whom, newest first.
 #[utoipa::path(
     get, path = "/audit", tag = "resources", params(AuditParams),
     responses((status = 200, body = Page<Entry>)),

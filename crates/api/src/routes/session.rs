@@ -1,4 +1,4 @@
-//! Sessions: conversations of several turns. For a key that did not open one it is not there.
+//! Sessions: conversations of several turns. Only the key that opened a session, and admins, can see it.
 
 use std::sync::Arc;
 
@@ -30,33 +30,40 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// What people call a session, and sort it by.
+/// Title and labels of a session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Describe {
+    /// New title. If omitted, the title stays.
     #[serde(default)]
     #[schema(max_length = 300)]
     title: Option<String>,
+    /// New labels. If omitted, the labels stay.
     #[serde(default)]
     #[schema(max_items = 32)]
     labels: Option<Vec<String>>,
 }
 
+/// A session to open.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Open {
-    /// A UUIDv7 of yours; none: one is minted.
+    /// Id of the session: a UUIDv7 that you mint. If omitted, the server mints one.
     #[serde(default)]
     session_id: Option<SessionId>,
+    /// Title of the session. If omitted, a new session has none.
     #[serde(default)]
     #[schema(max_length = 300)]
     title: Option<String>,
+    /// Labels of the session. If omitted, a new session has none.
     #[serde(default)]
     #[schema(max_items = 32)]
     labels: Option<Vec<String>>,
 }
 
-/// Open a session. It belongs to this key. A turn that names a session which is not there opens it too.
+/// Open a session.
+///
+/// It belongs to this key. A turn that names a session that does not exist opens it too.
 #[utoipa::path(
     post, path = "/sessions", tag = "sessions", request_body = Open,
     params(OnceParams),
@@ -85,13 +92,16 @@ pub(crate) async fn open_session(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<SessionId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// The sessions of this key, the newest first. An admin sees those of all keys.
+/// List the sessions of this key, newest first.
+///
+/// A key of scope `admin` lists the sessions of all keys.
 #[utoipa::path(
     get, path = "/sessions", tag = "sessions", params(ListParams),
     responses((status = 200, body = Page<Session>)),
@@ -118,12 +128,13 @@ pub(crate) struct OneSession {
 pub(crate) struct ShownSession {
     #[serde(flatten)]
     session: Session,
+    /// Todo list, if there is one.
     todo: Option<Reading>,
-    /// Its `covers` says which messages it stands for.
+    /// Summary of the older messages, if there is one. Its `covers` says which messages it stands for.
     summary: Option<Reading>,
 }
 
-/// A session, with its todo list and the summary of its older messages.
+/// Show a session, with its todo list and the summary of its older messages.
 #[utoipa::path(
     get, path = "/sessions/{session}", tag = "sessions", params(("session" = SessionId, Path)),
     responses((status = 200, body = ShownSession)),
@@ -146,7 +157,7 @@ pub(crate) async fn show_session(
     Ok(Json(ShownSession { session, todo, summary }))
 }
 
-/// Call a session something else. What is not said stays.
+/// Change the title or the labels of a session.
 #[utoipa::path(
     patch, path = "/sessions/{session}", tag = "sessions", request_body = Describe,
     params(("session" = SessionId, Path), OnceParams),
@@ -172,7 +183,9 @@ pub(crate) async fn describe_session(
     .await
 }
 
-/// End a session: no turn begins in it any more. Those that are open go on, and are remembered.
+/// End a session: no more turns can start in it.
+///
+/// Turns that are open go on, and the session keeps their messages.
 #[utoipa::path(
     post, path = "/sessions/{session}/end", tag = "sessions",
     params(("session" = SessionId, Path), OnceParams),
@@ -197,13 +210,16 @@ pub(crate) async fn end_session(
     .await
 }
 
-/// That a session is forgotten.
+/// The session that was forgotten.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Forgotten {
+    /// Id of the session.
     session_id: SessionId,
 }
 
-/// Forget a session: its list of messages, todo list and summary. The cards stay with the turns that wrote them, until they are erased.
+/// Forget a session: its list of messages, todo list and summary.
+///
+/// The cards stay with the turns that wrote them, until they are erased.
 #[utoipa::path(
     delete, path = "/sessions/{session}", tag = "sessions",
     params(("session" = SessionId, Path), OnceParams),
@@ -228,7 +244,9 @@ pub(crate) async fn forget_session(
     .await
 }
 
-/// What was said in a session, in its order: questions, what running turns were told, and what turns delivered.
+/// List the messages of a session, in order.
+///
+/// Messages are questions, what callers told running turns, and what turns delivered.
 #[utoipa::path(
     get, path = "/sessions/{session}/messages", tag = "sessions", params(("session" = SessionId, Path), Places),
     responses((status = 200, body = Page<Placed>)),
@@ -248,13 +266,14 @@ pub(crate) async fn list_messages(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TurnsParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<TurnId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// The turns of a session, the newest first.
+/// List the turns of a session, newest first.
 #[utoipa::path(
     get, path = "/sessions/{session}/turns", tag = "sessions", params(("session" = SessionId, Path), TurnsParams),
     responses((status = 200, body = Page<Summary>)),
@@ -273,7 +292,7 @@ pub(crate) async fn list_session_turns(
     Ok(Json(Page::new(turns, n, |turn| turn.agent_turn_id)))
 }
 
-/// Changes of a session's todo list, summary and results, the newest first, up to 1,000.
+/// List changes of a session's todo list, summary and results, newest first, up to 1,000.
 #[utoipa::path(
     get, path = "/sessions/{session}/changes", tag = "sessions", params(("session" = SessionId, Path)),
     responses((status = 200, body = Vec<Change>)),

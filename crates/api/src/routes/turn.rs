@@ -1,4 +1,4 @@
-//! Turns: started, listed, looked at, stopped, done again.
+//! Turns: start, list, show, stop, and run again.
 
 use std::sync::Arc;
 
@@ -30,61 +30,68 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// What is wanted, and of whom.
+/// The work to start.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Start {
+    /// Profile of the agent that does the work.
     profile_name: Name,
+    /// What the agent is to do.
     #[schema(min_length = 1)]
     instruction: String,
-    /// What the result must have: `[{"name": …, "description": …}]`
+    /// Fields that the result must have: `[{"name": …, "description": …}]`. If omitted, no fields are required.
     #[serde(default)]
     result_fields: Option<Vec<ResultField>>,
-    /// How the context is packed, instead of the usual way: which arguments become cards, which boxes go along. `instruction`, `result_fields` and
-    /// `input_box_ids` (the `context_box_ids`) are arguments too.
+    /// How the context is packed: which arguments become cards, which boxes go along. `instruction`, `result_fields` and `input_box_ids` (the
+    /// `context_box_ids`) are arguments too. If omitted, the context is packed in the standard way.
     #[serde(default)]
     #[schema(value_type = Object)]
     handover: Option<Handover>,
-    /// What the handover speaks of besides.
+    /// Further arguments that the handover refers to.
     #[serde(default)]
     arguments: serde_json::Map<String, Value>,
-    /// Who is to do it, with what it remembers; none: somebody who is made for it.
+    /// Agent that does the work, with what it remembers. If omitted, a new agent is created for this turn.
     #[serde(default)]
     agent_id: Option<AgentId>,
-    /// Boxes that it is to see besides.
+    /// Further boxes that the agent is to see.
     #[serde(default)]
     #[schema(max_items = 1000)]
     context_box_ids: Vec<BoxId>,
-    /// A conversation that it is part of: it sees what was said, and what comes of it is said there. Opened with its first use.
+    /// Session (conversation) that the turn is part of: it sees the messages so far, and its result becomes one of them. The first use of an id opens
+    /// the session. If omitted, the turn is part of no session.
     #[serde(default)]
     session_id: Option<SessionId>,
-    /// What becomes of it where a turn of the session runs.
+    /// What happens if a turn of the session is running already. If omitted, `start`.
     #[serde(default)]
     while_running: WhileRunning,
-    /// Where its events go.
+    /// Channel that its events are published to. If omitted, `public`.
     #[serde(default)]
     channel: Option<Channel>,
-    /// What it may spend. Less than the profile says; more takes a key of scope `admin`.
+    /// What the turn may spend: less than the profile allows, or more with a key of scope `admin`. If omitted, the limits of the profile apply.
     #[serde(default)]
     limits: Option<Limits>,
-    /// What is wanted came from outside, such as a mail or a web form: the turn has seen content from outside from the start.
+    /// Whether the instruction came from outside, such as from an email or a web form. The turn then counts as having seen content from outside.
     #[serde(default)]
     external: bool,
-    /// The user of yours for whom this is done. It goes on record with the turn and all that it asks for, and tools are told.
+    /// Your user for whom this is done. It is recorded with the turn and with all that the turn starts, and tools get it. If omitted, no user is
+    /// recorded.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     on_behalf_of: Option<String>,
 }
 
+/// A field that the result must have.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct ResultField {
+    /// Name of the field.
     name: String,
+    /// What the field holds.
     description: String,
     #[serde(flatten)]
     extra: serde_json::Map<String, Value>,
 }
 
-/// Have something done.
+/// Start a turn.
 #[utoipa::path(
     post, path = "/turns", tag = "turns", request_body = Start,
     params(OnceParams),
@@ -101,6 +108,7 @@ pub(crate) async fn start_turn(
     caller.may_start(&start.profile_name)?;
     not_empty("instruction", &start.instruction)?;
     not_too_many("context_box_ids", &start.context_box_ids)?;
+    start.arguments.values().try_for_each(|said| caller.may_say(said))?;
     let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
     let wanted = Launch {
         result_fields: fields,
@@ -124,7 +132,7 @@ pub(crate) async fn start_turn(
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
             acting.may_employ(work, wanted.agent_id).await?;
-            // What a running turn is told starts nothing.
+            // Steering a running turn starts nothing.
             if wanted.while_running != WhileRunning::Steer {
                 late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
             }
@@ -137,20 +145,20 @@ pub(crate) async fn start_turn(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Go on after this: the `next` of the page before.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<TurnId>,
-    /// How many at most, up to 1,000.
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
-    /// Only those that nobody asked for on behalf of another turn.
+    /// Whether to list only turns that no other turn has started.
     #[serde(default)]
     roots: bool,
-    /// Only those that have no end yet.
+    /// Whether to list only turns that have not ended.
     #[serde(default)]
     open: bool,
 }
 
-/// Turns, the newest first.
+/// List turns, newest first.
 #[utoipa::path(
     get, path = "/turns", tag = "turns", params(ListParams),
     responses((status = 200, body = Page<Summary>)),
@@ -167,12 +175,14 @@ pub(crate) async fn list_turns(
     Ok(Json(Page::new(listed, n, |turn| turn.agent_turn_id)))
 }
 
-/// A turn, its steps, and what came of it.
+/// A turn, its steps, and its deliverable.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Shown {
+    /// The turn.
     turn: Summary,
+    /// Its steps, in order.
     steps: Vec<Taken>,
-    /// None: it has none yet, or it can no longer be shown.
+    /// What it delivered. `null` if it has not delivered yet, or if the content can no longer be shown.
     deliverable: Option<Value>,
 }
 
@@ -181,7 +191,7 @@ pub(crate) struct OneTurn {
     pub(super) turn: TurnId,
 }
 
-/// A turn, its steps, and what came of it.
+/// Show a turn, its steps, and its deliverable.
 #[utoipa::path(
     get, path = "/turns/{turn}", tag = "turns", params(("turn" = TurnId, Path)),
     responses((status = 200, body = Shown)),
@@ -202,10 +212,12 @@ pub(crate) async fn show_turn(
 
 pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summary, Problem> {
     let found = turn::show(work, &[turn_id]).await?.pop();
-    found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} here")))
+    found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} in this project")))
 }
 
-/// A turn and everybody it asked: each after whoever asked it, up to 10,000.
+/// List a turn and all turns below it, up to 10,000.
+///
+/// Each turn comes after the one that started it.
 #[utoipa::path(
     get, path = "/turns/{turn}/tree", tag = "turns", params(("turn" = TurnId, Path)),
     responses((status = 200, body = Vec<Summary>)),
@@ -218,12 +230,12 @@ pub(crate) async fn show_tree(
     caller.may_audit()?;
     let tree = turn::tree(&mut caller.begin(&api).await?, turn, 10_000).await?;
     if tree.is_empty() {
-        return Err(Problem::not_found(format!("there is no turn {turn} here")));
+        return Err(Problem::not_found(format!("there is no turn {turn} in this project")));
     }
     Ok(Json(tree))
 }
 
-/// How a turn was asked for, and what its calls came to.
+/// List the edges of a turn: how it was started, and what its calls came to.
 #[utoipa::path(
     get, path = "/turns/{turn}/edges", tag = "turns", params(("turn" = TurnId, Path)),
     responses((status = 200, body = Vec<Edge>)),
@@ -239,10 +251,11 @@ pub(crate) async fn list_edges(
     Ok(Json(turn::edges(&mut work, turn).await?))
 }
 
-/// Why it is to end.
+/// Why the turn is to end.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stop {
+    /// Reason, which is recorded.
     #[schema(min_length = 1)]
     reason: String,
 }
@@ -250,12 +263,15 @@ pub(crate) struct Stop {
 /// What a stop came to.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StopAnswer {
+    /// The turn.
     agent_turn_id: TurnId,
-    /// `ended`: nobody ran it. `asked`: whoever runs it is to end it. `over`: it had its end before.
+    /// `ended`: no worker was running it, and it has ended. `asked`: the worker that runs it was asked to end it. `over`: it had ended before.
     stopped: &'static str,
 }
 
-/// Have a turn end. It still delivers.
+/// Stop a turn.
+///
+/// A stopped turn still has a deliverable.
 #[utoipa::path(
     post, path = "/turns/{turn}/stop", tag = "turns", request_body = Stop,
     params(("turn" = TurnId, Path), OnceParams),
@@ -281,37 +297,42 @@ pub(crate) async fn stop_turn(
     .await
 }
 
-/// What is changed. Nothing: it is done again as it was.
+/// What is changed. If nothing is, the turn is run again as it was.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fork {
-    /// The model call that is done again; none: the first.
+    /// Step of the model call from which the turn is run again. If omitted, the first model call.
     #[serde(default)]
     step_id: Option<StepId>,
-    /// What cards say instead.
+    /// Cards with new content.
     #[serde(default)]
     #[schema(max_items = 1000)]
     cards: Vec<ChangedCard>,
-    /// Who does it instead.
+    /// Profile to use instead. If omitted, the profile of the recorded turn.
     #[serde(default)]
     profile_name: Option<Name>,
-    /// What is different about the profile: a JSON merge patch. It may change the prompt and the model's parameters and take away what the profile
-    /// may do; to allow it more, or to have it call tools anew, takes a key of scope `admin`.
+    /// JSON merge patch for the profile. It may change the prompt and the model's parameters, and take away what the profile may do. To allow the
+    /// profile more, or to call tools again, needs a key of scope `admin`. If omitted, the profile is used as it is.
     #[serde(default)]
     profile_patch: Option<serde_json::Map<String, Value>>,
-    /// Call tools and agents. Else they answer as they did then.
+    /// Whether to call tools and agents again. If omitted, they answer as they did in the recorded turn.
     #[serde(default)]
     live_tools: bool,
 }
 
+/// A card with new content.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChangedCard {
+    /// The card.
     card_id: CardId,
+    /// Its new content.
     content: Value,
 }
 
-/// Do a recorded turn again from one of its model calls on, with something changed.
+/// Fork a turn: run it again from one of its model calls on, with something changed.
+///
+/// The recorded turn stays as it is.
 #[utoipa::path(
     post, path = "/turns/{turn}/fork", tag = "turns", request_body = Fork,
     params(("turn" = TurnId, Path), OnceParams),
@@ -326,6 +347,7 @@ pub(crate) async fn fork_turn(
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_too_many("cards", &value.cards)?;
+    value.cards.iter().try_for_each(|card| caller.may_say(&card.content))?;
     let change = fork::Change {
         cards: value.cards.into_iter().map(|card| (card.card_id, card.content)).collect(),
         profile_name: value.profile_name,
@@ -343,7 +365,7 @@ pub(crate) async fn fork_turn(
     if !caller.bounds.profiles.is_empty() {
         let source = one(&mut caller.begin(&api).await?, turn).await?.profile_name;
         let profile = wanted.change.profile_name.as_ref().or(source.as_ref());
-        let unnamed = || Problem::not_found(format!("turn {turn} has no profile"));
+        let unnamed = || Problem::not_found(format!("turn {turn} has no profile: name one in `profile_name`"));
         caller.may_start(profile.ok_or_else(unnamed)?)?;
     }
     let (actor, external) = (caller.actor.clone(), caller.bounds.external);
@@ -366,6 +388,7 @@ pub(crate) async fn fork_turn(
 pub(crate) struct ShownBatch {
     #[serde(flatten)]
     batch: Batch,
+    /// Its tasks, by index.
     tasks: Page<TaskShown>,
 }
 
@@ -377,13 +400,14 @@ pub(crate) struct OneBatch {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TaskParams {
-    /// Go on after the task of this index.
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     after: Option<i32>,
+    /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// A batch, and what became of its tasks.
+/// Show a batch, and what became of its tasks.
 #[utoipa::path(
     get, path = "/batches/{batch}", tag = "turns", params(("batch" = BatchId, Path), TaskParams),
     responses((status = 200, body = ShownBatch)),
@@ -398,7 +422,7 @@ pub(crate) async fn show_batch(
     let mut work = caller.begin(&api).await?;
     let n = most(params.most)?;
     let found = batch::find(&mut work, batch_id).await?;
-    let batch = found.ok_or_else(|| Problem::not_found(format!("there is no batch {batch_id} here")))?;
+    let batch = found.ok_or_else(|| Problem::not_found(format!("there is no batch {batch_id} in this project")))?;
     let tasks = batch::tasks(&mut work, batch_id, params.after.unwrap_or(-1), and_one(n)).await?;
     Ok(Json(ShownBatch { batch, tasks: Page::new(tasks, n, |task| task.task_index) }))
 }

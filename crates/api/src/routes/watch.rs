@@ -1,4 +1,4 @@
-//! Watching a turn as it happens: what became true, from the database, and what is being written, live.
+//! Watching a turn as it happens: its events, from the database, and what the model is writing, live.
 
 use std::{
     collections::HashMap,
@@ -30,25 +30,27 @@ use crate::{
     request::{Path, Query},
 };
 
-/// How often the database is asked.
+/// How often the database is polled.
 const LOOK: Duration = Duration::from_millis(300);
 const MOST: i64 = 500;
-/// Turns that are looked at in one statement.
+/// Turns that are looked up in one statement.
 const AT_ONCE: usize = 100;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Params {
-    /// Go on after this event: its `id`. So does the header `Last-Event-ID`.
+    /// Where to continue: the `id` of the last event that you have. The header `Last-Event-ID` does the same. If omitted, all events are sent.
     #[param(minimum = 0)]
     after: Option<i64>,
-    /// Also what the model is writing, as it writes it. Pieces are sent once, to whoever watches just then.
+    /// Whether to send what the model is writing, as it writes it. Each piece is sent once, to the callers that watch at that moment.
     #[serde(default)]
     tokens: bool,
 }
 
-/// What becomes of a turn, as server-sent events: `state`, `step` and at last `task`, each with an id to go on after; and, where asked for,
-/// `token`, which has none. The stream ends with the turn.
+/// Watch a turn, as server-sent events.
+///
+/// The events are `state`, `step` and at last `task`, each with an id to continue after; and, if asked for, `token`, which has no id. The stream
+/// ends with the turn.
 #[utoipa::path(
     get, path = "/turns/{turn}/events", tag = "turns",
     params(("turn" = TurnId, Path), ("Last-Event-ID" = Option<i64>, Header, minimum = 0), Params),
@@ -66,12 +68,12 @@ pub(crate) async fn watch_turn(
         None => None,
         Some(id) => {
             let id = id.to_str().ok().and_then(|id| id.trim().parse().ok());
-            Some(id.ok_or_else(|| Problem::invalid("`Last-Event-ID` is the id of an event of this stream"))?)
+            Some(id.ok_or_else(|| Problem::invalid("`Last-Event-ID` must be the id of an event of this stream"))?)
         }
     };
     let after = params.after.or(last).unwrap_or(0);
     if after < 0 || last.is_some_and(|last| last < 0) {
-        return Err(Problem::invalid("an event's id is not below 0"));
+        return Err(Problem::invalid("the id of an event must not be below 0"));
     }
     let place = api.gate.streams.take(caller.lane, 1)?;
     let summary = one(&mut caller.begin(&api).await?, turn).await?;
@@ -94,7 +96,7 @@ pub(crate) async fn watch_turn(
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Sends what there is and what comes. None: nobody listens any more, or that was all.
+/// Sends the events so far and those that come. Returns `None` once the caller no longer listens, or all was sent.
 async fn follow(
     mut told: mpsc::Receiver<Told>,
     mut pieces: impl Stream<Item = Vec<u8>> + Unpin,
@@ -120,7 +122,7 @@ async fn follow(
     }
 }
 
-/// Whoever watches turns through this process: one look for all of a project.
+/// The callers that watch turns through this process. One query serves all of a project.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(Mutex<Vec<Watcher>>);
 
@@ -129,11 +131,11 @@ struct Watcher {
     caller: Caller,
     turn_id: TurnId,
     after: i64,
-    /// The turn was over when it was looked up: once there is nothing to tell, there never will be.
+    /// The turn was over when it was looked up: once there are no events left, there never will be.
     is_over: bool,
-    /// The last look found nothing to tell.
+    /// The last poll found no events.
     is_quiet: bool,
-    /// Room for one look; whoever is slow to take it is told the rest with the next.
+    /// Room for the events of one poll. A slow receiver gets the rest with the next one.
     tell: mpsc::Sender<Told>,
 }
 
@@ -149,7 +151,7 @@ impl Watchers {
     }
 }
 
-/// Looks now and then what has become of the turns that are watched, and who may no longer watch, until the server ends.
+/// Polls for events of the turns that are watched, and drops callers that may no longer watch, until the server ends.
 pub(crate) async fn look_around(api: Arc<Api>) {
     let (mut look, mut stood) = (LOOK, Instant::now());
     loop {
@@ -163,7 +165,7 @@ pub(crate) async fn look_around(api: Arc<Api>) {
             watchers = those_who_may(&api, watchers).await;
             stood = Instant::now();
         }
-        // Those of one project one after the other.
+        // Puts those of one project next to each other.
         watchers.sort_by_key(|watcher| watcher.caller.project_id);
         look = LOOK;
         for of_project in watchers.chunk_by_mut(|one, next| one.caller.project_id == next.caller.project_id) {
@@ -174,13 +176,13 @@ pub(crate) async fn look_around(api: Arc<Api>) {
                 }
             }
         }
-        // Dropped, the stream ends.
+        // Dropping a watcher ends its stream.
         watchers.retain(|watcher| !(watcher.is_over && watcher.is_quiet || watcher.tell.is_closed()));
         api.watchers.lock().append(&mut watchers);
     }
 }
 
-/// Tells some watchers of one project what is new. Whoever has not taken what it was told last is not told more.
+/// Sends new events to some watchers of one project. A watcher that has not taken the last ones gets no more.
 async fn news(api: &Api, watchers: &mut [Watcher]) -> Result<(), Problem> {
     let mut ready: Vec<&mut Watcher> = watchers.iter_mut().filter(|watcher| watcher.tell.capacity() > 0).collect();
     let Some(first) = ready.first() else { return Ok(()) };
@@ -192,7 +194,7 @@ async fn news(api: &Api, watchers: &mut [Watcher]) -> Result<(), Problem> {
     for (n, told) in told {
         let Some(watcher) = ready.get_mut(n) else { continue };
         watcher.is_quiet = false;
-        // What does not fit is told with the next look: nothing after it may be told before it.
+        // What does not fit is sent with the next poll: no later event may be sent before it.
         if told.outbox_seq > watcher.after && watcher.tell.capacity() > 0 {
             let seq = told.outbox_seq;
             if watcher.tell.try_send(told).is_ok() {
@@ -203,7 +205,7 @@ async fn news(api: &Api, watchers: &mut [Watcher]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Without those whose key was revoked, or has expired.
+/// Returns the watchers without those whose key was revoked or has expired.
 async fn those_who_may(api: &Api, watchers: Vec<Watcher>) -> Vec<Watcher> {
     let mut known: HashMap<KeyId, bool> = HashMap::new();
     let mut may = Vec::with_capacity(watchers.len());

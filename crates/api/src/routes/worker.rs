@@ -1,8 +1,8 @@
 //! Running turns and answering calls from any language (UI-2): the kernel's own transitions, under the same fence.
 //!
-//! A worker has a name of its own choosing, which stands for one process: its lease. It claims, keeps its lease by heartbeats, writes steps, and
-//! finishes. Once it is told `lease_lost` or `stale` it stops what it was doing; another has it. Steps, endings and answers carry ids that the
-//! worker mints, and may be sent again until one is known to have arrived.
+//! A worker has a name of its own choosing, which stands for one process and its lease. It claims, renews its lease with heartbeats, writes steps,
+//! and finishes. If it gets `lease_lost` or `stale` it stops what it was doing: another worker has it. Steps, endings and answers carry ids that
+//! the worker mints, and may be sent again until the worker knows that one has arrived.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,26 +41,27 @@ use crate::{
 
 const LEASE: std::ops::RangeInclusive<f64> = 1.0..=300.0;
 const LONGEST_WAIT: f64 = 30.0;
-/// How often it is looked for work while nobody rings.
+/// Poll interval for work, while no doorbell rings.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Who claims, and how much.
+/// Which worker claims, and how much.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
-    /// Stands for one process while its lease holds; once that is lost, take another.
+    /// Name of the worker. It stands for one process while its lease holds; once the lease is lost, use another name.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
-    /// The `worker_target` of profiles, or the `target` of tools.
+    /// Target to claim from: the `worker_target` of profiles, or the `target` of tools.
     target: Target,
+    /// The most turns or calls to claim. If omitted, 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 100)]
     most: u8,
-    /// How long to wait for work: up to 30.
+    /// Seconds to wait for work, at most 30. If omitted, the request does not wait.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30)]
     wait_seconds: f64,
-    /// How long the process may be silent before others get what it holds: 1 to 300.
+    /// Seconds that the process may be silent before other workers get what it holds: 1 to 300. If omitted, 30.
     #[serde(default = "lease_seconds")]
     #[schema(minimum = 1, maximum = 300)]
     lease_seconds: f64,
@@ -78,10 +79,10 @@ impl Claim {
     fn check(&self, caller: &Caller) -> Result<Claiming, Problem> {
         let lease = lease_of(self.lease_seconds)?;
         if !(1..=100).contains(&self.most) {
-            return Err(Problem::invalid("`most` is 1 to 100"));
+            return Err(Problem::invalid("`most` must be 1 to 100"));
         }
         if !(0.0..=LONGEST_WAIT).contains(&self.wait_seconds) {
-            return Err(Problem::invalid("`wait_seconds` is 0 to 30"));
+            return Err(Problem::invalid("`wait_seconds` must be 0 to 30"));
         }
         caller.may_claim(&self.target)?;
         let worker_id = caller.worker_id(&self.worker)?;
@@ -91,16 +92,19 @@ impl Claim {
 
 fn lease_of(seconds: f64) -> Result<Duration, Problem> {
     if !LEASE.contains(&seconds) {
-        return Err(Problem::invalid("`lease_seconds` is 1 to 300"));
+        return Err(Problem::invalid("`lease_seconds` must be 1 to 300"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// The right to act on a turn: sent with everything that is written of it.
+/// The right to act on a turn. Send it with everything that you write to the turn.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct TurnFence {
+    /// Agent of the turn.
     agent_id: AgentId,
+    /// Epoch of the agent: it counts the agent's owners.
     turn_epoch: TurnEpoch,
+    /// Token of the claim.
     claim_token: ClaimToken,
 }
 
@@ -110,26 +114,38 @@ impl TurnFence {
     }
 }
 
-/// A turn that is the worker's until it ends, waits, or is taken from it.
+/// A turn that the worker holds until it ends, waits, or is taken from the worker.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedTurn {
+    /// The turn.
     agent_turn_id: TurnId,
+    /// Fence to send with everything that you write to the turn.
     fence: TurnFence,
+    /// Why the worker gets the turn.
     message_type: MessageType,
+    /// How often the turn was taken from a worker that was lost.
     n_lost_leases: i32,
+    /// Attempts that failed before this one.
     retry_count: i32,
-    /// Somebody wants it to end.
+    /// Whether a caller has asked for the turn to end.
     stop_asked: bool,
+    /// Box of the profile, if there is one.
     profile_box_id: Option<BoxId>,
-    /// What it may read.
+    /// Box of what the turn may read.
     context_box_id: BoxId,
-    /// What it has written.
+    /// Box of what the turn has written.
     output_box_id: BoxId,
+    /// Cards that say what the turn is to do.
     query_card_ids: Vec<CardId>,
+    /// Session that the turn is part of, if any.
     session_id: Option<SessionId>,
+    /// Turn that started this one, if any.
     parent_agent_turn_id: Option<TurnId>,
+    /// Batch that the turn belongs to, if any.
     batch_id: Option<BatchId>,
+    /// How deep the turn stands below the first one of its tree.
     recursion_depth: i32,
+    /// Channel that its events are published to.
     channel: Channel,
 }
 
@@ -160,13 +176,14 @@ impl From<Claimed> for ClaimedTurn {
     }
 }
 
-/// What was claimed. Empty: there was nothing.
+/// The claimed turns. Empty if there were none.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedTurns {
+    /// Claimed turns.
     turns: Vec<ClaimedTurn>,
 }
 
-/// Take turns of the project that are ready, or wait for some.
+/// Claim turns of the project that are ready, or wait for some.
 #[utoipa::path(
     post, path = "/worker/claim", tag = "worker", request_body = Claim,
     responses((status = 200, body = ClaimedTurns)),
@@ -190,12 +207,12 @@ pub(crate) async fn claim_turns(
     }
 }
 
-/// Waiting for work: until somebody rings, or it is time to look, or the time is over.
+/// Waits for work: until a doorbell rings, it is time to poll, or the time is over.
 struct Waiting<'a> {
     caller: &'a Caller,
     bells: BoxStream<'static, ()>,
     until: Instant,
-    /// When it was last seen that the caller may be here.
+    /// When the caller's access was last checked.
     stood: Instant,
     place: Option<Place>,
 }
@@ -207,7 +224,7 @@ impl<'a> Waiting<'a> {
         Waiting { caller, bells: api.kernel.bus().hear(door), until, stood: now, place: None }
     }
 
-    /// False: the time is over, or the server is to end.
+    /// Waits once. Returns false if the time is over, or the server is to end.
     async fn again(&mut self, api: &Api) -> Result<bool, Problem> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() || *api.ending.borrow() {
@@ -233,25 +250,31 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Which process lives on.
+/// Which process is alive.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Heartbeat {
+    /// Name of the worker.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
+    /// Seconds that the process may be silent before other workers get what it holds: 1 to 300. If omitted, 30.
     #[serde(default = "lease_seconds")]
     #[schema(minimum = 1, maximum = 300)]
     lease_seconds: f64,
 }
 
-/// What the process holds: more than it knows of, where the answer to a claim was lost.
+/// What the process holds. It may be more than the process knows of, if the answer to a claim was lost.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Held {
+    /// Turns that the worker holds.
     turns: Vec<ClaimedTurn>,
+    /// Calls that the worker holds.
     calls: Vec<OneCall>,
 }
 
-/// Keep the lease. 410 `lease_lost`: it is lost, and all that was held under it; go on under another name.
+/// Renew the lease of a worker.
+///
+/// 410 `lease_lost` means that the lease is lost, with everything that was held under it: continue under another name.
 #[utoipa::path(
     post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat,
     responses((status = 200, body = Held)),
@@ -273,21 +296,25 @@ pub(crate) async fn keep_lease(
     Ok(Json(Held { turns, calls }))
 }
 
-/// Which process ends.
+/// Which process leaves.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Leave {
+    /// Name of the worker.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
 }
 
-/// That it is so.
+/// Confirmation that it is done.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Done {
+    /// Always true.
     done: bool,
 }
 
-/// End in good order: what the process still holds is given to others at once.
+/// End the lease of a worker in good order.
+///
+/// Other workers get what the process still holds at once.
 #[utoipa::path(
     post, path = "/worker/leave", tag = "worker", request_body = Leave,
     responses((status = 200, body = Done)),
@@ -303,26 +330,27 @@ pub(crate) async fn leave(
     Ok(Json(Done { done: true }))
 }
 
-/// A card to be. Its id is the worker's, so that it can be sent again.
+/// A card to write. The worker mints its id, so that the card can be sent again.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CardDraft {
-    /// A UUIDv7.
+    /// Id of the card, a UUIDv7.
     card_id: CardId,
-    /// Such as `agent.thought`, `tool.call`, `task.deliverable`.
+    /// Type of the card, such as `agent.thought`, `tool.call`, `task.deliverable`.
     #[serde(rename = "type")]
     #[schema(pattern = "^[a-z0-9_.]{1,64}$")]
     card_type: String,
-    /// `assistant`, or `tool` for what a tool answered. What users and the system say is not a worker's to write.
+    /// `assistant`, or `tool` for what a tool answered. A worker cannot write what users or the system say.
     role: Role,
-    /// As the type has it: text, or JSON.
+    /// Content in the form that the type requires: text, or JSON.
     content: Value,
-    /// Of a `tool.call`, and of the `tool.result` that answers it.
+    /// Call that a `tool.call` makes, or that a `tool.result` answers. If omitted, the card belongs to no call.
     #[serde(default)]
     tool_call_id: Option<ToolCallId>,
-    /// Not hashed.
+    /// Further metadata, which is not hashed.
     #[serde(default)]
     extra: Map<String, Value>,
+    /// Seconds until the content expires. If omitted, it does not expire.
     #[serde(default)]
     #[schema(minimum = 1)]
     ttl_seconds: Option<i32>,
@@ -331,8 +359,9 @@ pub(crate) struct CardDraft {
 impl CardDraft {
     fn seal(self, caller: &Caller, step_id: Option<StepId>) -> Result<NewCard, Problem> {
         if !matches!(self.role, Role::Assistant | Role::Tool) {
-            return Err(Problem::invalid("a worker writes cards of the roles `assistant` and `tool`"));
+            return Err(Problem::invalid("a worker may only write cards of the roles `assistant` and `tool`"));
         }
+        caller.may_say(&self.content)?;
         let card_type: CardType = self.card_type.parse().map_err(invalid)?;
         let content = Content::read(&card_type, self.content).map_err(invalid)?;
         let metadata = Metadata {
@@ -352,60 +381,72 @@ fn invalid(error: impl std::error::Error) -> Problem {
     Problem::invalid(format!("{error}{cause}"))
 }
 
-/// A call that leaves with a step.
+/// A call that a step makes.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallOut {
-    /// A UUIDv7 of the present time, as the worker mints it.
+    /// Id of the call: a UUIDv7 of the present time, which the worker mints.
     tool_call_id: ToolCallId,
-    /// The `tool.call` card among those of the step.
+    /// Its `tool.call` card, which is one of the cards of the step.
     tool_call_card_id: CardId,
-    /// Who answers it. `pmo` is the orchestrator.
+    /// Target that answers the call. `pmo` is the orchestrator.
     target: Target,
+    /// Seconds until the call times out.
     #[schema(minimum = 1, maximum = 86400)]
     timeout_seconds: u32,
-    /// Where whoever claims it is lost, it is not known whether it was done, and it is not done again.
+    /// Whether the call is made at most once: if the worker that claimed it is lost, it is unknown whether it was done, and it is not done again.
     #[serde(default)]
     once: bool,
 }
 
-/// What one step wrote. Its id is its key: written again it changes nothing.
+/// What one step wrote. Its id is its idempotency key: a step that is sent again changes nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewStep {
+    /// Fence of the turn.
     fence: TurnFence,
-    /// A UUIDv7 of the present time.
+    /// Id of the step: a UUIDv7 of the present time.
     step_id: StepId,
+    /// Cards that the step writes.
     #[serde(default)]
     #[schema(max_items = 1000)]
     cards: Vec<CardDraft>,
+    /// Calls that the step makes.
     #[serde(default)]
     #[schema(max_items = 1000)]
     calls: Vec<CallOut>,
-    /// Wait for the calls, these and earlier ones.
+    /// Whether the turn waits for its calls, these and earlier ones.
     #[serde(default)]
     suspend: bool,
-    /// The worker has seen content from outside that is no card of the turn's boxes: what the turn writes is labelled.
+    /// Whether the worker has seen content from outside that is not a card of the turn's boxes. What the turn writes is then labelled as external.
     #[serde(default)]
     saw_external: bool,
+    /// What the model call of the step used. If omitted, nothing is counted.
     #[serde(default)]
     usage: Option<UsageSaid>,
 }
 
-/// What a model call used. Spent from what the turn may spend.
+/// What a model call used. It is deducted from what the turn may spend.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct UsageSaid {
+    /// Provider of the model.
     provider: String,
+    /// Name of the model.
     model: String,
+    /// Tokens that the model read, cached ones included.
     #[schema(maximum = 2147483647)]
     input_tokens: u32,
+    /// How many of these came from the prompt cache.
     #[schema(maximum = 2147483647)]
     cached_tokens: u32,
+    /// Tokens that the model wrote.
     #[schema(maximum = 2147483647)]
     output_tokens: u32,
+    /// Cost in millionths of a dollar.
     #[schema(maximum = 2147483647)]
     microdollars: u32,
+    /// Duration in milliseconds.
     #[schema(maximum = 2147483647)]
     took_ms: u32,
 }
@@ -415,7 +456,7 @@ impl UsageSaid {
         let most = i32::MAX.unsigned_abs();
         let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
         if said.into_iter().any(|n| n > most) {
-            return Err(Problem::invalid(format!("what was used is at most {most} each")));
+            return Err(Problem::invalid(format!("each number of `usage` must be at most {most}")));
         }
         Ok(Usage {
             provider: self.provider,
@@ -432,7 +473,9 @@ impl UsageSaid {
     }
 }
 
-/// Write a step, under the fence. 409 `stale`: another has the turn, or it is over.
+/// Write a step, under the fence.
+///
+/// 409 `stale` means that another worker has the turn, or that it is over.
 #[utoipa::path(
     post, path = "/turns/{turn}/steps", tag = "worker", request_body = NewStep,
     params(("turn" = TurnId, Path)),
@@ -453,13 +496,13 @@ pub(crate) async fn write_step(
     let mut calls = Vec::with_capacity(step.calls.len());
     for call in step.calls {
         if !(1..=86_400).contains(&call.timeout_seconds) {
-            return Err(Problem::invalid("`timeout_seconds` is 1 to 86,400"));
+            return Err(Problem::invalid("`timeout_seconds` must be 1 to 86,400"));
         }
         let is_its_card =
             |card: &NewCard| card.card_id() == call.tool_call_card_id && card.tool_call_id() == Some(call.tool_call_id);
         if !cards.iter().any(is_its_card) {
             let said = format!(
-                "call {}: the step has no `tool.call` card {} of it",
+                "call {}: the step has no `tool.call` card {} for it",
                 call.tool_call_id, call.tool_call_card_id
             );
             return Err(Problem::invalid(said));
@@ -481,31 +524,35 @@ pub(crate) async fn write_step(
     Ok(Json(stepped))
 }
 
-/// How a turn ends.
+/// How the turn ends.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Finish {
+    /// Fence of the turn.
     fence: TurnFence,
+    /// Outcome of the turn.
     status: End,
-    /// The last step, where the ending is one.
+    /// Id of the last step, if the ending is a step. If omitted, it is not.
     #[serde(default)]
     step_id: Option<StepId>,
-    /// The last of them is the `task.deliverable`.
+    /// Cards to write. The last one is the `task.deliverable`.
     #[schema(min_items = 1, max_items = 1000)]
     cards: Vec<CardDraft>,
-    /// As with a step.
+    /// Whether the worker has seen content from outside, as in a step.
     #[serde(default)]
     saw_external: bool,
+    /// What the last model call used. If omitted, nothing is counted.
     #[serde(default)]
     usage: Option<UsageSaid>,
-    /// How many cards of the output box the worker has read. If a caller told the turn more since, the turn does not end: 409 `unseen`; read the output
-    /// box and go on. Without it, what the worker had read when it wrote its last step.
+    /// How many cards of the output box the worker has read. If a caller has steered the turn since, the turn does not end and the answer is 409
+    /// `unseen`: read the output box and go on. If omitted, the length that the output box had when the worker wrote its last step.
     #[serde(default)]
     #[schema(minimum = 0)]
     seen: Option<i64>,
 }
 
-/// If a worker of the caller's holds the turn: it saw content from outside. In a unit of work of its own: a box is not locked before its turn.
+/// Records that a turn has seen content from outside, if a worker of the caller holds it. In a unit of work of its own: a box is not locked before
+/// its turn.
 async fn mark(api: &Api, caller: &Caller, fence: &Fence) -> Result<(), Problem> {
     let mut work = caller.begin(api).await?;
     if caller.holds(&mut work, fence).await? {
@@ -518,7 +565,9 @@ async fn mark(api: &Api, caller: &Caller, fence: &Fence) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Deliver, and end the turn. 409 `stale`: another has the turn, or it is over.
+/// Finish a turn: write its deliverable and end it.
+///
+/// 409 `stale` means that another worker has the turn, or that it is over.
 #[utoipa::path(
     post, path = "/turns/{turn}/finish", tag = "worker", request_body = Finish,
     params(("turn" = TurnId, Path)),
@@ -560,23 +609,27 @@ pub(crate) async fn finish_turn(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GiveBack {
+    /// Fence of the turn.
     fence: TurnFence,
+    /// Error that ended the attempt.
     #[schema(min_length = 1)]
     error: String,
-    /// How long to wait before the next attempt: up to an hour.
+    /// Seconds to wait before the next attempt, at most 3,600. If omitted, 0.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 3600)]
     backoff_seconds: f64,
 }
 
-/// What giving back came to.
+/// What became of the turn.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GivenBack {
-    /// `armed`: it will be tried again. `ended`: it was tried often enough, and has failed. `stale`: another has it, or it is over.
+    /// `armed`: it will be tried again. `ended`: it was tried often enough, and has failed. `stale`: another worker has it, or it is over.
     outcome: &'static str,
 }
 
-/// The attempt failed: let another try, from what was written so far.
+/// Give a turn back after a failed attempt.
+///
+/// The next attempt goes on from what was written so far.
 #[utoipa::path(
     post, path = "/turns/{turn}/give-back", tag = "worker", request_body = GiveBack,
     params(("turn" = TurnId, Path)),
@@ -591,7 +644,7 @@ pub(crate) async fn give_back_turn(
     caller.may(&[Scope::Worker])?;
     not_empty("error", &back.error)?;
     if !(0.0..=3600.0).contains(&back.backoff_seconds) {
-        return Err(Problem::invalid("`backoff_seconds` is 0 to 3,600"));
+        return Err(Problem::invalid("`backoff_seconds` must be 0 to 3,600"));
     }
     let loss = Loss::Attempt { error: back.error, backoff: Duration::from_secs_f64(back.backoff_seconds) };
     let fence = back.fence.of(&caller, turn);
@@ -602,29 +655,35 @@ pub(crate) async fn give_back_turn(
     Ok(Json(GivenBack { outcome: reclaimed.as_str() }))
 }
 
-/// A call that is the worker's to answer until its deadline, or until it is taken from it.
+/// A call that the worker is to answer, until its deadline or until it is taken from the worker.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OneCall {
+    /// The call.
     tool_call_id: ToolCallId,
+    /// Turn that makes the call.
     agent_turn_id: TurnId,
+    /// Agent of that turn.
     agent_id: AgentId,
-    /// Sent with the answer.
+    /// Token of the claim. Send it with the answer.
     claim_token: ClaimToken,
+    /// Name of the tool.
     tool_name: Name,
-    /// As the tool's schema has them; the model's own text.
+    /// Arguments in the form of the tool's schema: the model's own text.
     arguments: String,
-    /// The same whoever is given the call, and however often: do it once for each.
+    /// The same for every worker that gets the call, however often: do the work once for each key.
     idempotency_key: ToolCallId,
+    /// When the call times out.
     deadline_at: chrono::DateTime<chrono::Utc>,
-    /// How often it was taken from somebody before.
+    /// How often the call was taken from a worker that was lost.
     n_lost_leases: i32,
-    /// The user for whom the turn was started, where the caller said so.
+    /// User for whom the turn was started, if the caller named one.
     on_behalf_of: Option<String>,
 }
 
-/// What was claimed. Empty: there was nothing.
+/// The claimed calls. Empty if there were none.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedCalls {
+    /// Claimed calls.
     calls: Vec<OneCall>,
 }
 
@@ -645,21 +704,21 @@ impl OneCall {
     }
 }
 
-/// Those of them that may be made. What may not is answered here, and about some people are asked first. `known`: they may have been let
-/// through before.
+/// Returns the calls that may be made. A call that may not be made is answered here, and for some a person must decide first. `known` means that
+/// they may have been let through before.
 async fn admitted(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>, known: bool) -> Result<Vec<OneCall>, Problem> {
     let mut calls = Vec::with_capacity(claimed.len());
     for claimed in claimed {
         let mut work = caller.begin(api).await?;
         if known && call::is_admitted(&mut work, &claimed).await? {
-            // It is under way, whatever the turn has seen since.
+            // The call is in progress, whatever the turn has seen since.
             let Some(asked) = call::asked(&mut work, &claimed).await? else { continue };
             let Ok(tool_name) = asked.tool_name.parse() else { continue };
             calls.push(OneCall::new(&claimed, tool_name, asked.arguments, asked.on_behalf_of));
             continue;
         }
         let verdict = match admit::admit(&mut work, &claimed).await {
-            // Somebody else has it by now.
+            // Another worker has it by now.
             Err(turn::Error::Stale(_)) => continue,
             verdict => verdict?,
         };
@@ -677,7 +736,7 @@ async fn admitted(api: &Api, caller: &Caller, claimed: Vec<ClaimedCall>, known: 
     Ok(calls)
 }
 
-/// Take calls of the project that wait for an answer, or wait for some.
+/// Claim calls of the project that wait for an answer, or wait for some.
 #[utoipa::path(
     post, path = "/calls/claim", tag = "worker", request_body = Claim,
     responses((status = 200, body = ClaimedCalls)),
@@ -706,18 +765,19 @@ pub(crate) async fn claim_calls(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewReport {
-    /// Who claimed it.
+    /// Name of the worker that claimed the call.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
+    /// Token of the claim.
     claim_token: ClaimToken,
-    /// Of the `tool.result`: a UUIDv7 of the worker's, so that it can be sent again.
+    /// Id of the `tool.result` card: a UUIDv7 that the worker mints, so that the answer can be sent again.
     card_id: CardId,
-    /// `success`, `failed`, …
+    /// Outcome of the call: `success`, `failed`, …
     #[schema(min_length = 1, max_length = 64)]
     status: String,
-    /// More than the project's `result_tokens` become an artifact, with its beginning and its end in the result.
+    /// Result of the call. If it has more tokens than the project's `result_tokens`, it becomes an artifact, and the turn gets its beginning and end.
     result: Value,
-    /// What follows, other than the tool says.
+    /// What follows the call. If omitted, what the manifest of the tool says.
     #[serde(default)]
     after_execution: Option<After>,
 }
@@ -737,7 +797,9 @@ pub(crate) struct OneToolCall {
     call: ToolCallId,
 }
 
-/// Answer a call. The last answer that a turn waits for makes it ready again.
+/// Answer a call.
+///
+/// The last answer that a turn waits for makes the turn ready again.
 #[utoipa::path(
     post, path = "/calls/{call}/report", tag = "worker", request_body = NewReport,
     params(("call" = ToolCallId, Path)),
@@ -751,7 +813,7 @@ pub(crate) async fn report_call(
 ) -> Result<Json<Reported>, Problem> {
     caller.may(&[Scope::Tool, Scope::Worker])?;
     if !(1..=64).contains(&said.status.chars().count()) {
-        return Err(Problem::invalid("`status` has 1 to 64 characters"));
+        return Err(Problem::invalid("`status` must have 1 to 64 characters"));
     }
     let worker_id = caller.worker_id(&said.worker)?;
     let mut work = caller.begin(&api).await?;
@@ -771,7 +833,7 @@ pub(crate) async fn report_call(
     if is_open {
         return Err(turn::Error::Stale(call.to_string()).into());
     }
-    // It is over: whether by this answer, or before it came.
+    // The call is over: by this answer, or before it came.
     let mut draft = Draft { card_id: said.card_id, ..Draft::tool_result(call, &said.status, said.result) };
     draft.metadata.author_id = Some(caller.actor.clone());
     let report = Report {

@@ -1,4 +1,4 @@
-//! Who may ask, what they are told, and that a write is done once.
+//! Who may call the API, which answers they get, and that a write is done once.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn nothing_is_told_without_a_key_that_works() {
     assert_eq!(house.ask(Method::DELETE, &format!("/keys/{key_id}"), Some(gone), None).await.0, 200);
     assert_eq!(house.refused(Method::GET, "/turns", Some(gone), None).await, unauthorized);
 
-    // What is kept is no key: a hash of it, and nobody is shown that.
+    // The key itself is not stored: only its hash, which no caller sees.
     let sql = format!(
         "select count(*) from resource.api_keys k where k::text like '%{}%'",
         house.admin.split('_').nth(3).unwrap()
@@ -76,7 +76,7 @@ async fn a_key_may_do_what_its_scope_says() {
     }
 }
 
-/// SE-1: two at a time, so that one can take the place of the other; and it is on record.
+/// SE-1: two keys of a name at a time, so that one can replace the other; and it is on record.
 #[tokio::test]
 async fn a_key_can_be_changed_for_another() {
     let house = House::open().await;
@@ -102,7 +102,7 @@ async fn a_key_can_be_changed_for_another() {
     assert!(audit["items"].as_array().unwrap().iter().all(|entry| entry["actor"] == "key:admin"));
 }
 
-/// Without a key: on this machine, where that was said to be enough, and not on behalf of a page in a browser.
+/// Without a key: only on this machine, if the configuration allows that, and not on behalf of a page in a browser.
 #[tokio::test]
 async fn a_house_that_is_open_is_open_to_this_machine_alone() {
     let house = House::open_with(open_house()).await;
@@ -116,11 +116,11 @@ async fn a_house_that_is_open_is_open_to_this_machine_alone() {
         let request = house.http.get(format!("{}/v1/projects/acme/turns", house.base)).header(name, value);
         assert_eq!(request.send().await.unwrap().status(), 401, "{name}: {value}");
     }
-    // A key that does not work is not as good as none.
+    // A key that does not work is refused, although no key would do.
     assert_eq!(house.refused(Method::GET, "/turns", Some("wb_x"), None).await.0, 401);
 }
 
-/// CB-4: asked again, it is answered again; and another request takes another key.
+/// CB-4: a request that is sent again gets the same answer; another request needs another idempotency key.
 #[tokio::test]
 async fn a_write_with_a_key_of_the_callers_own_is_done_once() {
     let house = House::open().await;
@@ -136,7 +136,7 @@ async fn a_write_with_a_key_of_the_callers_own_is_done_once() {
     let (status, answer) = ask("two", "k1").await;
     assert_eq!((status.as_u16(), &answer["code"]), (409, &json!("idempotency_mismatch")));
     assert_ne!(ask("two", "k2").await.1, first.1);
-    // A request that was refused has not used its key up.
+    // A request that was refused has not used up its idempotency key.
     let refused = house
         .ask_once(
             Method::POST,
@@ -230,14 +230,14 @@ async fn lists_come_in_pages() {
         }
     }
     assert_eq!(seen.len(), 5);
-    assert!(seen.windows(2).all(|pair| pair[0] > pair[1]), "the newest first: {seen:?}");
+    assert!(seen.windows(2).all(|pair| pair[0] > pair[1]), "newest first: {seen:?}");
     let box_id = house.get(&format!("/turns/{}", seen[0])).await["turn"]["context_box_id"].as_str().unwrap().to_owned();
     let cards = house.get(&format!("/boxes/{box_id}/cards?most=1")).await;
     assert_eq!(cards["items"][0]["reading"]["content"], "4");
     assert_eq!(cards["next"], Value::Null);
 }
 
-/// SE-2: every id of another project is as good as none.
+/// SE-2: an id of another project gets the same answer as one that never existed.
 #[tokio::test]
 async fn what_is_another_projects_is_not_there() {
     let house = House::open().await;

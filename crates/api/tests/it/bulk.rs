@@ -1,4 +1,4 @@
-//! HO-1 … HO-8 over HTTP: artifacts, packages, and what people are asked.
+//! HO-1 … HO-8 over HTTP: artifacts, packages, and requests to people.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -116,7 +116,7 @@ async fn artifacts_go_in_and_out() {
     assert!(status == 503 && said["detail"].as_str().unwrap().contains("--artifacts"));
 }
 
-/// Where a path would lead, for whoever writes it into a folder.
+/// Returns where a path would lead, for a program that writes it into a folder.
 fn leads(path: &str) -> Option<PathBuf> {
     let mut at = PathBuf::new();
     for part in Path::new(path).components() {
@@ -130,7 +130,7 @@ fn leads(path: &str) -> Option<PathBuf> {
     Some(at)
 }
 
-/// 5,000 paths that somebody thought of who means no good: made of pieces, each by itself or with others, in any order.
+/// Makes 5,000 hostile paths: from pieces, each by itself or with others, in any order.
 fn hostile() -> Vec<String> {
     const PIECES: [&str; 44] = [
         "..",
@@ -227,7 +227,7 @@ async fn no_path_escapes() {
     assert_eq!(projects.len(), 1);
 }
 
-/// HO-2 … HO-7 over HTTP: a package is checked, sent once, and its schema can be had.
+/// HO-2 … HO-7 over HTTP: a package is checked, sent once, and its schema can be read.
 #[tokio::test]
 async fn packages_are_checked_and_sent() {
     let shelf = Shelf::open().await;
@@ -265,7 +265,7 @@ async fn packages_are_checked_and_sent() {
     assert_eq!(refused.0, 400);
 }
 
-/// HO-7 over HTTP: what people are asked is listed, decided once, and told.
+/// HO-7 over HTTP: a request to people is listed and decided once, and the turn gets the decision.
 #[tokio::test]
 async fn people_are_asked_and_decide() {
     let house = House::open().await;

@@ -16,6 +16,7 @@ use waybill_testkit::{TestDb, fresh_db};
 mod asking;
 mod bulk;
 mod document;
+mod packages;
 mod record;
 mod roles;
 mod talking;
@@ -55,7 +56,7 @@ impl House {
         let (end, ended) = oneshot::channel::<()>();
         let ended = async { ended.await.unwrap_or_default() };
         let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, ended, Duration::from_secs(1)));
-        // Whoever was first has installed it.
+        // The first test has installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().no_proxy().build().unwrap();
         let mut house = House { t, kernel, http, base, admin: String::new(), _end: end, _serving: serving };
@@ -63,7 +64,7 @@ impl House {
         house
     }
 
-    /// A tool that is answered by whoever claims its calls, and that `hand` may call.
+    /// Applies a tool that is answered by the worker that claims its calls, and that `hand` may call.
     async fn allow(&self, tool: &str, target: &str) {
         let tool = json!({ "tool": { "name": tool, "description": "d", "target": target } });
         let mut hand = profile("hand", "python");
@@ -90,7 +91,7 @@ impl House {
         key.expose().to_owned()
     }
 
-    /// What is answered, and how.
+    /// Sends a request, and returns the status and the answer.
     async fn ask(&self, method: Method, path: &str, key: Option<&str>, body: Option<Value>) -> (StatusCode, Value) {
         self.ask_once(method, path, key, body, None).await
     }
@@ -138,7 +139,7 @@ impl House {
         answer
     }
 
-    /// The status and the code of a refusal.
+    /// Returns the status and the code of a refusal.
     async fn refused(&self, method: Method, path: &str, key: Option<&str>, body: Option<Value>) -> (u16, String) {
         let (status, answer) = self.ask(method, path, key, body).await;
         assert_eq!(answer["status"], status.as_u16(), "{answer}");
@@ -154,7 +155,7 @@ fn profile(name: &str, target: &str) -> Value {
     } })
 }
 
-/// Nobody but this machine.
+/// Callers on this machine need no key.
 fn open_house() -> Config {
     Config { access: Access::Loopback, ..Config::default() }
 }

@@ -39,7 +39,7 @@ fn ending(fence: &Value) -> Value {
     json!({ "fence": fence, "status": "success", "cards": [card] })
 }
 
-/// SE-6: a claim is its worker's: neither another key nor whoever guesses its token writes, ends, gives back or marks the turn.
+/// SE-6: a claim belongs to its worker: neither another key nor a caller that guesses its token writes, ends, gives back or marks the turn.
 #[tokio::test]
 async fn a_turn_is_written_by_whoever_claimed_it() {
     let house = House::open().await;
@@ -72,8 +72,8 @@ async fn a_turn_is_written_by_whoever_claimed_it() {
     house.ask(Method::POST, "/worker/leave", Some(&thief), Some(beat.clone())).await;
     let held = house.ask(Method::POST, "/worker/heartbeat", Some(&owner), Some(beat)).await.1;
     assert_eq!(held["turns"][0]["agent_turn_id"], turn_id);
-    assert_eq!(house.t.count("select count(*) from cardbox.boxes where has_external").await, 0, "nobody marked it");
-    // Whoever writes does not say who it is, nor speaks for people.
+    assert_eq!(house.t.count("select count(*) from cardbox.boxes where has_external").await, 0, "it is not marked");
+    // A writer cannot choose its author, nor write for users or the system.
     let card = |role: &str| json!({ "card_id": id(), "type": "agent.thought", "role": role, "content": "x" });
     let step = |card: Value| json!({ "fence": turn["fence"], "step_id": StepId::new(), "cards": [card] });
     for role in ["user", "system"] {
@@ -93,7 +93,7 @@ async fn a_turn_is_written_by_whoever_claimed_it() {
     assert_eq!(card["metadata"]["author_id"], "key:owner", "{card}");
 }
 
-/// SE-7: a key claims from the targets that it names, and nobody claims what is the orchestrator's.
+/// SE-7: a key claims from the targets that it names, and no key claims from the orchestrator.
 #[tokio::test]
 async fn a_key_claims_from_its_own_targets() {
     let house = House::open().await;
@@ -111,7 +111,7 @@ async fn a_key_claims_from_its_own_targets() {
     for path in ["/calls/claim", "/worker/claim"] {
         assert_eq!(house.refused(Method::POST, path, Some(&house.admin), claim("pmo")).await.0, 403);
     }
-    // Whoever runs turns or answers calls says whose; nobody's key is for the orchestrator.
+    // A key that runs turns or answers calls must name its targets; no key is for the orchestrator.
     for (scope, bounds) in [
         ("worker", json!({})),
         ("tool", json!({})),
@@ -131,7 +131,7 @@ async fn a_key_claims_from_its_own_targets() {
     assert_eq!(house.get("/audit").await["items"][0]["detail"]["bounds"], made["bounds"]);
 }
 
-/// SE-7, SE-5: artifacts of a tool are those below its paths, and what it stores came from outside, whatever it says.
+/// SE-7, SE-5: a tool uses only the artifacts below its paths, and what it stores counts as content from outside, whatever it says.
 #[tokio::test]
 async fn a_tool_touches_its_own_artifacts() {
     let shelf = Shelf::open().await;
@@ -151,7 +151,7 @@ async fn a_tool_touches_its_own_artifacts() {
     }
     let (status, stored) = put(&tool, "results/sums/1.txt", "&external=false").await;
     assert_eq!((status, &stored["is_external"], &stored["author_id"]), (200, &json!(true), &json!("key:t")));
-    // A label is put on afterwards, and not taken off by the same content.
+    // A label can be added later; storing the same content again does not remove it.
     let plain = put(&house.admin, "mail/1.txt", "").await.1;
     assert_eq!((&plain["version"], &plain["is_external"]), (&json!(1), &json!(false)));
     let labelled = put(&house.admin, "mail/1.txt", "&external=true").await.1;
@@ -195,7 +195,7 @@ async fn a_start_may_come_from_outside() {
     assert_eq!(house.refused(Method::POST, "/agents", Some(&mail), body).await, (403, "forbidden".to_owned()));
 }
 
-/// WK-6: a start narrows what the profile allows; to widen it takes an admin.
+/// WK-6: a start may narrow what the profile allows; to widen it needs an admin.
 #[tokio::test]
 async fn a_start_does_not_widen_a_limit() {
     let house = House::open().await;
@@ -215,7 +215,7 @@ async fn a_start_does_not_widen_a_limit() {
     }
 }
 
-/// SE-1: who decides does nothing else, who audits reads no content, who develops applies what is its own.
+/// SE-1: an approver does nothing but decide, an auditor reads no content, a developer applies only what is its own.
 #[tokio::test]
 async fn narrow_scopes_are_narrow() {
     let house = House::open().await;
@@ -260,17 +260,18 @@ async fn narrow_scopes_are_narrow() {
     assert_eq!(apply(profile("mine", "llm")).await, 403, "another's workers");
     let mut trusted = tool("mine", "web");
     trusted["tool"]["trusted"] = json!(true);
-    assert_eq!(apply(trusted).await, 403, "whether it is believed is not its own to say");
+    assert_eq!(apply(trusted).await, 403, "only an admin declares a tool trusted");
     let mut gated = tool("mine", "web");
     gated["tool"]["approval"] = json!("always");
     house.post("/resources", json!({ "manifests": [gated] })).await;
-    assert_eq!(apply(tool("mine", "web")).await, 403, "a gate is not its own to open");
+    assert_eq!(apply(tool("mine", "web")).await, 403, "only an admin takes an approval away");
     assert_eq!(apply(tool("other", "ledger")).await, 403, "another's target");
     assert_eq!(apply(tool("theirs", "web")).await, 403, "another's tool");
     assert_eq!(apply(json!({ "settings": {} })).await, 403);
 }
 
-/// A call that waits for a decision of somebody else than who had its turn started: where to decide, and the key of who had.
+/// Makes a call that waits for a decision, which the caller that had its turn started may not make. Returns where to decide, and the key of that
+/// caller.
 pub(crate) async fn waits_for_four_eyes(house: &House) -> (String, String) {
     let tool = json!({ "tool": { "name": "pay", "description": "d", "target": "sums", "approval": "always", "four_eyes": true } });
     let mut hand = profile("hand", "python");
@@ -295,7 +296,7 @@ pub(crate) async fn waits_for_four_eyes(house: &House) -> (String, String) {
     (format!("/requests/{call_id}"), one)
 }
 
-/// HO-7: where a tool asks for four eyes, whoever had the turn started does not decide.
+/// HO-7: if a tool asks for four eyes, the caller that had the turn started does not decide.
 #[tokio::test]
 async fn who_started_does_not_decide() {
     let house = House::open().await;
@@ -306,10 +307,10 @@ async fn who_started_does_not_decide() {
     assert_eq!(house.ask(Method::POST, &decide, Some(&other), yes).await.0, 200);
     let claim = json!({ "worker": "w", "target": "sums", "lease_seconds": 60 });
     let calls = house.ask(Method::POST, "/calls/claim", Some(&worker), Some(claim)).await.1;
-    assert_eq!(calls["calls"][0]["on_behalf_of"], "ada", "whoever answers is told for whom it is");
+    assert_eq!(calls["calls"][0]["on_behalf_of"], "ada", "the worker that answers sees for whom it is");
 }
 
-/// C6 of the review: a schema that takes hours to check is refused when it is applied, in no time.
+/// C6 of the review: a schema that takes hours to check is refused quickly when it is applied.
 #[tokio::test]
 async fn a_schema_that_takes_hours_is_refused() {
     let house = House::open().await;
@@ -326,7 +327,7 @@ async fn a_schema_that_takes_hours_is_refused() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// C7 of the review: an answer has so many bytes, whatever it holds.
+/// C7 of the review: an answer has a limited number of bytes, whatever it holds.
 #[tokio::test]
 async fn a_page_has_so_many_bytes() {
     let house = House::open().await;
@@ -357,7 +358,7 @@ async fn a_page_has_so_many_bytes() {
     assert_eq!(seen, cards);
 }
 
-/// C9 of the review: a key that was revoked hears nothing more, and waits for nothing more.
+/// C9 of the review: a key that was revoked gets no more events, and its long poll ends.
 #[tokio::test]
 async fn a_revoked_key_is_let_go() {
     let house = House::open().await;
@@ -429,7 +430,7 @@ async fn nobody_takes_the_api_from_the_others() {
     let refused = polled.iter().filter(|(status, _)| *status == 503).count();
     assert!((20..40).contains(&refused), "{refused}");
 
-    // Uploads that stop after a byte: the victim's goes through, and in time they are let go.
+    // Uploads that stop after a byte: the victim's goes through, and in time the others are dropped.
     let address = house.base.trim_start_matches("http://").to_owned();
     let mut idle = Vec::new();
     for n in 0..4 {
@@ -466,7 +467,7 @@ async fn nobody_takes_the_api_from_the_others() {
     }
 }
 
-/// SE-9: what was managed says who did it, as the database saw it too; and a turn says who had it started.
+/// SE-9: the audit says who did what, and as which database role; and a turn says who had it started.
 #[tokio::test]
 async fn the_record_says_who() {
     let house = House::open().await;

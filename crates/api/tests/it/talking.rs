@@ -56,7 +56,7 @@ impl House {
     }
 }
 
-/// CX-14: a session belongs to the key that opened it. For another it is not there, in the same words as one that never was.
+/// CX-14: a session belongs to the key that opened it. Another key gets the same answer as for a session that never existed.
 #[tokio::test]
 async fn a_session_is_its_keys_own() {
     let house = House::open().await;
@@ -82,7 +82,7 @@ async fn a_session_is_its_keys_own() {
     assert_eq!(status, StatusCode::NOT_FOUND);
     let (_, listed) = house.ask(Method::GET, "/sessions", Some(&ben), None).await;
     assert_eq!(listed["items"], json!([]));
-    // The first use opens one, for whoever uses it.
+    // The first use opens one, for the key that uses it.
     let (status, started) = house.ask(Method::POST, "/turns", Some(&ben), Some(start(&never))).await;
     assert_eq!(
         (status, &started["status"], &started["session_id"]),
@@ -104,13 +104,13 @@ async fn a_session_is_its_keys_own() {
     assert_eq!(status, StatusCode::OK);
     let (status, _) = house.ask(Method::GET, &path, Some(&ann), None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    // It is gone for good: no other key opens it again and gets what its turns still say.
+    // It is gone for good: no other key can open it again and get what its turns still say.
     let (status, _) = house.ask(Method::POST, "/turns", Some(&ben), Some(start(&session))).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// CX-14: also a turn that ends by a tool does not end before it has seen what it was told: neither where it submits meanwhile, nor where it waits for a
-/// call that would end it.
+/// CX-14: a turn that ends with a tool does not end either before it has seen a caller's message: neither if it submits meanwhile, nor if it waits
+/// for a call that would end it.
 #[tokio::test]
 async fn a_turn_that_submits_is_steered_too() {
     let house = House::open().await;
@@ -154,7 +154,7 @@ async fn a_turn_that_submits_is_steered_too() {
     report(&call, "rung twice").await;
     let said = house.until_said(&session, 6).await;
     assert!(said[5].contains("rung twice"), "{said:?}");
-    // What goes with a turn of its own is not dropped without a word.
+    // Fields that only a new turn can use are refused, not dropped silently.
     house.post("/turns", say("slow", "again", "start")).await;
     let mut more = say("slow", "x", "steer");
     more["limits"] = json!({ "steps": 1 });
@@ -165,7 +165,7 @@ async fn a_turn_that_submits_is_steered_too() {
     );
 }
 
-/// CX-14: what a caller says while a turn runs is shown at its next step; it does not end before it has seen it. It stands in the session, and in the
+/// CX-14: a running turn sees a caller's message at its next step, and does not end before it has seen it. The message is in the session and in the
 /// receipt.
 #[tokio::test]
 async fn a_running_turn_can_be_steered() {
@@ -186,13 +186,13 @@ async fn a_running_turn_can_be_steered() {
     assert!(edges.as_array().unwrap().iter().any(|edge| edge["primitive"] == "steer"), "{edges}");
     let receipts = house.get(&format!("/turns/{turn}/receipts")).await;
     assert_eq!(receipts.as_array().unwrap().len(), 2, "{receipts}");
-    // Nothing runs: it is a turn of its own.
+    // Nothing runs: the message starts a turn.
     let next = house.post("/turns", say("again", "steer")).await;
     assert_eq!(next["status"], "accepted");
     house.until_said(&session, 5).await;
 }
 
-/// CX-14: the next turn of the agent that is at work, which sees what came of the one before.
+/// CX-14: the message starts the next turn of the same agent, which sees the result of the one before.
 #[tokio::test]
 async fn a_message_can_wait_for_the_turn_that_runs() {
     let house = House::open().await;
@@ -216,7 +216,7 @@ async fn a_message_can_wait_for_the_turn_that_runs() {
     assert!(texts.contains(&&json!("one")) && texts.contains(&&json!("done: one")), "{texts:?}");
 }
 
-/// A turn on a box that there is.
+/// A turn on a box that exists already.
 #[tokio::test]
 async fn a_turn_can_be_started_on_a_box() {
     let house = House::open().await;
@@ -236,7 +236,7 @@ async fn a_turn_can_be_started_on_a_box() {
     assert_eq!(texts[..2], [&json!("well?"), &json!("You said look at this")], "{seen}");
 }
 
-/// L0-11: no caller said when it is to end: the project's settings do, whatever door it came through.
+/// L0-11: if the caller sets no limit, the project's settings do, however the turn was started.
 #[tokio::test]
 async fn a_turn_without_limits_ends() {
     let house = House::open().await;
@@ -262,7 +262,7 @@ async fn a_turn_without_limits_ends() {
         (&json!("failed"), &json!("limit_reached"))
     );
     assert_eq!(shown["turn"]["n_steps"], 7, "{shown}");
-    // Done again, it ends too.
+    // Run again, it ends too.
     let fork = format!("/turns/{}/fork", started["agent_turn_id"].as_str().unwrap());
     let forked = house.post(&fork, json!({ "live_tools": true })).await;
     let forked = format!("/turns/{}", forked["agent_turn_id"].as_str().unwrap());
@@ -276,8 +276,8 @@ async fn a_turn_without_limits_ends() {
     assert_eq!(house.said(&session).await.len(), 2, "a fork says nothing in the session that it came from");
 }
 
-/// CX-14: pairs of turns of one session at once: each sees a prefix of it, what they say stands together and in the order in which they ended, and nothing
-/// is lost. `WAYBILL_CASES=1000` is the long run.
+/// CX-14: pairs of turns of one session at the same time: each sees a prefix of it, a question and its answer stand together, in the order in which
+/// the turns ended, and nothing is lost. `WAYBILL_CASES=1000` is the long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_of_a_session_may_run_at_once() {
     let pairs: usize = std::env::var("WAYBILL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20);

@@ -29,7 +29,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A provider with keys that can be exchanged.
+/// A provider whose keys can be replaced.
 struct Provider {
     issuer: String,
     keys: Arc<Mutex<BTreeMap<String, Ed25519KeyPair>>>,
@@ -98,7 +98,7 @@ async fn list(house: &House, token: &str) -> StatusCode {
     house.ask(Method::GET, "/turns", Some(token), None).await.0
 }
 
-/// SE-1: whoever the provider vouches for may do what its token says, in the projects that it names.
+/// SE-1: the holder of a token may do what the token says, in the projects that it names.
 #[tokio::test]
 async fn a_token_says_what_its_holder_may_do() {
     let provider = Provider::open().await;
@@ -124,7 +124,7 @@ async fn a_token_says_what_its_holder_may_do() {
     assert!(audit.to_string().contains("user:ada"), "{audit}");
 }
 
-/// SE-1: what is not signed, not for us, not from there or not of now is nobody's.
+/// SE-1: a token that is not signed, not for us, not from the issuer or not valid now is refused.
 #[tokio::test]
 async fn what_is_wrong_with_a_token_is_not_told_and_it_is_refused() {
     let provider = Provider::open().await;
@@ -148,9 +148,9 @@ async fn what_is_wrong_with_a_token_is_not_told_and_it_is_refused() {
         ("without an end", provider.token(json!({ "exp": null }))),
         ("not yet", provider.token(json!({ "nbf": 9_999_999_999_u64 }))),
         ("for another", provider.token(json!({ "aud": "elsewhere" }))),
-        ("for nobody", provider.token(json!({ "aud": null }))),
+        ("without an audience", provider.token(json!({ "aud": null }))),
         ("from another", provider.token(json!({ "iss": "https://evil.example" }))),
-        ("of nobody", provider.token(json!({ "sub": null }))),
+        ("without a subject", provider.token(json!({ "sub": null }))),
         ("with a scope that there is not", provider.token(json!({ "waybill": { "acme": "god" } }))),
         ("signed by another", of_others.sign(json!({ "alg": "EdDSA", "kid": "one" }), &claims)),
         ("changed", format!("{}x.{signed}", &said[..said.len() - 1])),
@@ -167,7 +167,7 @@ async fn what_is_wrong_with_a_token_is_not_told_and_it_is_refused() {
     assert_eq!(words.len(), 1, "{words:?}");
 }
 
-/// A key that the provider has exchanged is fetched when a token names it.
+/// A new key of the provider is fetched when a token names it.
 #[tokio::test]
 async fn keys_of_a_provider_may_change() {
     let provider = Provider::open().await;

@@ -40,7 +40,7 @@ async fn a_turn_is_started_watched_and_looked_at() {
         worker.serve(&Config::new("llm".parse().unwrap()), tokio::time::sleep(Duration::from_secs(3))).await;
     };
     let (watched, ()) = tokio::join!(watched, work);
-    // Pieces come as they are written, whatever was told of the turn by then.
+    // Pieces come as they are written, whichever events of the turn were sent by then.
     let (tokens, told): (Vec<Heard>, Vec<Heard>) = watched.into_iter().partition(|event| event.kind == "token");
     assert!(tokens[0].data["text"].as_str().unwrap().contains("good morning") && tokens[0].id.is_none(), "{tokens:?}");
     let kinds: Vec<(&str, &str)> =
@@ -50,7 +50,7 @@ async fn a_turn_is_started_watched_and_looked_at() {
     // Once more, from the middle.
     let again = events(&house, &format!("/turns/{turn_id}/events"), told[0].id.as_deref()).await;
     assert_eq!(again, told[1..]);
-    // Who has heard the last one, as a browser that comes back by itself, is not kept waiting.
+    // A caller that already has the last event, such as a browser that reconnects by itself, is not kept waiting.
     let path = format!("/turns/{turn_id}/events");
     let last = events(&house, &path, told[2].id.as_deref());
     let last = tokio::time::timeout(Duration::from_secs(5), last).await.expect("it ends");
@@ -105,7 +105,7 @@ async fn a_recorded_turn_is_done_again_with_a_card_changed() {
         let patched = patched["agent_turn_id"].as_str().unwrap().to_owned();
         ended(&house, &patched).await;
         assert_eq!(house.get(&format!("/turns/{patched}")).await["deliverable"], "no");
-        // SE-7: an operator's patch changes the words and takes away; it gives nothing.
+        // SE-7: an operator's patch changes the prompt and takes rights away; it adds none.
         let operator = house.key("op", Scope::Operator).await;
         let fork = format!("/turns/{turn_id}/fork");
         for widens in [
@@ -138,7 +138,7 @@ async fn a_recorded_turn_is_done_again_with_a_card_changed() {
     worker.serve(&config, acting).await;
 }
 
-/// While a ready turn waits too long, no more are taken for those workers; what was taken before is answered as it was.
+/// While a ready turn waits too long, no more turns are accepted for its workers; a request that was accepted before gets the same answer.
 #[tokio::test]
 async fn more_than_is_done_is_not_accepted() {
     let limits = Limits { most_wait: Duration::from_millis(100), ..Limits::default() };
@@ -153,7 +153,7 @@ async fn more_than_is_done_is_not_accepted() {
         async |key| house.ask_once(Method::POST, "/turns", Some(&house.admin), Some(start("echo")), Some(key)).await;
     let (status, waits) = once("first").await;
     assert_eq!(status, 200, "{waits}");
-    // Longer than it may wait, and than a look at the queues is kept.
+    // Longer than a turn may wait, and than the backlog is cached.
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     let fork = format!("/turns/{done}/fork");
     for (path, body) in [("/turns", start("echo")), (&fork, json!({}))] {
@@ -194,11 +194,11 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     assert_eq!(json!(turn_id), started["agent_turn_id"]);
     let held = ask("/worker/heartbeat", &worker, json!({ "worker": "w1", "lease_seconds": 60 })).await.1;
     assert_eq!(held["turns"][0], turn);
-    // Who claims and is given nothing has no lease to lose.
+    // A worker that claims and gets nothing has no lease to lose.
     let idle = json!({ "worker": "w3", "target": "python", "lease_seconds": 60 });
     assert_eq!(ask("/worker/claim", &worker, idle).await.1, json!({ "turns": [] }));
     assert_eq!(house.t.count("select count(*) from state.worker_leases").await, 1);
-    // Of another worker, none; nor a lease.
+    // Another worker holds nothing, and has no lease.
     assert_eq!(ask("/worker/heartbeat", &worker, json!({ "worker": "w2" })).await.1["code"], "lease_lost");
 
     // A step with a call, and then it waits.
@@ -211,7 +211,7 @@ async fn a_turn_is_run_over_http_under_its_fence() {
         "usage": { "provider": "mine", "model": "m", "input_tokens": 5, "output_tokens": 2 },
     });
     let steps = format!("/turns/{turn_id}/steps");
-    // History is cut on the time that ids carry: one of next month, or without a time, would keep a week of everybody's from being dropped.
+    // History is dropped by the time that ids carry: an id of next month, or without a time, would keep a week of all projects from being dropped.
     let next_month = (Utc::now() + TimeDelta::days(42)).timestamp_millis();
     let ahead = format!("{:08x}-{:04x}-7abc-8abc-123456789abc", next_month >> 16, next_month & 0xffff);
     for bad in [ahead.as_str(), "1b4e28ba-2fa1-41d2-883f-0016d3cca427"] {
@@ -276,7 +276,7 @@ async fn a_turn_is_run_over_http_under_its_fence() {
     assert!(edges.as_array().unwrap().iter().any(|edge| edge["primitive"] == "report"), "{edges}");
 }
 
-/// SE-5 over HTTP: what was let through before the turn saw the outside is under way; what comes after waits for a person.
+/// SE-5 over HTTP: a call that was let through before the turn saw content from outside goes on; a later one waits for a person.
 #[tokio::test]
 async fn a_call_is_let_through_once() {
     let house = House::open().await;
@@ -323,7 +323,7 @@ async fn a_call_is_let_through_once() {
 
     let turn = house.post("/worker/claim", claim).await["turns"][0].clone();
     calling(&turn, &["pay"]).await;
-    assert_eq!(claimed("p", "pay").await, json!([]), "now somebody must say yes");
+    assert_eq!(claimed("p", "pay").await, json!([]), "now a person must approve it");
     let asked = house.get("/requests").await["items"][0].clone();
     assert_eq!(asked["request"]["about"]["tool_name"], "pay");
     house
@@ -355,7 +355,7 @@ async fn a_turn_is_stopped_and_one_is_given_back() {
     assert_eq!((&second["agent_turn_id"], &second["retry_count"]), (&first["agent_turn_id"], &json!(1)));
     assert_eq!(house.post(&format!("/turns/{turn_id}/stop"), json!({ "reason": "enough" })).await["stopped"], "asked");
     assert_eq!(ask("/worker/heartbeat", json!({ "worker": "w1" })).await["turns"][0]["stop_asked"], true);
-    // It leaves in good order: the turn is another's at once.
+    // It leaves in good order: another worker can have the turn at once.
     ask("/worker/leave", json!({ "worker": "w1" })).await;
     assert_eq!(ask("/worker/heartbeat", json!({ "worker": "w1" })).await["code"], "lease_lost");
 }

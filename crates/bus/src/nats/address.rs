@@ -1,22 +1,22 @@
-//! Addresses of NATS, with what one logs in with.
+//! Addresses of NATS, which may contain a login.
 //!
-//! async-nats accepts a user and a password in an address and then ignores them, and writes addresses into its logs. So they are
-//! taken out here, and handed over as options.
+//! async-nats accepts a user and a password in an address and then ignores them, and writes addresses into its logs. So the login is
+//! taken out of the address here and passed as an option.
 
 use std::io;
 
 use async_nats::{ConnectOptions, ServerAddr};
 
-/// Reads addresses that are separated by commas. The first that holds something to log in with holds it for all.
+/// Parses addresses that are separated by commas. The first login is used for all of them.
 pub(super) fn parse(urls: &str) -> io::Result<(Vec<ServerAddr>, ConnectOptions)> {
     let mut servers = Vec::new();
     let mut login = None;
     for url in urls.split(',') {
         let mut url = url.trim().parse::<ServerAddr>()?.into_inner();
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(malformed("it names no host"));
+            return Err(malformed("the host is missing"));
         }
-        // The client lets web sockets pass and, built without them, takes them for plain ones.
+        // The client accepts the schemes of web sockets and, built without them, treats them as plain TCP.
         if !matches!(url.scheme(), "nats" | "tls") {
             return Err(malformed("expected nats:// or tls://"));
         }
@@ -26,7 +26,7 @@ pub(super) fn parse(urls: &str) -> io::Result<(Vec<ServerAddr>, ConnectOptions)>
             login.get_or_insert((user, password));
             url.set_username("")
                 .and_then(|()| url.set_password(None))
-                .map_err(|()| malformed("no login belongs here"))?;
+                .map_err(|()| malformed("this address cannot have a login"))?;
         }
         servers.push(ServerAddr::from_url(url)?);
     }
@@ -38,7 +38,7 @@ pub(super) fn parse(urls: &str) -> io::Result<(Vec<ServerAddr>, ConnectOptions)>
     Ok((servers, options))
 }
 
-/// Undoes `%40` and the like.
+/// Decodes percent-encoding, such as `%40`.
 fn decode(text: &str) -> io::Result<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

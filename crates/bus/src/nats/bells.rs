@@ -1,4 +1,4 @@
-//! Bells on their way out.
+//! Outgoing bells.
 
 use std::{
     collections::BTreeSet,
@@ -16,14 +16,14 @@ use waybill_core::bus::Bell;
 use super::{Link, is_new_enough};
 use crate::subject;
 
-/// After this long what could not be handed to the server is given up.
+/// Bells that cannot be sent to the server within this time are dropped.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bells that wait to be sent.
 #[derive(Default)]
 pub(super) struct Bells {
     waiting: Mutex<Waiting>,
-    /// Told when there is something to do: a bell waits, a server was reached, or nobody can ring any more.
+    /// Notified when there is something to do: a bell waits, a server was reached, or the last [`Ringer`] was dropped.
     stirred: Notify,
     sending: sync::Mutex<()>,
 }
@@ -45,16 +45,16 @@ impl Bells {
         self.stirred.notify_one();
     }
 
-    /// Sends what waits, and returns once it has left. What cannot leave now is dropped.
+    /// Sends the waiting bells and returns when they are written. Bells that cannot be sent now are dropped.
     pub(super) async fn send(&self, link: &Link) {
-        // One at a time, so that whoever waits here knows that what another took before is gone too.
+        // One sender at a time: when this one has the lock, the bells that an earlier sender took are written too.
         let _sending = self.sending.lock().await;
         let bells = mem::take(&mut self.waiting().bells);
         let sent = async {
             for bell in bells.iter().filter(|_| link.is_up()) {
                 link.client.publish(subject::bell(bell), "".into()).await.ok();
             }
-            // Publishing only queues. Bells that are rung until all is written are one batch.
+            // Publishing only queues. Bells that are rung while this batch is written form the next batch.
             if link.is_connected() {
                 link.client.flush().await.ok();
             }
@@ -70,7 +70,7 @@ impl Bells {
     }
 }
 
-/// Sends bells until nobody can ring any more.
+/// Sends bells until the last [`Ringer`] is dropped.
 pub(super) async fn keep_sending(link: Link, bells: Arc<Bells>) {
     let mut server = None;
     loop {
@@ -92,7 +92,7 @@ pub(super) async fn keep_sending(link: Link, bells: Arc<Bells>) {
     }
 }
 
-/// What whoever can ring holds. With the last of them the sending ends.
+/// Held by everything that can ring. When the last one is dropped, sending ends.
 pub(super) struct Ringer(pub(super) Arc<Bells>);
 
 impl Drop for Ringer {

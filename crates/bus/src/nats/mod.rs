@@ -1,15 +1,15 @@
 //! The bus over core NATS.
 //!
 //! ```text
-//! ring ─► waiting (a set: a bell that waits already is the same) ─► one task ─► NATS ─► one member of the queue group ─► hear
-//! send ───────────────────────────────────────────────────────────────────────► NATS ─► everyone who watches          ─► watch
+//! ring ─► waiting (a set: equal bells are sent once)             ─► one task ─► NATS ─► one member of the queue group ─► hear
+//! send ───────────────────────────────────────────────────────────────────────► NATS ─► every watcher                 ─► watch
 //! ```
 //!
-//! * Connecting does not need the server to be there, and losing it ends nothing: the client goes on trying, at least every second,
-//!   and subscribes again by itself. A stream that was handed out never ends.
-//! * While the server is away, bells and chunks are dropped. One that came late would say nothing that polling has not found.
-//! * NATS chooses who hears a bell before that one asks for it. So keep what [`Bus::hear`] returned polled, or drop it: a listener that
-//!   is busy elsewhere swallows rings that an idle one would have followed.
+//! * Connecting works while the server is unreachable, and losing the server ends nothing: the client retries at least every second and
+//!   subscribes again by itself. A stream that was returned never ends.
+//! * While the server is unreachable, bells and chunks are dropped. A late one would add nothing that polling has not found.
+//! * NATS chooses the listener of a bell before that listener asks for it. So keep polling what [`Bus::hear`] returned, or drop it: a listener
+//!   that is busy elsewhere swallows rings that an idle one would have answered.
 
 use std::{
     fmt, io,
@@ -35,16 +35,16 @@ mod bells;
 
 use bells::{Bells, Ringer};
 
-/// Listeners of one door share its bells, in whichever process they are.
+/// Listeners of one door share its bells, over all processes.
 const QUEUE_GROUP: &str = "waybill";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The client gives a connection up at the third ping without an answer.
+/// The client closes a connection at the third ping without an answer.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// Messages that a subscription holds for one who has not taken them yet. More are lost.
+/// Messages that a subscription buffers for a slow reader. More are lost.
 const MESSAGES_KEPT: usize = 4096;
 
-/// There is a server, and it cannot be used as things are. A server that is away is no error.
+/// A server answers, but cannot be used. An unreachable server is no error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the address of NATS is malformed")]
@@ -57,7 +57,7 @@ pub enum Error {
     Refused(#[source] async_nats::ConnectError),
 }
 
-/// Clones share one connection. It ends with the last of them and of the streams that they handed out.
+/// A connection to NATS. Clones share it. It closes with the last clone and the last stream that a clone returned.
 #[derive(Clone)]
 pub struct Nats {
     link: Link,
@@ -65,16 +65,16 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// Connects to `nats://[user:password@|token@]host[:port]`, or to one of several such, separated by commas.
+    /// Connects to `nats://[user:password@|token@]host[:port]`, or to one of several addresses, separated by commas.
     ///
-    /// Where no server answers within two seconds, or none listens, this returns all the same and goes on in the background.
+    /// If no server answers within two seconds, or none listens, this still returns and continues to connect in the background.
     pub async fn connect(url: &str) -> Result<Nats, Error> {
         let (servers, options) = address::parse(url).map_err(Error::Address)?;
         let wanted = Arc::new(());
         let bells = Arc::new(Bells::default());
         let options = configure(options, Arc::downgrade(&wanted), bells.clone());
 
-        // The first attempt is one that can fail: only so a server that refuses us is told from one that is away.
+        // The first attempt is allowed to fail: only this distinguishes a server that refuses us from one that is unreachable.
         let attempt = async_nats::connect_with_options(&servers[..], options.clone());
         let client = match time::timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(Ok(client)) => {
@@ -86,7 +86,7 @@ impl Nats {
             }
             Ok(Err(error)) if is_refusal(error.kind()) => return Err(Error::Refused(error)),
             away => {
-                tracing::warn!(?away, "NATS is away: connecting in the background");
+                tracing::warn!(?away, "NATS is unreachable: connecting in the background");
                 let later = options.retry_on_initial_connect();
                 async_nats::connect_with_options(&servers[..], later).await.map_err(Error::Refused)?
             }
@@ -97,7 +97,7 @@ impl Nats {
         Ok(Nats { link, ringer: Arc::new(Ringer(bells)) })
     }
 
-    /// Waits until what was rung has left, a second at most. For a process that is about to end: others need not care.
+    /// Waits until the bells that were rung are sent, for a second at most. Only a process that is about to end needs it.
     pub async fn flush(&self) {
         self.ringer.0.send(&self.link).await;
     }
@@ -124,8 +124,8 @@ impl Bus for Nats {
         let messages = self.link.listen(subject::bells(door), Some(QUEUE_GROUP));
         Box::pin(stream::unfold(Box::pin(messages), |mut messages| async {
             messages.next().await?;
-            // Whatever else has arrived by now is the same wake-up. Unconstrained: tokio would pretend after some that there are no
-            // more, to let others run.
+            // All bells that have arrived by now are one wake-up. Unconstrained, because tokio would report after some of them that there are no
+            // more, to let other tasks run.
             while let Some(Some(_)) = task::unconstrained(messages.next()).now_or_never() {}
             Some(((), messages))
         }))
@@ -138,8 +138,8 @@ impl Bus for Nats {
     fn send(&self, chunk: Chunk) {
         if self.is_up() {
             let sent = self.link.client.publish(subject::chunk(&chunk), chunk.content.into());
-            // The client queues it at once, which keeps the order, or has no room, and it is lost. Unconstrained: a task that sends
-            // many without a pause would lose some for using up its share of time.
+            // The client queues the chunk at once, which keeps the order, or has no room, and the chunk is lost. Unconstrained, because a task
+            // that sends many without a pause would use up its tokio budget and lose some.
             task::unconstrained(sent).now_or_never();
         }
     }
@@ -150,7 +150,7 @@ impl Bus for Nats {
     }
 }
 
-/// A handle to the connection. While there is one, the connection is made again whenever it breaks.
+/// A handle to the connection. While a handle exists, a broken connection is reconnected.
 #[derive(Clone)]
 struct Link {
     client: Client,
@@ -166,10 +166,10 @@ impl Link {
         self.is_connected() && self.client.try_server_info().is_some_and(|server| is_new_enough(&server.version))
     }
 
-    /// The messages of a subject. They go on after the server was away, and never end.
+    /// Returns the messages of a subject. The stream continues after the server was unreachable, and never ends.
     fn listen(&self, subject: String, queue_group: Option<&'static str>) -> impl Stream<Item = Message> + use<> {
         let link = self.clone();
-        // Now, and not when first polled: what is sent between the two would be lost. The client has room for it, or we try again below.
+        // Subscribe now and not at the first poll: messages between the two would be lost. If the client has no room now, the loop retries.
         let subscribed = task::unconstrained(link.subscribe(&subject, queue_group)).now_or_never().flatten();
         stream::unfold((link, subject, subscribed), move |(link, subject, mut subscribed)| async move {
             loop {
@@ -203,7 +203,7 @@ fn configure(options: ConnectOptions, wanted: Weak<()>, bells: Arc<Bells>) -> Co
         .subscription_capacity(MESSAGES_KEPT)
         .max_reconnects(None)
         .reconnect_delay_callback(move |attempt| {
-            // A client that is reconnecting does not notice that nobody holds it any more, and would knock for ever.
+            // A client that is reconnecting does not notice that all its handles are dropped, and would retry for ever.
             if wanted.strong_count() == 0 { Duration::MAX } else { retry_delay(attempt) }
         })
         .event_callback(move |event| {
@@ -214,7 +214,7 @@ fn configure(options: ConnectOptions, wanted: Weak<()>, bells: Arc<Bells>) -> Co
         })
 }
 
-/// The first attempt comes at once, the next ones after 20, 40, 80 … milliseconds.
+/// Returns the delay before an attempt: none before the first, then 20, 40, 80 … milliseconds.
 fn retry_delay(attempt: usize) -> Duration {
     match attempt {
         0 | 1 => Duration::ZERO,
@@ -227,7 +227,7 @@ fn is_refusal(kind: ConnectErrorKind) -> bool {
     matches!(kind, ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Tls)
 }
 
-/// 2.10 or newer. What has no version is no server that we know.
+/// Checks whether a version is 2.10 or newer. A server without a version is not accepted.
 fn is_new_enough(version: &str) -> bool {
     let number = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok();
     let mut parts = version.trim_start_matches('v').split('.').map(number);

@@ -10,7 +10,7 @@ use waybill_lab::services::Shared;
 
 use crate::{a_bell, own_door, shared_nats, soon};
 
-/// Returns when all that the bus has sent before has arrived: a chunk that was sent last has.
+/// Returns when everything that the bus sent before has arrived: it sends a chunk last and waits for it.
 async fn settled(bus: &dyn Bus) {
     let (project_id, agent_id) = (ProjectId::new(), AgentId::new());
     let mut last = bus.watch(project_id, agent_id);
@@ -40,12 +40,12 @@ async fn a_ring_wakes_one_of_several_listeners_over_nats() {
     wakes_one(&shared_nats().await).await;
 }
 
-/// Rings that a listener has not taken yet are one wake-up, also where each of them was sent.
+/// Rings that a listener has not taken yet are one wake-up, even if each of them was sent.
 async fn coalesces(bus: &dyn Bus, flush: impl AsyncFn()) {
     let door = own_door();
     let mut listener = bus.hear(&door);
     for _ in 0..300 {
-        bus.ring(a_bell(&door)); // each for another project, so none is the same as one that waits
+        bus.ring(a_bell(&door)); // each for another project, so no two are equal
     }
     flush().await;
     settled(bus).await;

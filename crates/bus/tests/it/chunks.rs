@@ -1,4 +1,4 @@
-//! Pieces of answers, in one process and over NATS.
+//! Chunks of answers, in one process and over NATS.
 
 use futures::{FutureExt, StreamExt};
 use waybill_bus::local::Local;
@@ -13,7 +13,7 @@ async fn arrive_in_order(bus: &dyn Bus) {
     let (project_id, agent_id) = (ProjectId::new(), AgentId::new());
     let (mut first, mut second) = (bus.watch(project_id, agent_id), bus.watch(project_id, agent_id));
     let mut of_another = bus.watch(project_id, AgentId::new());
-    // More than tokio lets one task do in a row: none may be lost for that.
+    // More than tokio lets one task do in a row. None may be lost because of that.
     for n in 0..500 {
         let channel: Channel = if n % 2 == 0 { "public" } else { "team" }.parse().unwrap();
         bus.send(Chunk { project_id, channel, agent_id, content: format!("token {n}").into_bytes() });

@@ -1,4 +1,4 @@
-//! Servers that come, go, are too old or want to know who we are (L0-16).
+//! Servers that start late, stop, are too old or need a login (L0-16).
 
 use std::{
     error::Error as _,
@@ -72,7 +72,7 @@ async fn bells_rung_while_the_server_is_away_are_dropped() {
     assert_eq!(at_dropped.next().now_or_never(), None);
 }
 
-/// A bell between processes: who hears and who rings each have a connection of their own.
+/// A bell between processes: the listener and the sender each have their own connection.
 #[tokio::test]
 async fn a_stream_outlives_the_bus_it_came_from() {
     let mut server = running();
@@ -114,7 +114,7 @@ async fn a_server_that_comes_late_and_is_too_old_is_not_used() {
     let nats = Nats::connect(&format!("127.0.0.1:{port}")).await.unwrap();
     let mut old = Pretender::at(port, "2.9.10").await;
     old.has_greeted().await;
-    // There is no signal for what must not happen.
+    // Nothing signals that the server is not used, so look for a while.
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(!nats.is_up());
@@ -171,7 +171,7 @@ async fn nobody_knocks_for_a_bus_that_was_dropped() {
     until_down(&nats).await;
     assert!(is_knocked_at(server.port(), Duration::from_secs(5)).await);
     drop(nats);
-    // One attempt may have been under way. Attempts are at most a second apart, so after this silence no more will come.
+    // One attempt may have been in progress. Attempts are at most a second apart, so after this silence no more will come.
     let mut n_knocks = 0;
     while is_knocked_at(server.port(), Duration::from_millis(1500)).await {
         n_knocks += 1;

@@ -1,6 +1,6 @@
 //! The event feed on JetStream.
 //!
-//! Each test has a server of its own: a subject belongs to one stream of a server, and these tests delete theirs.
+//! Each test has its own server: a subject belongs to one stream of a server, and these tests delete theirs.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Bench {
         (bench, made_at)
     }
 
-    /// JetStream, as somebody else sees it.
+    /// Returns a JetStream context on another connection.
     async fn jetstream(&self) -> jetstream::Context {
         jetstream::new(async_nats::connect(self.server.url()).await.unwrap())
     }
@@ -72,7 +72,7 @@ impl Bench {
     }
 }
 
-/// None arrived, and that says nothing against any of them.
+/// No event arrived, and none was refused.
 fn nothing(n: usize) -> Published {
     Published { arrived: vec![false; n], refused: Vec::new() }
 }
@@ -155,14 +155,14 @@ async fn the_stream_is_made_once_and_keeps_its_time_through_a_crash() {
     assert_eq!(bench.stored().await, [event]);
 }
 
-/// L0-16: from another time the relay learns that it must fill the stream again.
+/// L0-16: a changed creation time tells the relay to fill the stream again.
 #[tokio::test]
 async fn a_stream_that_was_deleted_shows_another_time() {
     let (bench, made_at) = Bench::with_stream().await;
     let event = bench.event(AgentId::new(), 1);
     assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await.arrived, [true]);
     bench.jetstream().await.delete_stream("WAYBILL_EVENTS").await.unwrap();
-    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, nothing(1), "nothing is there to take it");
+    assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await, nothing(1), "the stream is missing");
 
     assert!(bench.feed.made_at().await.unwrap() > made_at);
     assert_eq!(bench.feed.publish(std::slice::from_ref(&event), LONG).await.arrived, [true]);
@@ -188,7 +188,7 @@ async fn the_stream_is_made_as_configured() {
     assert!(error.contains("overlap"), "{error}");
 }
 
-/// A gap would be worse than a delay: what follows an event that did not arrive is not sent.
+/// A gap would be worse than a delay: events after one that did not arrive are not sent.
 #[tokio::test]
 async fn after_an_event_that_did_not_arrive_nothing_of_its_agent_is_sent() {
     let (bench, _) = Bench::with_stream().await;
@@ -198,7 +198,7 @@ async fn after_an_event_that_did_not_arrive_nothing_of_its_agent_is_sent() {
     let published = bench.feed.publish(&events, LONG).await;
     assert_eq!(published.arrived, [true, true, false, false, true]);
     let refused: Vec<usize> = published.refused.iter().map(|(place, _)| *place).collect();
-    assert_eq!(refused, [2], "the stream has something against that one alone: {published:?}");
+    assert_eq!(refused, [2], "the stream refuses only that one: {published:?}");
     let mut stored =
         bench.stored().await.into_iter().map(|event| (event.agent_id, event.outbox_seq)).collect::<Vec<_>>();
     stored.sort();
@@ -221,7 +221,7 @@ async fn a_dead_server_costs_a_moment_and_no_event_is_said_to_have_arrived() {
     let begun = Instant::now();
     assert_eq!(bench.feed.publish(&events, LONG).await, nothing(1000));
     let error = bench.feed.made_at().await.unwrap_err().to_string();
-    assert_eq!(error, "the event stream cannot be used: NATS is away");
+    assert_eq!(error, "the event stream cannot be used: NATS is unreachable");
     assert!(bench.feed.read_all().await.is_err());
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 
@@ -232,7 +232,7 @@ async fn a_dead_server_costs_a_moment_and_no_event_is_said_to_have_arrived() {
     assert_eq!(bench.stored().await.len(), 1000);
 }
 
-/// L0-16: the connection stands, and nobody answers.
+/// L0-16: the connection stands, and the server does not answer.
 #[tokio::test]
 async fn a_frozen_server_costs_the_timeout_once() {
     let (bench, _) = Bench::with_stream().await;
@@ -246,7 +246,7 @@ async fn a_frozen_server_costs_the_timeout_once() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
-/// What a slow stream did not take in time is told apart from what it took: nothing that arrived is published again.
+/// Events that a slow stream did not take in time are distinguished from those it took: nothing that arrived is published again.
 #[tokio::test]
 async fn publishing_begins_nothing_after_its_time() {
     let bench = Bench::new().await;

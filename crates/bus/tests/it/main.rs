@@ -17,12 +17,12 @@ use waybill_core::{
 };
 use waybill_lab::services::Shared;
 
-/// The server that all tests of this checkout share: use doors and projects of your own.
+/// Connects to the server that all tests of this checkout share. Each test must use its own doors and projects.
 async fn shared_nats() -> Nats {
     Nats::connect(&Shared::get().await.unwrap().nats_url).await.unwrap()
 }
 
-/// A door that no other test knows.
+/// Returns a door that no other test uses.
 fn own_door() -> Door {
     Door::Agent(ProjectId::new().to_string().parse().unwrap())
 }
@@ -31,7 +31,7 @@ fn a_bell(door: &Door) -> Bell {
     Bell { project_id: ProjectId::new(), door: door.clone() }
 }
 
-/// Waits for something that must come, but not for ever.
+/// Waits for something that must happen, with a timeout.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it did not come")
 }

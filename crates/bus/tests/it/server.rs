@@ -1,4 +1,4 @@
-//! A server of one's own, and one that only pretends.
+//! A private server, and a fake one.
 
 use std::{net::TcpListener, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
 };
 use waybill_lab::services::nats::Private;
 
-/// A server of one's own that runs.
+/// Starts a private server.
 pub(crate) fn running() -> Private {
     running_with(&[])
 }
@@ -20,7 +20,7 @@ pub(crate) fn running_with(options: &[&'static str]) -> Private {
     server
 }
 
-/// Something that greets like a NATS server of some version, and answers pings.
+/// A fake server that greets like NATS of a given version, and answers pings.
 pub(crate) struct Pretender {
     pub(crate) url: String,
     greeted: mpsc::UnboundedReceiver<()>,
@@ -46,12 +46,12 @@ impl Pretender {
         Pretender { url, greeted, gone }
     }
 
-    /// Waits until somebody has connected and was answered.
+    /// Waits until a client has connected and was answered.
     pub(crate) async fn has_greeted(&mut self) {
         crate::soon(self.greeted.recv()).await;
     }
 
-    /// Waits until somebody has gone away.
+    /// Waits until a client has disconnected.
     pub(crate) async fn was_left(&mut self) {
         crate::soon(self.gone.recv()).await;
     }
@@ -73,7 +73,7 @@ async fn pretend(stream: TcpStream, version: &str, greeted: mpsc::UnboundedSende
     Ok(())
 }
 
-/// Whether somebody tries to connect to a port while we listen there.
+/// Checks whether a client tries to connect to a port while we listen there.
 pub(crate) async fn is_knocked_at(port: u16, within: Duration) -> bool {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     tokio::time::timeout(within, listener.accept()).await.is_ok()

@@ -1,4 +1,4 @@
-//! Reading a part of something long: its beginning, its end, some lines, what a JSONPath finds, the key turns of a conversation (HO-8).
+//! Reads a part of a long text: its beginning, its end, some lines, what a JSONPath selects, the key turns of a conversation (HO-8).
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,9 +16,9 @@ pub enum Part {
     Tail,
     /// These lines, counted from 1, both included.
     Lines(u64, u64),
-    /// What an RFC 9535 path finds in JSON.
+    /// What an RFC 9535 path selects from JSON.
     JsonPath(String),
-    /// Of a conversation: how it began and ended, what went wrong, which tools were called; and what is around a text.
+    /// Of a conversation: its beginning and end, errors, tool calls, and the turns around a text.
     KeyTurns {
         around: Option<String>,
     },
@@ -39,7 +39,7 @@ impl Loaded {
     }
 }
 
-/// Reads a part of a text, of at most so many tokens where the part has no size of its own.
+/// Reads a part of a text. `most` limits the tokens if the part has no size of its own.
 pub fn load(text: &str, part: &Part, most: Tokens) -> Result<Loaded, String> {
     match part {
         Part::Whole => Ok(Loaded::new(text.to_owned(), "the whole of it")),
@@ -51,7 +51,7 @@ pub fn load(text: &str, part: &Part, most: Tokens) -> Result<Loaded, String> {
     }
 }
 
-/// Whole lines while there is room; of a first line that is too long, its beginning.
+/// Takes whole lines while there is room; the first line is taken even if it is too long.
 fn taken<'t>(lines: impl Iterator<Item = &'t str>, most: Tokens) -> Vec<&'t str> {
     let mut room = most.get();
     let mut taken = Vec::new();
@@ -69,7 +69,7 @@ fn taken<'t>(lines: impl Iterator<Item = &'t str>, most: Tokens) -> Vec<&'t str>
     taken
 }
 
-/// So much of a text that it has no more tokens.
+/// Cuts a text to at most `most` tokens.
 fn cut(text: &str, most: Tokens, from_the_end: bool) -> &str {
     let mut part = text;
     loop {
@@ -125,10 +125,10 @@ fn tail(text: &str, most: Tokens) -> Loaded {
 fn lines(text: &str, from: u64, to: u64) -> Result<Loaded, String> {
     let n_lines = text.lines().count() as u64;
     if from == 0 || to < from {
-        return Err("lines are counted from 1, and the last is not before the first".to_owned());
+        return Err("lines are counted from 1, and the last must not be before the first".to_owned());
     }
     if from > n_lines {
-        return Err(format!("it has {n_lines} lines"));
+        return Err(format!("it has only {n_lines} lines"));
     }
     let to = to.min(n_lines);
     let (skip, take) =
@@ -139,15 +139,15 @@ fn lines(text: &str, from: u64, to: u64) -> Result<Loaded, String> {
 
 fn json_path(text: &str, path: &str) -> Result<Loaded, String> {
     let wanted = JsonPath::parse(path)
-        .map_err(|error| format!("`{path}` is no JSONPath such as `$.layer1_problems[*].title`: {error}"))?;
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+        .map_err(|error| format!("`{path}` is not a JSONPath such as `$.layer1_problems[*].title`: {error}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     let found = wanted.query(&value).all();
     let n = found.len();
     let text: Vec<String> = found.into_iter().map(ToString::to_string).collect();
-    Ok(Loaded::new(text.join("\n"), format!("what `{path}` finds: {n}, one a line")))
+    Ok(Loaded::new(text.join("\n"), format!("{n} values at `{path}`, one per line")))
 }
 
-/// The turns of a conversation, wherever a JSON document keeps them: a list, a list under a usual name, or one a line.
+/// Finds the turns of a conversation: a JSON list, a list under a common name, or one turn per line.
 fn turns(text: &str) -> Result<Vec<Value>, String> {
     const NAMES: [&str; 5] = ["conversation_history", "messages", "turns", "conversation", "history"];
     fn find(value: Value, depth: u8) -> Option<Vec<Value>> {
@@ -174,7 +174,7 @@ fn turns(text: &str) -> Result<Vec<Value>, String> {
     };
     found.filter(|turns| !turns.is_empty()).ok_or_else(|| {
         format!(
-            "it holds no conversation: expected a list of turns, alone or under one of {}, or one turn a line",
+            "it is not a conversation: expected a list of turns, alone or under one of {}, or one turn per line",
             NAMES.join(", ")
         )
     })
@@ -198,7 +198,7 @@ fn calls_tools(turn: &Value) -> bool {
     is_some("tool_calls") || is_some("tool_name") || turn.get("role").is_some_and(|role| role == "tool")
 }
 
-/// Whole turns alone, the telling ones first: what is around a text, how it began and ended, what went wrong, which tools were called.
+/// Selects whole turns, the most important first: those around a text, the first and last ones, errors, tool calls.
 fn key_turns(text: &str, around: Option<&str>, most: Tokens) -> Result<Loaded, String> {
     let turns = turns(text)?;
     let written: Vec<String> = turns.iter().enumerate().map(|(n, turn)| format!("#{} {turn}\n", n + 1)).collect();
@@ -211,7 +211,7 @@ fn key_turns(text: &str, around: Option<&str>, most: Tokens) -> Result<Loaded, S
         }
     };
     if around.is_some() && matching.is_empty() {
-        return Err(format!("no turn of {} says {:?}", turns.len(), around.unwrap_or_default()));
+        return Err(format!("none of the {} turns contains {:?}", turns.len(), around.unwrap_or_default()));
     }
     let having = |is: fn(&Value) -> bool| turns.iter().enumerate().filter(move |(_, turn)| is(turn)).map(|(n, _)| n);
     let ends = [0, last, 1.min(last), last.saturating_sub(1)];
@@ -220,7 +220,7 @@ fn key_turns(text: &str, around: Option<&str>, most: Tokens) -> Result<Loaded, S
     let mut kept = std::collections::BTreeSet::new();
     for n in wanted {
         let n_tokens = tokens::count(&written[n]).get();
-        // One is read in any case: a turn is not cut.
+        // At least one is kept: a turn is never cut.
         if kept.contains(&n) || n_tokens > room && !kept.is_empty() {
             continue;
         }
@@ -241,7 +241,7 @@ fn key_turns(text: &str, around: Option<&str>, most: Tokens) -> Result<Loaded, S
     Ok(Loaded::new(part, format!("{} key turns of {}", kept.len(), turns.len())))
 }
 
-/// Where a text occurs, whatever its case: the line, counted from 1, and what is around it.
+/// Finds a text, ignoring case: the line, counted from 1, and the text around it.
 pub fn search(text: &str, wanted: &str, most: usize) -> Vec<(usize, String)> {
     let wanted = wanted.to_lowercase();
     let found = text.lines().enumerate().filter_map(|(n, line)| {
@@ -251,7 +251,7 @@ pub fn search(text: &str, wanted: &str, most: usize) -> Vec<(usize, String)> {
     found.take(most).collect()
 }
 
-/// At most 200 characters of a line, the place among them.
+/// Returns at most 200 characters of a line, around the place.
 fn around(line: &str, at: usize) -> String {
     let before = line.char_indices().take_while(|(n, _)| *n < at).count();
     let skip = before.saturating_sub(80);

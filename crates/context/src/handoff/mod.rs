@@ -1,7 +1,7 @@
-//! Handoff packages (HO-1 … HO-8): what a package must say, what must be true before it is sent, how much of what it names to read.
+//! Handoff packages (HO-1 … HO-8): what a package must contain, what must be true before it is sent, and how much of its artifacts to read.
 //!
-//! A type is data: a JSON Schema and a gate. The two that are built in are written as anybody would write one, and nothing here knows their fields.
-//! A package itself is JSON and stays so: what nobody knows travels along untouched.
+//! A type is data: a JSON Schema and a gate. The two built-in types are written like those of a project, and nothing here knows their fields.
+//! A package itself is JSON and stays so: unknown fields are passed on unchanged.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -20,13 +20,13 @@ use crate::schema::Schema;
 pub mod load;
 pub mod plan;
 
-/// Of packages, not of a type.
+/// The version of the package format, not of a type.
 pub const VERSION: &str = "2.0";
 
-/// So many things that are wrong are told at once.
+/// How many problems are reported at once.
 const MOST_PROBLEMS: usize = 100;
 
-/// `init_to_execute` and `execute_to_init`.
+/// Returns the built-in types, `init_to_execute` and `execute_to_init`.
 pub fn built_in() -> &'static [HandoffType] {
     static TYPES: LazyLock<Vec<HandoffType>> = LazyLock::new(|| {
         let written = [include_str!("init_to_execute.yaml"), include_str!("execute_to_init.yaml")];
@@ -39,21 +39,21 @@ pub fn built_in() -> &'static [HandoffType] {
     &TYPES
 }
 
-/// What a package is checked by, in this order.
+/// The checks of a package, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// What it says.
+    /// Its own content.
     Schema,
-    /// What it names is there, as it was stored.
+    /// The artifacts that it names exist, as they were stored.
     Path,
-    /// What it names is as its type wants it.
+    /// The artifacts that it names are as its type requires.
     Gate,
-    /// How long it is.
+    /// Its length.
     Size,
 }
 
-/// One thing that is wrong with a package.
+/// One problem of a package.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     pub check: Check,
@@ -76,7 +76,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The JSON Schema of a type's packages, whole, as it is published (HO-3).
+/// Returns the complete JSON Schema of a type's packages, as it is published (HO-3).
 pub fn published(handoff_type: &HandoffType) -> Value {
     let HandoffType { name, description, schema, .. } = handoff_type;
     json!({
@@ -96,7 +96,7 @@ pub fn published(handoff_type: &HandoffType) -> Value {
     })
 }
 
-/// Whether a type can be used at all.
+/// Checks whether a type can be used.
 pub fn check_type(handoff_type: &HandoffType) -> Result<(), String> {
     let HandoffType { name, gate, .. } = handoff_type;
     let fail = |what: &str, why: &dyn std::fmt::Display| Err(format!("handoff_type `{name}`: {what}: {why}"));
@@ -118,15 +118,15 @@ pub fn check_type(handoff_type: &HandoffType) -> Result<(), String> {
     let within = within.chain(gate.files.iter().filter_map(|rule| rule.within.as_ref()));
     let priority = gate.priority.iter().flat_map(|rule| [&rule.items, &rule.at]);
     if let Some(pointer) = at.chain(within).chain(priority).find(|pointer| !pointer.starts_with('/')) {
-        return fail("gate", &format!("`{pointer}` is no JSON Pointer such as `/design_artifacts/*`"));
+        return fail("gate", &format!("`{pointer}` is not a JSON Pointer such as `/design_artifacts/*`"));
     }
     if gate.files.iter().any(|rule| rule.path.parse::<ArtifactPath>().is_err()) {
-        return fail("gate.files", &"a path is none");
+        return fail("gate.files", &"a path is not valid");
     }
     Ok(())
 }
 
-/// HO-3 … HO-5: whether it says what it must.
+/// HO-3 … HO-5: checks a package against the schema of its type.
 pub fn check_schema(handoff_type: &HandoffType, package: &Map<String, Value>) -> Vec<Problem> {
     let advice = format!("see `waybill handoff schema {}`", handoff_type.name);
     violations(&published(handoff_type), &Value::Object(package.clone()))
@@ -146,27 +146,27 @@ fn fits(schema: &Map<String, Value>, package: &Map<String, Value>) -> bool {
     violations(&Value::Object(schema.clone()), &Value::Object(package.clone())).is_empty()
 }
 
-/// An artifact that must be there, and as what.
+/// An artifact that must exist, and what it must be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named<'t> {
-    /// Where the package names it; empty: its type wants it.
+    /// Where the package names it. Empty means that its type requires it.
     pub at: String,
     pub path: ArtifactPath,
     pub media_type: Option<&'t str>,
     pub schema: Option<&'t Map<String, Value>>,
 }
 
-/// What a package speaks of.
+/// The artifacts and folders that a package names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mentioned<'t> {
     pub artifacts: Vec<Named<'t>>,
-    /// All that stands below goes along.
+    /// Everything below these folders is handed over too.
     pub folders: Vec<ArtifactPath>,
-    /// What is said to be a path and is none.
+    /// Values that should be paths and are not.
     pub problems: Vec<Problem>,
 }
 
-/// HO-1: everything that a package mentions, as its type says where to look.
+/// HO-1: finds everything that a package names, at the places that its type lists.
 pub fn mentioned<'t>(handoff_type: &'t HandoffType, package: &Map<String, Value>) -> Mentioned<'t> {
     let gate = &handoff_type.gate;
     let whole = Value::Object(package.clone());
@@ -215,7 +215,7 @@ fn not_a_path(at: String, why: String) -> Problem {
 fn path_of(whole: &Value, value: &Value, within: Option<&str>) -> Result<ArtifactPath, String> {
     let text = |value: Option<&Value>, what: &str| match value.and_then(Value::as_str) {
         Some(text) => Ok(text.to_owned()),
-        None => Err(format!("{what} is no text")),
+        None => Err(format!("{what} is not text")),
     };
     let path = text(Some(value), "the path")?;
     match within {
@@ -229,7 +229,7 @@ fn path_of(whole: &Value, value: &Value, within: Option<&str>) -> Result<Artifac
     }
 }
 
-/// Everything at a JSON Pointer in which `*` stands for each, with where it is.
+/// Returns all values at a JSON Pointer in which `*` matches each element, and their places.
 fn resolve<'v>(whole: &'v Value, pointer: &str) -> Vec<(String, &'v Value)> {
     let mut found = vec![(String::new(), whole)];
     for part in pointer.split('/').skip(1) {
@@ -258,14 +258,14 @@ fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// HO-6: whether what stands at a path is as the type of the package wants it.
+/// HO-6: checks whether the artifact at a path is as the type of the package requires.
 pub fn check_content(named: &Named<'_>, media_type: &str, content: Option<&[u8]>) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(wanted) = named.media_type
         && wanted != media_type
     {
         let problem = format!("it is `{media_type}`, not `{wanted}`");
-        problems.push(Problem::new(Check::Gate, named.path.as_str(), problem, "store it again as what it is"));
+        problems.push(Problem::new(Check::Gate, named.path.as_str(), problem, "store it with the right media type"));
     }
     let (Some(schema), Some(content)) = (named.schema, content) else { return problems };
     match json::parse(content) {
@@ -273,34 +273,34 @@ pub fn check_content(named: &Named<'_>, media_type: &str, content: Option<&[u8]>
             let wrong = violations(&Value::Object(schema.clone()), &value);
             problems.extend(wrong.into_iter().map(|(at, problem)| {
                 let at = format!("{}#{at}", named.path);
-                Problem::new(Check::Gate, at, problem, "write it as its schema says and store it again")
+                Problem::new(Check::Gate, at, problem, "make it match its schema and store it again")
             }));
         }
         Err(error) => problems.push(Problem::new(
             Check::Gate,
             named.path.as_str(),
-            format!("it is no JSON: {error}"),
+            format!("it is not JSON: {error}"),
             "store it again as JSON",
         )),
     }
     problems
 }
 
-/// As a model reads it.
+/// Counts the tokens of a package as a model reads it.
 pub fn count(package: &Map<String, Value>) -> Tokens {
     tokens::count(&json::canonical(package))
 }
 
-/// HO-2: whether it is short enough; else what to cut.
+/// HO-2: checks whether it is short enough; if not, says what to cut.
 pub fn check_size(handoff_type: &HandoffType, package: &Map<String, Value>) -> Option<Problem> {
     let (n_tokens, most) = (count(package), handoff_type.max_tokens);
     if n_tokens <= most {
         return None;
     }
-    let problem = format!("it has {n_tokens} tokens; a `{}` has at most {most}", handoff_type.name);
+    let problem = format!("it has {n_tokens} tokens; a `{}` may have at most {most}", handoff_type.name);
     let sizes = package.iter().map(|(key, value)| (key, value, tokens::count(&json::canonical(value))));
     let Some((key, value, of_it)) = sizes.max_by_key(|(.., n_tokens)| *n_tokens) else {
-        return Some(Problem::new(Check::Size, "", problem, "say less"));
+        return Some(Problem::new(Check::Size, "", problem, "make it shorter"));
     };
     let advice = match value {
         Value::Array(items) if items.len() > 1 => {
@@ -308,7 +308,7 @@ pub fn check_size(handoff_type: &HandoffType, package: &Map<String, Value>) -> O
             let room = (most.get() - (n_tokens.get() - of_it.get())).max(0) / each;
             let by_priority = by_priority(handoff_type, package, key);
             format!(
-                "`{key}` has {of_it} of them, in {} entries of about {each}: keep the {room} that matter most{by_priority}, and leave the others to an artifact that the package names",
+                "`{key}` has {of_it} of them, in {} entries of about {each}: keep the {room} that matter most{by_priority}, and move the others to an artifact that the package names",
                 items.len(),
             )
         }
@@ -317,7 +317,7 @@ pub fn check_size(handoff_type: &HandoffType, package: &Map<String, Value>) -> O
     Some(Problem::new(Check::Size, format!("/{}", escape(key)), problem, advice))
 }
 
-/// How many entries are how urgent, where they say so.
+/// Describes how many entries have which priority, if the type has priorities.
 fn by_priority(handoff_type: &HandoffType, package: &Map<String, Value>, key: &str) -> String {
     let Some(rule) = handoff_type.gate.priority.as_ref().filter(|rule| rule.items == format!("/{}", escape(key)))
     else {
@@ -335,7 +335,7 @@ fn by_priority(handoff_type: &HandoffType, package: &Map<String, Value>, key: &s
     if said.is_empty() { String::new() } else { format!(" ({})", said.join(", ")) }
 }
 
-/// What whoever sends it is told all the same.
+/// Returns warnings for the sender. They do not stop the package.
 pub fn warnings(handoff_type: &HandoffType, package: &Map<String, Value>) -> Vec<String> {
     let rules = handoff_type.gate.warnings.iter().filter(|rule| !fits(&rule.unless, package));
     let n_tokens = count(package);
@@ -344,7 +344,7 @@ pub fn warnings(handoff_type: &HandoffType, package: &Map<String, Value>) -> Vec
     rules.map(|rule| rule.message.clone()).chain(long).collect()
 }
 
-/// HO-7: whether somebody must agree.
+/// HO-7: returns the rule by which a person must approve the package, if one applies.
 pub fn needs_approval<'t>(handoff_type: &'t HandoffType, package: &Map<String, Value>) -> Option<&'t ApprovalRule> {
     handoff_type.gate.approval.as_ref().filter(|rule| fits(&rule.when, package))
 }

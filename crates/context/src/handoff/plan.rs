@@ -1,4 +1,4 @@
-//! What it would cost to read what a package names, the most urgent first (HO-8).
+//! How many tokens it would cost to read the artifacts that a package names, the most urgent first (HO-8).
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use waybill_core::{artifact::ArtifactPath, handoff::HandoffType};
 
 use super::{mentioned, resolve};
 
-/// What one turn is advised to read. It may go beyond.
+/// How many tokens one turn is advised to read. It may read more.
 pub const ADVISED: i64 = 40_000;
 
 /// How urgent it is to read something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// The package names it for everybody: a report, a design.
+    /// The package names it outside of its entries: a report, a design.
     First,
     High,
     Medium,
     Low,
-    /// It went along without being named.
+    /// It was handed over without being named.
     Unnamed,
 }
 
-/// How urgent the package says each of its artifacts is.
+/// Returns how urgent each artifact of a package is.
 pub fn priorities(handoff_type: &HandoffType, package: &Map<String, Value>) -> BTreeMap<ArtifactPath, Priority> {
     let whole = Value::Object(package.clone());
     let rule = handoff_type.gate.priority.as_ref();
@@ -45,7 +45,7 @@ pub fn priorities(handoff_type: &HandoffType, package: &Map<String, Value>) -> B
         .unwrap_or_default();
     let mut priorities = BTreeMap::new();
     for named in mentioned(handoff_type, package).artifacts {
-        // Of one entry: `/items/3/` and no other begins like it.
+        // With the final slash, `/items/3/` matches one entry only.
         let entry = named.at.match_indices('/').filter_map(|(n, _)| said.get(&named.at[..=n])).next_back();
         let priority = entry.copied().unwrap_or(Priority::First);
         let known = priorities.entry(named.path).or_insert(priority);
@@ -60,13 +60,13 @@ pub struct Item {
     pub path: ArtifactPath,
     pub priority: Priority,
     pub n_tokens: i64,
-    /// This one, and all before it.
+    /// The tokens of this one and all before it.
     pub total: i64,
-    /// Whether all of that is within what is left.
+    /// Whether that total is within what may still be read.
     pub fits: bool,
 }
 
-/// The most urgent first, of equals the shortest. `left` is what may still be read.
+/// Sorts by urgency, then by length. `left` is how many tokens may still be read.
 pub fn plan(wanted: impl IntoIterator<Item = (ArtifactPath, Priority, i64)>, left: i64) -> Vec<Item> {
     let mut wanted: Vec<_> = wanted.into_iter().collect();
     wanted.sort_by(|(path, priority, n_tokens), (other_path, other, other_tokens)| {

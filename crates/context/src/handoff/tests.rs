@@ -23,7 +23,7 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
-/// As in the design that the types come from.
+/// Returns a package as in the design from which the types come.
 fn init() -> Map<String, Value> {
     object(json!({
         "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00",
@@ -59,7 +59,7 @@ fn execute(n_failures: usize) -> Map<String, Value> {
     }))
 }
 
-/// HO-3, HO-4, HO-5: what was designed is a package; what leaves out a field, or says another version, is none.
+/// HO-3, HO-4, HO-5: the designed package is valid; one without a field, or with another version, is not.
 #[test]
 fn the_types_that_are_built_in_take_what_they_were_made_for() {
     for handoff_type in built_in() {
@@ -114,7 +114,7 @@ fn the_schemas_are_published() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), schema, "{file}: run with UPDATE=1");
 }
 
-/// HO-2: as long as it may be, and not longer; else what to cut is said with numbers.
+/// HO-2: a package may be as long as allowed, and not longer; otherwise the advice says with numbers what to cut.
 #[test]
 fn a_package_is_short_or_is_told_what_to_cut() {
     let (to_execute, to_init) = (type_named("init_to_execute"), type_named("execute_to_init"));
@@ -127,7 +127,7 @@ fn a_package_is_short_or_is_told_what_to_cut() {
     assert!(problem.problem.contains(&format!("it has {n_tokens} tokens")), "{problem}");
     assert_eq!(problem.at, "/failure_samples_index");
     assert!(problem.advice.contains("500 entries") && problem.advice.contains("167 are high"), "{problem}");
-    // The advice is good: what it leaves fits.
+    // The advice is right: what it keeps fits.
     let room: usize = problem.advice.split("keep the ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(room > 10 && check_size(to_init, &execute(room)).is_none(), "{room}");
     let mut wordy = init();
@@ -139,7 +139,7 @@ fn a_package_is_short_or_is_told_what_to_cut() {
     assert!(check_size(to_execute, &wordy).unwrap().advice.contains("store it as an artifact"));
 }
 
-/// HO-1, HO-5: everything that is named is found, relative to its folder; nothing leads out of it.
+/// HO-1, HO-5: everything that is named is found, relative to its folder; no path leads out of it.
 #[test]
 fn what_a_package_names_is_found() {
     let handoff_type = type_named("execute_to_init");
@@ -159,7 +159,7 @@ fn what_a_package_names_is_found() {
     assert!(mentioned(handoff_type, &hostile).artifacts.is_empty());
 }
 
-/// HO-6: the report has a schema, and all that is wrong with it is told.
+/// HO-6: the report has a schema, and all its problems are reported.
 #[test]
 fn a_report_is_as_it_must_be() {
     let handoff_type = type_named("execute_to_init");
@@ -190,7 +190,7 @@ fn a_report_is_as_it_must_be() {
     assert_eq!(check_content(report, "application/json", Some(b"no")).len(), 1);
 }
 
-/// HO-7: a type is data, with its gate; what cannot be one is refused when it is applied.
+/// HO-7: a type is data, with its gate; an invalid type is refused when it is applied.
 #[test]
 fn a_type_of_ones_own_is_data() {
     let handoff_type = |gate: Value| -> HandoffType {
@@ -221,7 +221,7 @@ fn a_type_of_ones_own_is_data() {
     }
 }
 
-/// HO-8: the most urgent first; what fits is said.
+/// HO-8: the most urgent first; the plan says what fits.
 #[test]
 fn a_plan_puts_the_urgent_first() {
     let package = execute(3);
@@ -240,7 +240,7 @@ fn tokens(n: i32) -> Tokens {
     Tokens::new(n).unwrap()
 }
 
-/// HO-8: any part, in whole lines, of as many tokens as asked for.
+/// HO-8: any part, in whole lines, with at most as many tokens as asked for.
 #[test]
 fn a_part_is_read() {
     let text: String = (1..=400).map(|n| format!("line {n} of the log\n")).collect();
@@ -262,7 +262,7 @@ fn a_part_is_read() {
     assert_eq!(search("eins\nZwei drei\nzwei", "ZWEI", 5), [(2, "Zwei drei".to_owned()), (3, "zwei".to_owned())]);
 }
 
-/// HO-8: of a long conversation, whole turns: how it began and ended, what went wrong, what was called, what is around a text.
+/// HO-8: of a long conversation, whole turns: its beginning and end, errors, tool calls, and the turns around a text.
 #[test]
 fn the_key_turns_of_a_conversation_are_read_whole() {
     let turn = |n: usize| match n {
@@ -311,14 +311,14 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Adds a field that nobody knows to every object, at every level.
+/// Adds an unknown field to every object, at every level.
 fn scatter(value: &mut Value, unknown: &Value) {
     match value {
         Value::Object(fields) => {
             fields.values_mut().for_each(|field| scatter(field, unknown));
-            // Paths are all that stands in there.
+            // Such an object holds only paths.
             if !fields.values().all(|field| field.as_str().is_some_and(|text| text.contains('/'))) {
-                fields.insert("of nobody's knowing ☃".to_owned(), unknown.clone());
+                fields.insert("an unknown field ☃".to_owned(), unknown.clone());
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| scatter(item, unknown)),
@@ -329,7 +329,7 @@ fn scatter(value: &mut Value, unknown: &Value) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("WAYBILL_PACKAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000), ..ProptestConfig::default() })]
 
-    /// HO-3: what nobody knows is kept, at every level, and travels on: through the checks, into a card, out of it, and into the next one.
+    /// HO-3: unknown fields are kept at every level: through the checks, into a card, out of it, and into the next one.
     #[test]
     fn what_nobody_knows_travels_along(unknown in anything(), is_init in any::<bool>(), n in 0_usize..4) {
         let mut package = Value::Object(if is_init { init() } else { execute(n) });

@@ -20,7 +20,7 @@ struct ChatMessage<'a> {
     role: Role,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
-    /// Not OpenAI's own: DeepSeek, Kimi and others want it back while the model uses tools.
+    /// Not part of OpenAI's API: DeepSeek, Kimi and others require it back while the model uses tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +75,7 @@ fn chat_message<'a>(message: &'a Message<'_>) -> ChatMessage<'a> {
         r#type: "function",
         function: ChatFunction { name: legal(&call.tool_name), arguments: &call.arguments },
     });
-    // A call needs no words; a result may have none.
+    // A call needs no text; a result may be empty.
     let speaks = !message.content.is_empty() || message.role == Role::Tool;
     let thought = reasoning(message, Adapter::OpenaiChat).map(|reasoning| &*reasoning.text);
     ChatMessage {

@@ -1,4 +1,4 @@
-//! Anthropic's messages: roles by turns, results as blocks of the user's, and marks for the cache.
+//! Anthropic's messages: alternating roles, results as blocks of the user's message, and marks for the cache.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use waybill_core::{card::Role, id::ToolCallId, resource::Order};
 use super::{Adapter, Each, Params, Tool, arguments, legal, verbatim};
 use crate::{compose::Composed, layer::Layer, policy::Policy, unit::Message};
 
-/// Said where the first message is an assistant's, as in what another agent handed over: the user must begin.
+/// Inserted if the first message is an assistant's, such as one that another agent handed over: the API requires a user message first.
 const OPENING: &str = "What follows was handed over.";
-/// Said where the last one is: models do not go on from their own words.
+/// Added if the last message is an assistant's: models refuse to continue from their own message.
 const CLOSING: &str = "Go on.";
-/// What both may count, with room to spare.
+/// The tokens of both: a generous estimate.
 pub(crate) const ADDED: i32 = 24;
 
 pub(super) struct Messages<'a> {
@@ -51,7 +51,7 @@ enum Block<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_control: Option<CacheControl>,
     },
-    /// What was thought, signature and all.
+    /// Reasoning, with its signature.
     #[serde(untagged)]
     Verbatim(&'a RawValue),
 }
@@ -66,13 +66,13 @@ impl<'a> Block<'a> {
             Block::Text { cache_control, .. }
             | Block::ToolUse { cache_control, .. }
             | Block::ToolResult { cache_control, .. } => *cache_control = Some(CacheControl { r#type: "ephemeral" }),
-            // The provider refuses a mark on a thought.
+            // The provider refuses a cache mark on reasoning.
             Block::Verbatim(_) => {}
         }
     }
 }
 
-/// Up to here the provider may remember what it read.
+/// A cache mark: the provider may cache everything up to here.
 #[derive(Clone, Copy, Serialize)]
 struct CacheControl {
     r#type: &'static str,
@@ -95,7 +95,7 @@ impl Serialize for Messages<'_> {
             let blocks = if n < n_system {
                 &mut system
             } else {
-                // Results come from the user here, and two messages of one role are one.
+                // Here results belong to the user, and two messages of one role are joined.
                 let role = if message.role == Role::Assistant { Role::Assistant } else { Role::User };
                 if turns.is_empty() && role == Role::Assistant {
                     turns.push(Turn { role: Role::User, content: vec![Block::text(OPENING)] });
@@ -129,8 +129,8 @@ impl Serialize for Messages<'_> {
 }
 
 impl Messages<'_> {
-    /// Behind which messages the provider is to remember, where the order is made for it: the system text, the history, and what the
-    /// turn has by now. Blocks of every step stand behind all of them.
+    /// Returns after which messages to put cache marks, if the order is made for the cache: after the system text, the history, and the turn's
+    /// messages so far. Blocks of every step come after all of them.
     fn marks(&self, n_system: usize) -> [Option<usize>; 3] {
         if self.policy.order != Order::CacheFirst {
             return [None; 3];
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(request["messages"][1]["content"].as_array().unwrap().len(), 2);
     }
 
-    /// Models refuse to go on from their own words.
+    /// Models refuse to continue from their own message.
     #[test]
     fn the_last_word_is_the_users() {
         let script = "react layered 900\nquery: go\nsteps\n  assistant: I could. ";
@@ -196,7 +196,7 @@ mod tests {
         assert!(added + tokens(8) <= tokens(ADDED));
     }
 
-    /// CX-3: marks stand behind system text, history and own steps, and in front of what changes with every step.
+    /// CX-3: marks come after system text, history and own steps, and before what changes with every step.
     #[test]
     fn the_cache_is_told_where_it_may_stop() {
         let script = "react cache_first 900\nprompt: p\nclock*: noon\nhistory\n  user: a\n  assistant: b\nquery: c";
@@ -213,7 +213,7 @@ mod tests {
         assert!(marked(&request(&layered)).is_empty());
     }
 
-    /// The provider refuses a mark on what was thought.
+    /// The provider refuses a cache mark on reasoning.
     #[test]
     fn a_thought_carries_no_mark() {
         let thought = r#"{"type":"thinking","thinking":"t","signature":"s"}"#;

@@ -1,6 +1,7 @@
-//! How a provider wants it: from messages to the bytes of a request. Equal messages give equal bytes.
+//! Wire formats of providers: from messages to the bytes of a request. Equal messages give equal bytes.
 //!
-//! Rules of one provider are kept here, and never cost a message: roles by turns, a user who begins, results as a user's blocks.
+//! The rules of each provider are applied here, and never drop a message: alternating roles, a user message first, results as blocks of a
+//! user message.
 
 use std::borrow::Cow;
 
@@ -30,14 +31,14 @@ pub struct Tool {
     pub parameters: Value,
 }
 
-/// What a profile says of the call itself: model, temperature, limits. Sent as it is.
+/// A profile's parameters of the call itself: model, temperature, limits. They are sent as they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct Params(Map<String, Value>);
 
-/// The parameters would replace what Waybill composes.
+/// A parameter would replace what Waybill composes.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is composed and cannot be a parameter of the call: leave it out")]
+#[error("Waybill composes `{0}`, so it cannot be a parameter of the call: leave it out")]
 pub struct Reserved(String);
 
 impl TryFrom<Map<String, Value>> for Params {
@@ -52,7 +53,7 @@ impl TryFrom<Map<String, Value>> for Params {
     }
 }
 
-/// Who is asked, and how.
+/// The format of a provider's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Adapter {
@@ -75,14 +76,14 @@ impl Adapter {
         }
     }
 
-    /// Changes whenever equal messages would give other bytes. Receipts name it.
+    /// Returns the version, which changes whenever equal messages would give other bytes. Receipts name it.
     pub const fn version(self) -> u32 {
         match self {
             Adapter::OpenaiChat | Adapter::AnthropicMessages | Adapter::OpenaiResponses => 1,
         }
     }
 
-    /// The request, byte for byte as it is sent.
+    /// Renders the request, byte for byte as it is sent.
     pub fn request(self, composed: &Composed<'_>, policy: &Policy, tools: &[Tool], params: &Params) -> Vec<u8> {
         let text = match self {
             Adapter::OpenaiChat => serde_json::to_string(&chat::Chat { composed, tools, params }),
@@ -99,25 +100,25 @@ impl Adapter {
     }
 }
 
-/// What a model thought before it spoke, as a card that stands in front of what it said. Both texts are as they came from outside.
+/// Makes a card of what a model thought before it answered, to be put before its answer. Both texts are as the provider sent them.
 pub fn reasoning_draft(adapter: Adapter, text: String, verbatim: Option<String>) -> Draft {
     let inside = |text: String| Cow::Owned(json::text(&text).into_owned());
     Reasoning { adapter: adapter.as_str().into(), text: inside(text), verbatim: verbatim.map(inside) }.draft()
 }
 
-/// What was thought before a message, if it came through this adapter. No other can make anything of it.
+/// Returns the reasoning before a message, if it came through this adapter. No other adapter can use it.
 fn reasoning<'a>(message: &'a Message<'_>, adapter: Adapter) -> Option<&'a Reasoning<'a>> {
     message.reasoning.as_ref().filter(|reasoning| reasoning.adapter == adapter.as_str())
 }
 
-/// The provider's own blocks of it, each byte for byte. None where they are no list of objects.
+/// Returns the provider's own blocks of the reasoning, each byte for byte. It is empty if they are not a list of objects.
 fn verbatim<'a>(message: &'a Message<'_>, adapter: Adapter) -> Vec<&'a RawValue> {
     let text = reasoning(message, adapter).and_then(|reasoning| reasoning.verbatim.as_deref());
     let blocks = text.and_then(|text| serde_json::from_str::<Vec<&RawValue>>(text).ok());
     blocks.filter(|blocks| blocks.iter().all(|block| is_object(block))).unwrap_or_default()
 }
 
-/// A name that every provider takes, also for a tool that the model made up.
+/// Returns a name that every provider accepts, even for a tool that the model invented.
 fn legal(name: &str) -> Cow<'_, str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if (1..=64).contains(&name.len()) && name.chars().all(fits) {
@@ -127,7 +128,7 @@ fn legal(name: &str) -> Cow<'_, str> {
     if legal.is_empty() { Cow::Borrowed("_") } else { Cow::Owned(legal) }
 }
 
-/// The model's own text where it is an object, as the provider wants it; else an object that says what it was.
+/// Returns the model's own text if it is a JSON object, as the provider requires; otherwise an object that contains the text.
 fn arguments(call: &ToolCall) -> Cow<'_, RawValue> {
     match serde_json::from_str::<&RawValue>(&call.arguments) {
         Ok(raw) if is_object(raw) => Cow::Borrowed(raw),
@@ -139,12 +140,12 @@ fn arguments(call: &ToolCall) -> Cow<'_, RawValue> {
 }
 
 fn is_object(raw: &RawValue) -> bool {
-    // A raw value may hold escapes that stand for no character.
+    // A raw value may contain escapes that are not valid characters.
     let is_legible = |text: &str| !text.contains("\\u") || serde_json::from_str::<Value>(text).is_ok();
     raw.get().starts_with('{') && is_legible(raw.get())
 }
 
-/// A list, each element of which is turned into its wire form when its turn comes.
+/// A list whose elements are converted to their wire form one by one.
 struct Each<'a, T, F>(&'a [T], F);
 
 impl<'a, T, F, W> Serialize for Each<'a, T, F>
@@ -178,7 +179,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(cases(1_000)))]
 
-        /// CX-12: whatever the history is, and whatever the turn did and thought, no provider has a reason to refuse the request. And equal input gives equal bytes.
+        /// CX-12: for any history, and whatever the turn did and thought, no provider has a reason to refuse the request. Equal input gives equal
+        /// bytes.
         #[test]
         fn whatever_comes_the_request_is_clean(
             line in any_line(), did in any_steps(), budget in 5..120i32, cache in any::<bool>(),
@@ -199,14 +201,14 @@ mod tests {
                 let bytes = adapter.request(&composed, &policy, &[], &Params::default());
                 prop_assert_eq!(&bytes, &adapter.request(&again, &policy, &[], &Params::default()));
                 let findings = lint::lint(std::str::from_utf8(&bytes).unwrap()).unwrap();
-                // Words of one kind and number say the same here.
+                // In these tests, texts of the same kind and length are equal.
                 let findings: Vec<_> = findings.into_iter().filter(|f| f.rule != Rule::DoubledInput).collect();
                 prop_assert!(findings.is_empty(), "{:?} {:?}", adapter, findings);
             }
         }
     }
 
-    /// CB-5: what the model wrote goes back as it wrote it, key order and all.
+    /// CB-5: what the model wrote is sent back exactly as it wrote it, including the order of keys.
     #[test]
     fn arguments_are_sent_back_verbatim() {
         let script = r#"react layered 900
@@ -225,7 +227,7 @@ steps
         assert!(text(Adapter::OpenaiResponses).contains(r#""arguments":"{broken""#));
     }
 
-    /// One step, and what was thought before it.
+    /// One step, and the reasoning before it.
     fn after(adapter: Adapter, verbatim: &str) -> golden::Scene {
         let mut scene = golden::read("react layered 900\nquery: x\nsteps\n  reasoning openai_chat: t\n  assistant: y");
         let draft = reasoning_draft(adapter, "a ␛ thought".into(), Some(verbatim.into()));
@@ -233,7 +235,7 @@ steps
         scene
     }
 
-    /// A signature holds for the bytes that were signed, and for whoever signed them.
+    /// A signature is valid only for the bytes that were signed, and only for the provider that signed them.
     #[test]
     fn what_was_thought_goes_back_to_whoever_it_came_from_byte_for_byte() {
         let blocks = [r#"{ "type":"sealed","n":1.50,"s":"␛ ␛␛ ␛D800 \u00e9 é"}"#, "{}"];
@@ -258,7 +260,7 @@ steps
         }
     }
 
-    /// What could not be stored as it was is shown as something that every reader takes.
+    /// Content that could not be stored as it was is shown in a form that every reader accepts.
     #[test]
     fn escapes_of_the_store_stay_inside() {
         let mut scene = golden::read("react layered 900\nquery: x");
@@ -270,7 +272,7 @@ steps
         }
     }
 
-    /// A lone surrogate in a card must not make every later call a refusal; nor in arguments, which go as they are.
+    /// A lone surrogate in a card must not make the provider refuse every later call; nor in arguments, which are sent as they are.
     #[test]
     fn half_a_character_is_not_sent() {
         let mut scene = golden::read(

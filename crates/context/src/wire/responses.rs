@@ -1,4 +1,4 @@
-//! OpenAI's responses: a list of items, and nothing kept at the provider's. What the model thought comes sealed and goes back as it came.
+//! OpenAI's responses: a list of items, with nothing stored at the provider. Reasoning comes encrypted and is sent back as it came.
 
 use std::borrow::Cow;
 

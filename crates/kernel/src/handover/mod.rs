@@ -1,12 +1,13 @@
-//! Handing over (PM-4, PM-5, PM-12): the context box of a turn is packed on record, by reference, within the rights of whoever packs it.
+//! Handing over (PM-4, PM-5, PM-12): the context box of a turn is packed on record, by reference, within the rights of the agent or person that
+//! packs it.
 //!
 //! ```text
 //!   arguments ──rules──▶ cards            1 … n       what is asked
 //!   memory, boxes, session ──ranges──▶    n + 1 …     what went before
 //!   parent pointer                        last        who asks
 //! ```
-//! Each part is one row of `state.handovers`: which rule put it there, from which box, how far, by which right. It is also what gives the
-//! receiver the right to read that box, and pass it on.
+//! Each part is one row of `state.handovers`: which rule put it there, from which box, how far, by which right. The row also gives the
+//! receiver the right to read that box, and to pass it on.
 
 mod pack;
 mod trace;
@@ -46,7 +47,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For whoever asked, in one word.
+    /// Returns the error code for the caller.
     pub fn code(&self) -> &'static str {
         match self {
             Error::BadRequest(_) | Error::Argument { .. } => "bad_request",

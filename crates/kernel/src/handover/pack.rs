@@ -25,14 +25,14 @@ use crate::{
 /// Who packs, and by which rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing<'a> {
-    /// The author of the cards: what was called.
+    /// The tool that was called: the author of the cards.
     pub tool_suffix: &'a str,
-    /// Within whose rights. None: a person's.
+    /// The agent within whose rights it packs. `None` means a person.
     pub source_agent_id: Option<AgentId>,
     pub handover: &'a Handover,
     /// The session that the source's own turn is in: the only one that an agent may name.
     pub session_id: Option<SessionId>,
-    /// Of the step that called: lineage of the cards.
+    /// The trace of the calling step: lineage of the cards.
     pub trace_id: Option<TraceId>,
     pub parent_step_id: Option<StepId>,
 }
@@ -43,32 +43,32 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// What one turn is packed of.
+/// What one turn is packed from.
 #[derive(Clone, Debug)]
 pub struct Pack {
-    /// Whose turn.
+    /// The agent whose turn it is.
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
     pub arguments: Map<String, Value>,
-    /// Its messages go along, as far as the receiver's process is shown them.
+    /// Its messages are handed over too, if the receiver's process is shown them.
     pub session_id: Option<SessionId>,
     /// What the receiver brings itself.
     pub brings: Brings,
 }
 
-/// What a receiver remembers. Whoever hands over needs no right to it: that it may address the receiver is enough.
+/// What a receiver remembers. The sender needs no right to it: it is enough that it may address the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Brings {
     #[default]
     Nothing,
     /// Its own memory.
     Memory(BoxId),
-    /// Of whom it was cloned from: its memory, and what it is writing just now.
+    /// The memory of the agent that it was cloned from, and what that agent is writing just now.
     Cloned { memory_box_id: BoxId, output_box_id: Option<BoxId> },
 }
 
 impl Brings {
-    /// The rule, the box, the right.
+    /// Returns the rule, the box and the right of each part.
     fn parts(self) -> impl Iterator<Item = (&'static str, BoxId, &'static str)> {
         let (memory, output) = match self {
             Brings::Nothing => (None, None),
@@ -95,7 +95,7 @@ pub struct Packed {
     pub worker_target: Door,
     /// The cards that were written for it, in order.
     pub attached_card_ids: Vec<CardId>,
-    /// Those of them that ask.
+    /// Those of them that ask something.
     pub query_card_ids: Vec<CardId>,
 }
 
@@ -112,7 +112,7 @@ pub struct Target {
     pub limits: Option<Limits>,
 }
 
-/// Looks profiles up by name.
+/// Looks up profiles by name.
 pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<HashMap<Name, Target>, Error> {
     let project_id = work.project_id();
     let rows: Vec<Target> = sqlx::query_as(
@@ -132,13 +132,13 @@ pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<Ha
     }
 }
 
-/// [`targets`] for one.
+/// Looks up one profile by name.
 pub async fn target(work: &mut UnitOfWork, name: &Name) -> Result<Target, Error> {
     let mut found = targets(work, &BTreeSet::from([name.clone()])).await?;
     found.remove(name).ok_or_else(|| Error::NoProfile(name.clone()))
 }
 
-/// Packs, as PM-4 says: all of them, or none.
+/// Packs as PM-4 says: all packs, or none.
 pub async fn pack_context(work: &mut UnitOfWork, packing: Packing<'_>, packs: &[Pack]) -> Result<Vec<Packed>, Error> {
     let named = name(work, packing, packs.iter().map(|pack| &pack.arguments)).await?;
     let prepared = prepare(work, packing, packs, &named).await?;
@@ -146,7 +146,7 @@ pub async fn pack_context(work: &mut UnitOfWork, packing: Packing<'_>, packs: &[
     Ok(prepared.packed().collect())
 }
 
-/// What is to be written, checked and with its ids: for whoever dispatches first and writes only what was new.
+/// What is to be written, checked and with its ids: for a caller that dispatches first and then writes only what was new.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     tool_suffix: String,
@@ -156,7 +156,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// In the order of the packs.
+    /// Returns the context boxes, in the order of the packs.
     pub fn packed(&self) -> impl Iterator<Item = Packed> + '_ {
         self.plans.iter().map(|plan| plan.packed.clone())
     }
@@ -197,12 +197,12 @@ struct Part {
     source: Option<(Span, String)>,
 }
 
-/// The boxes that arguments name, as far as the source may read them just now: the same for all who are to inherit them.
+/// The boxes that arguments name, as far as the source may read them now: the same for all receivers that inherit them.
 #[derive(Clone, Debug, Default)]
 pub struct Named(HashMap<BoxId, Source>);
 
-/// Looks up the boxes that arguments name, once for however many packs. One that many inherit and that is in many pieces is flattened here. What the
-/// source may not pass on is on record when this refuses.
+/// Looks up the boxes that arguments name, once for all packs. A box of many pieces that many receivers inherit is flattened here. If this refuses,
+/// what the source may not pass on is on record.
 pub async fn name<'m>(
     work: &mut UnitOfWork,
     packing: Packing<'_>,
@@ -276,7 +276,7 @@ pub async fn prepare(
     Ok(Prepared { tool_suffix, source_agent_id, parent, plans })
 }
 
-/// A question, not a rule for the answer.
+/// Checks whether a card is a question, not a rule for the answer.
 fn asks(card: &NewCard) -> bool {
     card.metadata().role == Role::User && card.metadata().card_type != CardType::result_fields()
 }
@@ -347,7 +347,7 @@ fn sign(packing: &Packing<'_>, draft: &mut Draft) {
     draft.metadata.parent_step_id = packing.parent_step_id;
 }
 
-/// The boxes that arguments name, each once, in order.
+/// Returns the boxes that arguments name, each once, in order.
 fn named_boxes(handover: &Handover, arguments: &Map<String, Value>) -> Result<Vec<(String, BoxId)>, Error> {
     let mut named: Vec<(String, BoxId)> = Vec::new();
     for arg_key in &handover.context_packing_config.inherit_context.include_boxes_from_args {
@@ -370,17 +370,17 @@ fn named_boxes(handover: &Handover, arguments: &Map<String, Value>) -> Result<Ve
     Ok(named)
 }
 
-/// What is inherited, read once however many inherit it.
+/// What is inherited, read once for all receivers.
 #[derive(Clone, Debug)]
 struct Source {
     /// What is handed over.
     span: Span,
     via: String,
-    /// The ranges that it is held by.
+    /// The ranges that hold it.
     runs: Vec<Span>,
 }
 
-/// The runs of spans. Of many that are in many pieces each of many heirs would hold all: those are flattened once.
+/// Returns the runs of spans. A span of many pieces that many receivers inherit is flattened once, since each of them would hold every piece.
 async fn sources(
     work: &mut UnitOfWork,
     spans: Vec<(Span, String)>,
@@ -398,7 +398,7 @@ async fn sources(
     Ok(sources)
 }
 
-/// What receivers remember, as it is now.
+/// Returns what receivers remember, as it is now.
 async fn brought(work: &mut UnitOfWork, packs: &[Pack]) -> Result<HashMap<BoxId, Source>, Error> {
     let mut heirs: BTreeMap<BoxId, usize> = BTreeMap::new();
     for (_, box_id, _) in packs.iter().flat_map(|pack| pack.brings.parts()) {
@@ -410,7 +410,7 @@ async fn brought(work: &mut UnitOfWork, packs: &[Pack]) -> Result<HashMap<BoxId,
     sources(work, spans.collect(), |box_id| heirs[&box_id]).await
 }
 
-/// The messages of the sessions that are named, by session and by box. An agent names the session that it is in, and no other.
+/// Returns the messages of the named sessions, by session and by box. An agent may name only the session that it is in.
 async fn sessions(
     work: &mut UnitOfWork,
     packing: &Packing<'_>,
@@ -431,7 +431,7 @@ async fn sessions(
     Ok((messages, sources))
 }
 
-/// How far the source may read boxes, and by which right. Fails closed, and leaves a record of what was asked for.
+/// Returns how far the source may read boxes, and by which right. Fails closed, and leaves a record of what was asked for.
 async fn rights(work: &mut UnitOfWork, packing: &Packing<'_>, boxes: &[BoxId]) -> Result<Vec<(Span, String)>, Error> {
     let rights = grant::readable(work, packing.source_agent_id, boxes).await?;
     let (mut spans, mut refused) = (Vec::with_capacity(boxes.len()), Vec::new());
@@ -479,7 +479,7 @@ async fn messages(work: &mut UnitOfWork, sessions: BTreeSet<SessionId>) -> Resul
     }
 }
 
-/// By box, in the order of places.
+/// Returns the runs by box, in the order of places.
 async fn runs(work: &mut UnitOfWork, spans: Vec<Span>) -> Result<HashMap<BoxId, Vec<Span>>, Error> {
     if spans.is_empty() {
         return Ok(HashMap::new());
@@ -519,7 +519,7 @@ impl Layout {
         self.parts.push(Part { rule, arg_key, from: self.length, n_cards: 1, source: None });
     }
 
-    /// What is held of the same source already is left out: on reading it would be a repeat.
+    /// Adds a source. What is already held of it is left out: on reading it would be a repeat.
     fn inherit(&mut self, rule: &'static str, arg_key: Option<String>, source: &Source, via: Option<&str>) {
         let from = self.length + 1;
         for run in &source.runs {
@@ -534,7 +534,7 @@ impl Layout {
     }
 }
 
-/// What of a span is in none of the others, in order.
+/// Returns the parts of a span that are in none of the others, in order.
 fn without(span: Span, others: &[Span]) -> Vec<Span> {
     let mut left = vec![span];
     for other in others.iter().filter(|other| other.box_id == span.box_id) {
@@ -548,7 +548,7 @@ fn without(span: Span, others: &[Span]) -> Vec<Span> {
     left
 }
 
-/// Writes what was prepared, of those packs that are to be kept, by their place.
+/// Writes the prepared packs that are to be kept; `keep` gets the place of each.
 pub async fn write(work: &mut UnitOfWork, prepared: &Prepared, keep: impl Fn(usize) -> bool) -> Result<(), Error> {
     let plans: Vec<&Plan> =
         prepared.plans.iter().enumerate().filter(|(place, _)| keep(*place)).map(|(_, plan)| plan).collect();

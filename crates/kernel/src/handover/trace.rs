@@ -12,12 +12,12 @@ pub struct Why {
     pub box_id: BoxId,
     /// Where in that box.
     pub place: i64,
-    /// The rule of the handover: `argument`, `memory`, `output`, `box`, `session` or `parent`; `wrote`: the turn itself did; `dispatched`: it
-    /// was dispatched with it, without a handover.
+    /// The rule of the handover: `argument`, `memory`, `output`, `box`, `session` or `parent`. `wrote` means that the turn itself wrote the card;
+    /// `dispatched` means that the turn was dispatched with it, without a handover.
     pub rule: String,
     pub arg_key: Option<String>,
     pub tool_suffix: Option<String>,
-    /// Who handed it over; none: a person.
+    /// The agent that handed it over. `null` means a person.
     pub source_agent_id: Option<AgentId>,
     /// What it was taken from, how far, and by which right.
     pub source_box_id: Option<BoxId>,
@@ -25,7 +25,7 @@ pub struct Why {
     pub via: Option<String>,
 }
 
-/// Every place where a turn has a card, and what put it there. Empty: it has not.
+/// Lists every place where a turn has a card, and what put it there. Empty if the turn does not have the card.
 pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) -> sqlx::Result<Vec<Why>> {
     let project_id = work.project_id();
     sqlx::query_as(
@@ -67,24 +67,24 @@ pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) 
     .await
 }
 
-/// Somebody who could see a card.
+/// An agent that could see a card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
 pub struct Sight {
     pub agent_id: AgentId,
     /// The box it stands in, and where.
     pub box_id: BoxId,
     pub place: i64,
-    /// `own`: the box is the agent's; `handed`: it is what a turn of it was packed; `granted`; `joined`: a child of it wrote the box.
+    /// `own`: the box is the agent's; `handed`: a turn of the agent was packed with it; `granted`; `joined`: a child of the agent wrote the box.
     pub via: String,
     pub agent_turn_id: Option<TurnId>,
-    /// Of the handover, or of the grant: which rule, or for what reason; and who.
+    /// The rule of the handover and the agent that handed over, or the reason of the grant and who granted.
     pub rule: Option<String>,
     pub source_agent_id: Option<AgentId>,
     pub granted_by: Option<String>,
 }
 
-/// Everybody who could see a card, and why: whom boxes with it were made for or packed for, whom they are granted to, and whose children
-/// wrote them. Grants that were revoked count: they could.
+/// Lists every agent that could see a card, and why: a box with the card was made for it, packed for it, granted to it, or written by its
+/// children. Revoked grants count: the agent could see the card before.
 pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::Result<Vec<Sight>> {
     let project_id = work.project_id();
     sqlx::query_as(

@@ -28,7 +28,7 @@ pub struct Claiming {
     /// last free place.
     pub in_flight_cap: i32,
     pub lease: Duration,
-    /// How long a turn may go without a step before somebody looks whether it is alive.
+    /// How long a turn may go without a step before a sweep checks whether it is alive.
     pub silence: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Claiming {
     }
 }
 
-/// Who holds the turn under this claim. None: nobody does any more.
+/// Returns the worker that holds the turn under this claim. `None` means that no worker does any more.
 pub async fn holder(work: &mut UnitOfWork, fence: &Fence) -> Result<Option<WorkerId>, Error> {
     let holder = sqlx::query_scalar(
         "select worker_id from state.agent_inbox where project_id = $1 and agent_turn_id = $2 and claim_token = $3",
@@ -66,7 +66,7 @@ pub struct Claimed {
     pub n_lost_leases: i32,
     /// Attempts that failed before this one.
     pub retry_count: i32,
-    /// Somebody wants it to end.
+    /// It was asked to stop.
     pub stop_asked: bool,
     pub profile_box_id: Option<BoxId>,
     pub context_box_id: BoxId,
@@ -82,7 +82,7 @@ pub struct Claimed {
     pub channel: Channel,
 }
 
-/// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for nobody.
+/// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for no lock.
 pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
     let begun = Instant::now();
     let claimed = match claiming.most {
@@ -135,7 +135,7 @@ async fn claim_many<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
     Ok(claimed)
 }
 
-/// What a worker holds: more than it knows of where a claim was committed without its learning of it.
+/// Returns what a worker holds: more than it knows of, if a claim was committed and its answer was lost.
 pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<Claimed>, Error> {
     let held = sqlx::query_as("select * from scheduler.held_turns($1)").bind(worker_id);
     Ok(held.fetch_all(kernel.pool()).await?)

@@ -1,4 +1,4 @@
-//! Transaction 1: dispatch is one path for everybody (PM-3, L0-2, L0-3, L0-11).
+//! Transaction 1: dispatch is one path for all callers (PM-3, L0-2, L0-3, L0-11).
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub const MAX_RECURSION_DEPTH: i32 = 100;
 
 const MOST_HEADER: usize = 512;
 
-/// One turn to be. Its id is its idempotency key: the same request again changes nothing and is answered alike.
+/// A turn that is to be dispatched. Its id is its idempotency key: the same request again changes nothing and gets the same answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct DispatchRequest {
     pub agent_turn_id: TurnId,
@@ -47,13 +47,13 @@ pub struct DispatchRequest {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
-    /// Not dispatched before; meanwhile it holds up nobody.
+    /// Not dispatched before this time; until then it holds up no other turn.
     pub not_before: Option<DateTime<Utc>>,
     pub emit_state_event: bool,
-    /// What it may spend. Of what its parent may spend, at most an equal share.
+    /// What it may spend: at most an equal share of what its parent may spend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Among how many the parent's is parted: whoever is still to be dispatched, and the parent.
+    /// Among how many the parent's budget is divided: the turns that are still to be dispatched, and the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<i32>,
 }
@@ -64,7 +64,7 @@ fn as_uuid<S: serde::Serializer>(id: &Option<TraceId>, serializer: S) -> Result<
 }
 
 impl DispatchRequest {
-    /// A turn whose context is a box that exists.
+    /// Returns a turn whose context is a box that exists.
     pub fn new(agent_id: AgentId, context_box_id: BoxId) -> DispatchRequest {
         DispatchRequest {
             agent_turn_id: TurnId::new(),
@@ -93,7 +93,7 @@ impl DispatchRequest {
         }
     }
 
-    /// A turn that sees one instruction and nothing else.
+    /// Returns a turn that sees one instruction and nothing else.
     pub fn instructed(agent_id: AgentId, instruction: CardId) -> DispatchRequest {
         DispatchRequest {
             context_card_ids: Some(vec![instruction]),
@@ -103,11 +103,11 @@ impl DispatchRequest {
     }
 }
 
-/// That a turn was accepted.
+/// A turn that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
 pub struct Dispatched {
     pub agent_turn_id: TurnId,
-    /// None: it was queued behind another turn, or for later.
+    /// `None` means that it was queued behind another turn, or for later.
     pub turn_epoch: Option<TurnEpoch>,
     pub duplicate: bool,
 }
@@ -116,7 +116,7 @@ pub struct Dispatched {
 struct DispatchedRow {
     #[sqlx(flatten)]
     dispatched: Dispatched,
-    /// None for a replay.
+    /// `None` for a replay.
     worker_target: Option<Target>,
 }
 
@@ -130,7 +130,7 @@ pub async fn enqueue(
     if let Some(deep) = requests.iter().find(|request| request.recursion_depth > MAX_RECURSION_DEPTH) {
         return Err(Error::RecursionDepthExceeded { depth: deep.recursion_depth, limit: MAX_RECURSION_DEPTH });
     }
-    // They go with every event, as headers: what a broker refuses would stand in the way of the agent's other events.
+    // They go with every event, as headers: one that a broker refuses would hold up the agent's other events.
     let headers = requests.iter().flat_map(|request| [&request.traceparent, &request.tracestate]);
     if headers.flatten().any(|header| header.len() > MOST_HEADER || header.contains(char::is_control)) {
         return Err(Error::Invalid(

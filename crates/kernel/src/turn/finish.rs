@@ -23,16 +23,16 @@ pub struct Ending {
     /// What the model saw in it, as JSON, where it was asked.
     pub receipt: Option<String>,
     pub usage: Option<Usage>,
-    /// How much of its output box it had seen: where it was told more since, it does not end ([`Error::Unseen`]). None: it ends all the same.
+    /// How much of its output box it had seen: if it got a message since, it does not end ([`Error::Unseen`]). `None` means that it ends in any case.
     pub seen: Option<i64>,
     /// What the last step wrote; the deliverable is the last of them.
     pub cards: Vec<NewCard>,
 }
 
-/// That turns have ended.
+/// The end of turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Ended {
-    /// Written before, by us, without our learning of it.
+    /// The same end was written before, and its answer may have been lost.
     pub duplicate: bool,
 }
 
@@ -40,13 +40,13 @@ pub struct Ended {
 pub(super) struct EndedRow {
     pub(super) worker_targets: Vec<Target>,
     pub(super) batches: Vec<BatchId>,
-    /// A session still has to be told, or a budget to be settled, once the batches are joined.
+    /// A session still has to remember the turn, or a budget has to be settled, once the batches are joined.
     pub(super) talks: bool,
     #[sqlx(default)]
     pub(super) duplicate: bool,
 }
 
-/// Of a transition that may, or may not, have ended a turn.
+/// The row of a transition that may have ended a turn.
 #[derive(FromRow)]
 pub(super) struct MaybeEndedRow {
     pub(super) outcome: String,

@@ -25,7 +25,7 @@ pub struct Summary {
     pub inbox_status: Option<String>,
     /// What its agent does, while this is the turn it is at: `dispatched`, `running` or `suspended`.
     pub agent_status: Option<String>,
-    /// How often it was given to another, because whoever ran it was lost.
+    /// How often it was given to another worker, because the worker that ran it was lost.
     pub n_lost_leases: Option<i32>,
     pub session_id: Option<SessionId>,
     pub channel: Channel,
@@ -38,11 +38,11 @@ pub struct Summary {
     pub output_box_id: BoxId,
     pub query_card_ids: Vec<CardId>,
     pub deliverable_card_id: Option<CardId>,
-    /// Of a turn that does another one again.
+    /// For a fork: the turn that it does again.
     pub forked_from: Option<TurnId>,
-    /// Who had it started: `key:NAME`, `user:SUBJECT`, `cli:USER`. Children have it from their parent.
+    /// Who had it started: `key:NAME`, `user:SUBJECT`, `cli:USER`. Children inherit it from their parent.
     pub started_by: Option<String>,
-    /// For which of their users.
+    /// The user of that caller on whose behalf it runs.
     pub on_behalf_of: Option<String>,
     pub created_at: DateTime<Utc>,
     pub finished_at: Option<DateTime<Utc>>,
@@ -56,16 +56,16 @@ pub struct Summary {
 /// Which turns are listed.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing {
-    /// Go on before this one.
+    /// Only turns before this one: for the next page.
     pub before: Option<TurnId>,
     pub most: i64,
-    /// Only those that nobody asked for on behalf of another turn.
+    /// Only those that no other turn asked for.
     pub roots: bool,
-    /// Only those that have no end yet.
+    /// Only those that have not ended.
     pub open: bool,
 }
 
-/// Turns of the project, the newest first.
+/// Lists turns of the project, the newest first.
 pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summary>, Error> {
     let project_id = work.project_id();
     let query = if listing.open {
@@ -97,7 +97,7 @@ pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summar
     Ok(query.bind(project_id).bind(before).bind(listing.most).bind(listing.roots).fetch_all(&mut **work).await?)
 }
 
-/// A turn and everybody it asked, directly or not: each after whoever asked it, up to `most`.
+/// Returns a turn and all turns that it asked for, directly or not: each after the turn that asked for it, up to `most`.
 pub async fn tree(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<Vec<Summary>, Error> {
     let project_id = work.project_id();
     let tree = sqlx::query_as("select s.* from state.summaries($1, state.turns_below($1, $2, $3)) s")
@@ -109,14 +109,14 @@ pub async fn tree(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<V
     Ok(tree)
 }
 
-/// Turns, in the order asked for; those that there are.
+/// Looks up turns, in the order asked for; those that do not exist are left out.
 pub async fn show(work: &mut UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<Summary>, Error> {
     let project_id = work.project_id();
     let found = sqlx::query_as("select s.* from state.summaries($1, $2) s");
     Ok(found.bind(project_id).bind(turn_ids).fetch_all(&mut **work).await?)
 }
 
-/// A turn that another asked for, does not wait for, and that has no end yet.
+/// A turn that another asked for, does not wait for, and that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct OpenChild {
     pub agent_turn_id: TurnId,
@@ -126,7 +126,7 @@ pub struct OpenChild {
     pub instruction: String,
 }
 
-/// What a turn started and does not wait for, as far as it has no end yet.
+/// Lists the turns that a turn started, does not wait for, and that have not ended.
 pub async fn open_children(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<Vec<OpenChild>, Error> {
     let project_id = work.project_id();
     let children = sqlx::query_as(
@@ -149,7 +149,7 @@ pub async fn open_children(work: &mut UnitOfWork, turn_id: TurnId, most: i64) ->
     Ok(children)
 }
 
-/// What a turn has delivered; none: nothing yet, or it can no longer be shown.
+/// Returns what a turn has delivered. `None` means nothing yet, or that it can no longer be shown.
 pub async fn delivered(work: &mut UnitOfWork, turn: &Summary) -> Result<Option<Content>, card::Error> {
     let Some(card_id) = turn.deliverable_card_id else { return Ok(None) };
     let found = card::fetch(work, &[card_id], None).await?.found.pop();
@@ -172,7 +172,7 @@ pub struct Edge {
     pub created_at: DateTime<Utc>,
 }
 
-/// The edges of a turn: how it was asked for, what it was told, and what its calls came to.
+/// Lists the edges of a turn: how it was asked for, which messages it got, and what its calls came to.
 pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, Error> {
     let project_id = work.project_id();
     let edges = sqlx::query_as(
@@ -206,12 +206,12 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
     Ok(edges)
 }
 
-/// What became true of a turn, as whoever follows it is told.
+/// An event of a turn, as its followers get it.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Told {
     pub event: EventKind,
     pub event_id: EventId,
-    /// Orders the events of one turn: what to go on after.
+    /// Orders the events of one turn: a follower continues after the last one it got.
     pub outbox_seq: i64,
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
@@ -219,12 +219,13 @@ pub struct Told {
     pub status: String,
     pub turn_epoch: Option<TurnEpoch>,
     pub step_id: Option<StepId>,
-    /// Of a task: its deliverable.
+    /// For the end of a task: its deliverable.
     pub card_id: Option<CardId>,
     pub created_at: DateTime<Utc>,
 }
 
-/// The events of a turn after one of them. Whoever writes them holds its agent's lock, so none comes to light before an earlier one.
+/// Returns the events of turns, each after one of its events. A writer of events holds the agent's lock, so none becomes visible before an earlier
+/// one.
 pub async fn news(work: &mut UnitOfWork, asked: &[(TurnId, i64)], most: i64) -> Result<Vec<(usize, Told)>, Error> {
     let project_id = work.project_id();
     let (turn_ids, after): (Vec<TurnId>, Vec<i64>) = asked.iter().copied().unzip();
@@ -256,7 +257,7 @@ struct News {
     told: Told,
 }
 
-/// What became of one turn, after this event.
+/// Returns the events of one turn, after this one.
 pub async fn events(work: &mut UnitOfWork, turn_id: TurnId, after: i64, most: i64) -> Result<Vec<Told>, Error> {
     let project_id = work.project_id();
     let events = sqlx::query_as(

@@ -65,21 +65,21 @@ pub enum Error {
     Taken(String),
     #[error("turn {0} has its deliverable already")]
     Delivered(String),
-    /// Somebody told it something while it was about to end: it goes on, and ends later.
-    #[error("turn {0} was told something that it has not seen yet")]
+    /// It got a message while it was about to end: it goes on, and ends later.
+    #[error("turn {0} got a message that it has not seen yet")]
     Unseen(String),
-    /// Its head row is gone: `waybill admin rebuild-state` makes it anew.
+    /// Its head row is gone: `waybill admin rebuild-state` rebuilds it.
     #[error("the agent has lost its state: {0}; run `waybill admin rebuild-state`")]
     HeadLost(String),
-    /// Its parent, or whoever asked, has nothing left to give it.
+    /// Its parent, or the caller, has nothing left to give it.
     #[error("nothing is left to spend: {0}")]
     BudgetExhausted(String),
-    /// More than the project's settings allow. After so many seconds it may help to ask again.
+    /// More than the project's settings allow. After so many seconds a retry may help.
     #[error("{said}")]
     Quota { said: String, retry_after: u32 },
     #[error("a card names artifacts that are not there: {0}; store them first")]
     NoArtifact(String),
-    #[error("the worker's lease is lost: cancel what it does and start anew")]
+    #[error("the worker's lease is lost: cancel its work and continue under another name")]
     LeaseLost,
     #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
     NotAlone,
@@ -91,7 +91,7 @@ pub enum Error {
     Card(#[from] Invalid),
     #[error(transparent)]
     Work(#[from] work::Error),
-    /// Somebody held a lock for too long, or two waited for each other. Nothing was written; do it again.
+    /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
     #[error("the database was busy; nothing was written")]
     TryAgain(#[source] sqlx::Error),
     #[error("database")]
@@ -99,8 +99,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says nothing about what was asked: the server was short of something, slow, or gone. Whether it was written is unknown; asked
-    /// again with the same ids, a transition is done once.
+    /// Checks whether the error says nothing about the request: the server was short of something, slow, or gone. Whether it was written is unknown;
+    /// retried with the same ids, a transition is done once.
     pub fn is_of_the_server(&self) -> bool {
         let error = match self {
             Error::TryAgain(_) => return true,
@@ -111,7 +111,7 @@ impl Error {
         is_of_the_server(error)
     }
 
-    /// A statement took longer than the server allows. That may be the server's fault or the statement's: it is tried again, but not for ever.
+    /// Checks whether a statement took longer than the server allows. The server or the statement may be at fault: it is retried, but not for ever.
     pub fn timed_out(&self) -> bool {
         match self {
             Error::Db(error) | Error::Work(work::Error::Db(error)) => {
@@ -122,7 +122,7 @@ impl Error {
     }
 }
 
-/// Whether the server was short of something, slow, or gone.
+/// Checks whether the server was short of something, slow, or gone.
 pub fn is_of_the_server(error: &sqlx::Error) -> bool {
     match error {
         // Connections, resources, the operator; 25006: a server that only reads since a failover; and 25P03: we slept in a transaction, and
@@ -171,7 +171,7 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// The deliverable of a turn that no worker ended.
+/// Returns the deliverable of a turn that no worker ended.
 pub fn ending_card(end: End, reason: &str) -> Result<NewCard, Error> {
     let content = Content::Json(serde_json::json!({ "status": end.as_str(), "reason": reason }));
     Ok(Draft::new(CardType::deliverable(), Role::Assistant, content).seal()?)
@@ -188,16 +188,16 @@ fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Partitions of history are cut on the time that ids carry: one from far ahead would keep the partition of its week from being made, and one without a
-/// time could never be dropped. The database asks the same by its own clock, of whatever has no partition.
+/// Partitions of history are cut by the time that ids carry: an id from far ahead would keep the partition of its week from being made, and a row
+/// whose id has no time could never be dropped. The database checks the same by its own clock, for rows that have no partition.
 fn check_minted(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
     let horizon = Utc::now() + TimeDelta::days(1);
     let are_of_the_present = ids.into_iter().all(|minted_at| minted_at.is_some_and(|at| at <= horizon));
     if are_of_the_present { Ok(()) } else { Err(Error::Invalid(refusal)) }
 }
 
-/// The same for ids that whoever runs a turn chooses: of steps and calls, which are minted as they are written. One from years ago would lie in the
-/// rest for good.
+/// Checks the same for ids that the worker of a turn chooses: of steps and calls, which are minted as they are written. A row with an id from years
+/// ago would lie in the rest for good.
 fn check_fresh(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
     let oldest = Utc::now() - TimeDelta::days(1);
     let ids: Vec<_> = ids.into_iter().collect();
@@ -235,7 +235,7 @@ pub struct Taken {
     pub created_at: DateTime<Utc>,
 }
 
-/// The steps of a turn, in their order.
+/// Lists the steps of a turn, in their order.
 pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<Taken>, Error> {
     let project_id = work.project_id();
     let steps = sqlx::query_as(
@@ -252,7 +252,7 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     Ok(steps)
 }
 
-/// How far the output box of a turn went when it wrote its last step; 0: it has written none.
+/// Returns how far the output box of a turn went when it wrote its last step; 0 if it has written none.
 pub async fn written_upto(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<i64, Error> {
     let project_id = work.project_id();
     let upto = sqlx::query_scalar(
@@ -265,8 +265,8 @@ pub async fn written_upto(work: &mut work::UnitOfWork, turn_id: TurnId) -> Resul
     Ok(upto)
 }
 
-/// Where the output box of a turn ended when a summary was last paid for and not used: a step in which a model was asked, and which wrote neither a
-/// card nor a patch of the session's memory. None: that never happened.
+/// Returns where the output box of a turn ended when a summary was last paid for and not used: a step in which a model was asked, and which wrote
+/// neither a card nor a patch of the session's memory. `None` means that this never happened.
 pub async fn unused_summary(
     work: &mut work::UnitOfWork,
     turn_id: TurnId,

@@ -46,9 +46,9 @@ impl Default for Attempts {
 pub enum Reclaimed {
     /// Ready again, now or after the backoff.
     Armed,
-    /// It was tried often enough: it has ended as failed.
+    /// It was retried often enough: it has ended as failed.
     Ended,
-    /// Somebody was faster, or it is over.
+    /// Another process was faster, or the turn is over.
     Stale,
 }
 
@@ -62,7 +62,7 @@ impl Reclaimed {
     }
 }
 
-/// Takes a turn from whoever holds the fence, who is powerless from here on.
+/// Takes a turn from the worker that holds the fence. From here on that worker can change nothing.
 pub async fn reclaim<W: Work>(
     work: &mut W,
     fence: &Fence,
@@ -102,7 +102,7 @@ pub async fn reclaim<W: Work>(
     })
 }
 
-/// Lets a turn go on whose time has come: one that was not to start before, or the next attempt of one.
+/// Lets a turn go on whose time has come: its time to start, or the time of its next attempt.
 pub async fn release(work: &mut impl Work, turn_id: TurnId) -> Result<(), Error> {
     let targets: Vec<Target> = sqlx::query_scalar("select worker_targets from state.release($1, $2)")
         .bind(work.project_id())

@@ -15,7 +15,7 @@ use crate::{card::bind_cards, work::Work};
 #[derive(Clone, Debug)]
 pub struct Report {
     pub tool_call_id: ToolCallId,
-    /// Of the claim it answers for. None: it stands in for whoever should have answered.
+    /// The claim that it answers for. `None` means that it stands in for the process that should have answered.
     pub claim_token: Option<ClaimToken>,
     pub message_type: MessageType,
     /// `success`, `failed`, `timeout` …: for the edge.

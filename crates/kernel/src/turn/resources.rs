@@ -1,4 +1,4 @@
-//! What a worker needs besides the boxes: who the agent is, what it may call and spend, and whether somebody wants it to end (WK-1).
+//! What a worker needs besides the boxes: who the agent is, what it may call and spend, and whether the turn was asked to stop (WK-1).
 
 use serde::Deserialize;
 use sqlx::FromRow;
@@ -20,15 +20,15 @@ pub struct Delegate {
     pub description: String,
 }
 
-/// As it is now; the profile as it was when the turn was dispatched.
+/// Everything as it is now, except the profile, which is as it was when the turn was dispatched.
 #[derive(Clone, Debug, FromRow)]
 pub struct Resources {
     #[sqlx(json(nullable))]
     pub profile: Option<Profile>,
-    /// Of those that the profile allows, the ones that there are.
+    /// The tools that the profile allows, as far as they exist.
     #[sqlx(json)]
     pub tools: Vec<Tool>,
-    /// Whom the profile may delegate to: the first 64, and by tag among the first 256 profiles of the project.
+    /// The profiles that the profile may delegate to: the first 64, and by tag among the first 256 profiles of the project.
     #[sqlx(json)]
     pub delegates: Vec<Delegate>,
     #[sqlx(json(nullable))]
@@ -41,12 +41,12 @@ pub struct Resources {
     pub n_tokens: i64,
     /// Since it was started.
     pub age_seconds: f64,
-    /// Where it does another turn again.
+    /// Set if it does another turn again.
     #[sqlx(json(nullable))]
     pub fork: Option<Fork>,
 }
 
-/// Reads it, in one statement.
+/// Reads the resources of a turn, in one statement.
 pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resources, Error> {
     let project_id = work.project_id();
     let row: Resources = sqlx::query_as(

@@ -1,4 +1,4 @@
-//! Somebody tells a turn something while it is open. It is shown at the turn's next step, and a turn does not end before it has seen it.
+//! A message to a turn while it is open. It is shown at the turn's next step, and a turn does not end before it has seen it.
 
 use sqlx::FromRow;
 use waybill_core::{
@@ -20,13 +20,13 @@ pub struct Steered {
     pub is_over: bool,
 }
 
-/// What somebody says, as a card.
+/// Returns a message as a card.
 pub fn message(text: &str) -> Result<NewCard, Error> {
     let content = Content::Text(json::readmit(text.to_owned()));
     Ok(Draft::new(CardType::instruction(), Role::User, content).seal()?)
 }
 
-/// Tells a turn what the card says. The card's id is the key: told again it changes nothing.
+/// Sends a card to a turn. The card's id is the idempotency key: sending it again changes nothing.
 pub async fn steer(work: &mut impl Work, turn_id: TurnId, card: &NewCard) -> Result<Steered, Error> {
     let cards = std::slice::from_ref(card);
     check_cards(cards)?;

@@ -23,7 +23,7 @@ pub struct Call {
     pub tool_call_card_id: CardId,
     #[serde(rename = "timeout_seconds", serialize_with = "seconds")]
     pub timeout: Duration,
-    /// Of whoever claims it and is lost it is not known whether it was done: it is answered so, and never given to another (WK-7).
+    /// If the process that claimed it is lost, it is unknown whether it was done: it is answered so, and never given to another process (WK-7).
     pub once: bool,
 }
 
@@ -31,14 +31,14 @@ fn seconds<S: serde::Serializer>(timeout: &Duration, serializer: S) -> Result<S:
     timeout.as_secs_f64().serialize(serializer)
 }
 
-/// One step. Its id is its key: written again it changes nothing.
+/// One step. Its id is its idempotency key: writing it again changes nothing.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub step_id: StepId,
     /// Appended to the turn's output box, in order.
     pub cards: Vec<NewCard>,
     pub calls: Vec<Call>,
-    /// Wait for the calls, these and earlier ones. With none left to wait for the turn goes on.
+    /// Wait for the calls, these and earlier ones. If none is left to wait for, the turn goes on.
     pub suspend: bool,
     /// What the model saw, as JSON, where it was asked.
     pub receipt: Option<String>,
@@ -49,9 +49,9 @@ pub struct Step {
 /// What a step came to.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Stepped {
-    /// The turn waits, and is ours no longer.
+    /// The turn waits, and is no longer ours.
     pub suspended: bool,
-    /// Somebody wants the turn to end.
+    /// Why the turn was asked to stop, if it was.
     pub stop_reason: Option<String>,
     /// It was written before.
     pub duplicate: bool,

@@ -1,4 +1,4 @@
-//! Somebody wants a turn to end (WK-6). It still delivers.
+//! Asking a turn to stop (WK-6). It still delivers.
 
 use waybill_core::{card::NewCard, id::TurnId, metric, turn::End};
 
@@ -11,7 +11,7 @@ use crate::{card::bind_cards, work::Work};
 /// What a stop came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Nobody ran it: it has ended as `canceled`.
+    /// No worker ran it: it has ended as `canceled`.
     Ended,
     /// A worker runs it, and is to end it. It finds the reason between its steps and when it renews its lease.
     Asked,

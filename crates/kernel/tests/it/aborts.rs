@@ -130,7 +130,7 @@ fn remembering(step: &Step, messages_box_id: BoxId) -> Patch {
         .compression(card(CardType::compression()), None, messages_box_id)
 }
 
-/// Of a patch that nobody else stands in the way of.
+/// The error of a patch that no other writer conflicts with.
 fn lost(error: blackboard::Error) -> Error {
     match error {
         blackboard::Error::Db(error) | blackboard::Error::TryAgain(error) => Error::from(error),
@@ -161,7 +161,7 @@ struct World<'h> {
     session_id: SessionId,
     /// Its first memory, and the one that takes its place.
     messages: (BoxId, BoxId),
-    /// What a turn is told while it waits.
+    /// The message that a turn gets while it waits.
     told: NewCard,
 }
 
@@ -193,7 +193,7 @@ impl<'h> World<'h> {
         self.house.kernel()
     }
 
-    /// Everybody works until all turns have ended.
+    /// Runs all workers and handlers until all turns have ended.
     async fn run(&self) {
         let card = std::slice::from_ref(&self.card);
         for turn in &self.turns[..5] {
@@ -247,7 +247,7 @@ impl<'h> World<'h> {
                 }
                 Ok::<(), Error>(())
             };
-            // Whoever loses its connection, or its turn, gives up; somebody else goes on.
+            // A process that loses its connection, or its turn, gives up; another goes on.
             match work.await {
                 Ok(()) | Err(Error::Db(_) | Error::Stale(_) | Error::TryAgain(_) | Error::Work(_)) => {}
                 Err(error) => panic!("{error:?}"),
@@ -334,7 +334,7 @@ impl<'h> World<'h> {
         .unwrap();
     }
 
-    /// Somebody is to remember from now on; and somebody whom nobody asked for goes.
+    /// Lets one agent remember from now on, and retires one that got no work.
     async fn remember_and_retire(&self) {
         let gone = short_lived(AgentId::new());
         surely(async || {
@@ -437,7 +437,7 @@ impl<'h> World<'h> {
         let mut claiming = Claiming::new(self.house.worker, target("forks"));
         let claimed = surely(async || turn::claim(self.kernel().pool(), &mut claiming).await).await?;
         let Some(claimed) = claimed.into_iter().find(|c| c.fence.agent_turn_id() == turn.agent_turn_id) else {
-            return Ok(()); // claimed, and the answer was lost: a sweep gives it to somebody
+            return Ok(()); // claimed, and the answer was lost: a sweep gives it to another process
         };
         let step = calling(1, "sys-other", LONG, true);
         surely(async || self.house.step(&claimed.fence, &step).await).await?;
@@ -502,7 +502,7 @@ async fn an_abort_at_any_other_statement_leaves_nothing_undone() {
     abort_at_marks(1).await;
 }
 
-/// Every second mark: whoever comes there loses its connection, some times; then nobody does. `WAYBILL_CASES=20` is the long run.
+/// Every second mark: a process that comes there loses its connection, a few times; then none does. `WAYBILL_CASES=20` is the long run.
 async fn abort_at_marks(half: usize) {
     let mut house = House::new().await;
     house.t.arm_fail_points().await;
@@ -532,7 +532,7 @@ async fn abort_at_marks(half: usize) {
                     }
                 }
             }
-            assert!(house.n_fired().await > before || mark == "nowhere", "nobody came to {mark}");
+            assert!(house.n_fired().await > before || mark == "nowhere", "no process came to {mark}");
             n_worlds += 1;
             for (what, sql) in INVARIANTS {
                 assert_eq!(house.count(sql).await, 0, "{what}, after {mark}");

@@ -84,7 +84,7 @@ async fn what_is_not_finished_is_not_there() {
     assert!(artifact::list(&mut t.begin().await, "", "", 9).await.unwrap().is_empty());
     assert!(artifact::ended_uploads(&t.kernel, 9).await.unwrap().is_empty(), "it has a day");
     let mut work = t.begin().await;
-    assert!(!artifact::condemn(&mut work, late).await.unwrap(), "while it may be finished, nobody condemns it");
+    assert!(!artifact::condemn(&mut work, late).await.unwrap(), "while it may be finished, it is not condemned");
     drop(work);
     sqlx::query("update cardbox.uploads set expires_at = now()").execute(&mut t.admin().await).await.unwrap();
     assert_eq!(artifact::ended_uploads(&t.kernel, 9).await.unwrap(), [(t.project_id, late)]);
@@ -104,7 +104,7 @@ async fn what_is_not_finished_is_not_there() {
     assert_eq!((again.version, again.changed), (version, false));
 }
 
-/// HO-1, HO-5: no card names what is not there, whoever writes it; what it pins is what a reader gets.
+/// HO-1, HO-5: no card names what is not there, no matter who writes it; what it pins is what a reader gets.
 #[tokio::test]
 async fn a_card_names_only_what_is_there() {
     let t = db().await;
@@ -170,7 +170,7 @@ async fn what_a_card_speaks_of_is_not_collected() {
     assert_eq!(artifact::versions(&mut work, &path("copy.txt"), 9).await.unwrap().len(), 1);
 }
 
-/// HO-1: of somebody who names an artifact and somebody who lets go of it, one comes first, and the other knows.
+/// HO-1: if one transaction names an artifact and another deletes it, one comes first, and the other sees it.
 #[tokio::test]
 async fn what_is_being_named_is_not_let_go_of() {
     let t = db().await;
@@ -187,7 +187,7 @@ async fn what_is_being_named_is_not_let_go_of() {
     artifact::remove(&mut work, &path("b.txt"), Remove::All).await.unwrap();
     assert_eq!(artifact::collect(&mut work, 100).await.unwrap(), 1, "b, and not a");
     naming.commit().await.unwrap();
-    // Let go of, and not committed yet: whoever names it waits, and is refused.
+    // Deleted, and not committed yet: a transaction that names it waits, and is refused.
     let kernel = t.kernel.clone();
     let project_id = t.project_id;
     let waiting = tokio::spawn(async move {

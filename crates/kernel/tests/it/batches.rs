@@ -26,7 +26,7 @@ pub(crate) struct Family {
     pub(crate) children: Vec<DispatchRequest>,
 }
 
-/// A fork that nobody has opened yet, and what its handler is to dispatch for it.
+/// A fork that is not opened yet, and what its handler is to dispatch for it.
 pub(crate) struct Plan {
     pub(crate) fork: Fork,
     pub(crate) children: Vec<DispatchRequest>,
@@ -73,7 +73,7 @@ impl House {
         let mut alone = self.kernel().alone(self.t.project_id).await.unwrap();
         let opened = batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
         assert_eq!((opened.batch_id, opened.duplicate), (fork.batch_id, false));
-        // Delivered again, by whoever claims it next: it was opened once.
+        // Delivered again, to the handler that claims it next: it was opened once.
         let other = crate::turns::fork(&children, true, timeout);
         let again = batch::open(&mut alone, call.tool_call_id, call.claim_token, &other).await.unwrap();
         assert_eq!((again.batch_id, again.duplicate), (fork.batch_id, true));
@@ -81,11 +81,11 @@ impl House {
         assert!(batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await.unwrap());
         assert!(!batch::dispatched(&mut alone, call.tool_call_id, call.claim_token).await.unwrap());
         let late = turn::Report { claim_token: Some(call.claim_token), ..crate::turns::answer(call.tool_call_id) };
-        assert!(crate::turns::is_stale(&self.report(&late).await), "whoever handled the fork has nothing more to say");
+        assert!(crate::turns::is_stale(&self.report(&late).await), "the handler of the fork has nothing more to say");
         Family { parent, batch_id: fork.batch_id, children }
     }
 
-    /// Ends what is left of others, and gives a turn of somebody else that is running.
+    /// Ends what is left of others, and returns a running turn of another agent.
     async fn running_other(&self) -> Fence {
         while let Some(left) = self.claim().await {
             self.finish(left.fence).await.unwrap();
@@ -103,7 +103,7 @@ impl House {
         self.rung()
     }
 
-    /// What the parent was told, as JSON.
+    /// Returns the result that the parent got, as JSON.
     pub(crate) async fn told(&self, parent: &Claimed) -> serde_json::Value {
         let mut work = self.t.begin().await;
         let read = card_box::read(&mut work, Span::whole(parent.output_box_id), None).await.unwrap();
@@ -113,7 +113,7 @@ impl House {
     }
 }
 
-/// PM-9, L0-12: the last child's end joins; the parent is told once, in task order, whoever ended when.
+/// PM-9, L0-12: the last child's end joins; the parent gets one result, in task order, in whatever order the children ended.
 #[tokio::test]
 async fn a_batch_is_joined_by_its_last_child() {
     let house = House::new().await;
@@ -185,7 +185,7 @@ async fn fail_fast_stops_the_rest() {
     assert_eq!(rung, [Door::Agent(target("llm"))], "the parent");
     let swept = house.sweep().await;
     assert_eq!(swept.batches_stopped, 1);
-    // One was running and is asked; two were dispatched and have ended. The parent is told once.
+    // One was running and is asked; two were dispatched and have ended. The parent gets one result.
     assert_eq!(
         house.step(&second.fence, &calling(0, "x", LONG, false)).await.unwrap().stop_reason.as_deref(),
         Some("its batch has ended")
@@ -224,7 +224,7 @@ async fn an_overdue_batch_keeps_what_it_has() {
     assert_eq!(house.count("select count(*) from state.agent_inbox").await, 1, "only the parent");
 }
 
-/// A child that is stopped, or given up, counts too; a parent that is gone is not told.
+/// A child that is stopped, or given up, counts too; a parent that is gone gets no result.
 #[tokio::test]
 async fn every_way_of_ending_is_counted() {
     let house = House::new().await;
@@ -256,7 +256,7 @@ async fn every_way_of_ending_is_counted() {
     assert_eq!(house.head(family.parent.agent_id()).await.status, Status::Idle);
 }
 
-/// LESSONS: a handler that dies in the middle of a fork leaves it to another, who dispatches the rest.
+/// LESSONS: a handler that dies in the middle of a fork leaves it to another, which dispatches the rest.
 #[tokio::test]
 async fn a_fork_is_taken_over() {
     let house = House::new().await;
@@ -267,7 +267,7 @@ async fn a_fork_is_taken_over() {
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     batch::open(&mut alone, call.tool_call_id, call.claim_token, &fork).await.unwrap();
     turn::enqueue(&mut alone, &children[..1], std::slice::from_ref(&card)).await.unwrap();
-    // It dies here. The call is given to another, who finds the batch and its tasks.
+    // It dies here. The call is given to another handler, which finds the batch and its tasks.
     waybill_kernel::call::reclaim(&mut alone, call.tool_call_id, call.claim_token, false).await.unwrap();
     let again = house.claim_calls("sys-pmo", 1).await.remove(0);
     let opened = batch::open(&mut alone, again.tool_call_id, again.claim_token, &fork).await.unwrap();
@@ -372,7 +372,7 @@ async fn a_call_is_given_back_early_or_late() {
     }
 }
 
-/// PM-9: a child hears with its next step that its batch has ended, also before a sweep has told it.
+/// PM-9: a child learns with its next step that its batch has ended, also before a sweep has asked it to stop.
 #[tokio::test]
 async fn a_step_hears_that_its_batch_has_ended() {
     let house = House::new().await;
@@ -407,7 +407,7 @@ async fn the_counters_go_with_their_batch() {
         if !fail_fast {
             house.meddle("update state.pmo_batches set deadline_at = now() where status = 'open'").await;
         }
-        house.sweep().await; // closes what is overdue, and tells the children
+        house.sweep().await; // closes what is overdue, and asks the children to stop
         house.sweep().await; // finds that all of them know
         assert_eq!(house.count(slots).await, 0, "fail_fast: {fail_fast}");
         assert_eq!(house.count("select count(*) from state.pmo_batches where stopping or status = 'open'").await, 0);

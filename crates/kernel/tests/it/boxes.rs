@@ -68,7 +68,7 @@ async fn a_prefix_is_a_snapshot_for_ever() {
     }
 }
 
-/// CB-8: whoever asks.
+/// CB-8: no matter which role asks.
 #[tokio::test]
 async fn the_database_refuses_to_rewrite_a_box() {
     let t = fresh_db().await;
@@ -231,7 +231,7 @@ async fn concurrent_appends_keep_a_total_order_without_gaps() {
 async fn hydration_reads_the_head_and_the_newest_tail() {
     let t = fresh_db().await;
     let mut work = t.begin().await;
-    filled_box(&mut work, 5).await; // exists in the project, is in nobody's box
+    filled_box(&mut work, 5).await; // exists in the project, and no turn has the box
     let (source, inherited) = filled_box(&mut work, 300).await;
     let (box_id, own) = filled_box(&mut work, 2).await;
     card_box::inherit(&mut work, box_id, Span::whole(source)).await.unwrap();

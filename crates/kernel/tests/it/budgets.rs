@@ -121,7 +121,7 @@ async fn nothing_left_is_nothing_given() {
     assert!(matches!(house.enqueue_all(&[late], &[card]).await, Err(Error::BudgetExhausted(_))));
 }
 
-/// WK-7: whoever had it in hand is lost: what may be done once is answered as unknown, and all else is given to another.
+/// WK-7: the process that held the calls is lost: a call that may be done once is answered as unknown, and the others are given to another process.
 #[tokio::test]
 async fn what_is_done_once_is_never_done_again() {
     let house = House::new().await;

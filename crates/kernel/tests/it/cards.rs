@@ -161,7 +161,7 @@ async fn racing_writers_of_one_id_agree_on_one_card() {
     assert!(winners.windows(2).all(|pair| pair[0] == pair[1]), "{outcomes:?}");
 }
 
-/// CB-3: whoever asks. The service lacks the privilege; the owner and the administrator meet the trigger.
+/// CB-3: no matter which role asks. The service lacks the privilege; the owner and the administrator meet the trigger.
 #[tokio::test]
 async fn the_database_refuses_to_change_or_remove_a_card() {
     let t = fresh_db().await;
@@ -202,7 +202,7 @@ async fn the_database_refuses_to_change_or_remove_a_card() {
     assert!(matches!(&found[0], Reading::Live(card) if card.verifies()));
 }
 
-/// CB-5: should someone get round the triggers all the same, the hash tells.
+/// CB-5: if an administrator gets round the triggers all the same, the hash shows it.
 #[tokio::test]
 async fn a_tampered_card_does_not_verify() {
     let t = fresh_db().await;

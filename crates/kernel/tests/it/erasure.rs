@@ -76,7 +76,7 @@ async fn an_erasure_is_idempotent_and_needs_a_reason() {
     assert_eq!(held(&mut t.begin().await, box_id).await, cards);
 }
 
-/// CB-13: beyond the service's rights; and nobody removes the record.
+/// CB-13: beyond the service's rights; and no role can remove the record.
 #[tokio::test]
 async fn the_service_cannot_erase_and_nobody_can_hide_it() {
     let t = fresh_db().await;
@@ -98,7 +98,7 @@ async fn the_service_cannot_erase_and_nobody_can_hide_it() {
         let error = sqlx::query(attempt).execute(&mut admin).await.expect_err(attempt);
         assert_eq!(error.as_database_error().unwrap().code().unwrap(), "WB010", "{attempt}");
     }
-    // Nor can anybody write a record of what was not erased.
+    // Nor can a role write a record of what was not erased.
     let forged = format!(
         "begin; set local role waybill_eraser; set local waybill.project = '{}';
          insert into cardbox.erasures values ('{}', '{}', '', 'forged', 'me', now())",

@@ -29,7 +29,7 @@ async fn a_key_is_found_by_itself_and_by_nothing_like_it() {
     assert_eq!(key::find(house.kernel(), &other).await.unwrap(), None);
     let parts: Vec<&str> = made.expose().split('_').collect();
     let forged = format!("wb_test_{}_{}", parts[2], other.expose().split('_').nth(3).unwrap());
-    // The checksum is no secret: anybody can make one.
+    // The checksum is no secret: a caller can compute one.
     let forged: ApiKey = format!("{forged}_{}", waybill_core::key::checksum(&forged)).parse().unwrap();
     assert_eq!(forged.key_id(), made.key_id());
     assert_eq!(key::find(house.kernel(), &forged).await.unwrap(), None);
@@ -96,7 +96,7 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     let edges = turn::edges(&mut work, tree[1].agent_turn_id).await.unwrap();
     assert_eq!(edges[0].primitive, "enqueue");
 
-    // What is told of a turn, from any event on.
+    // The events of a turn, from any event on.
     drop(work);
     let child = house.claim().await.unwrap();
     let mut work = house.t.begin().await;

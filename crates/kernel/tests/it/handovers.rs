@@ -232,7 +232,7 @@ async fn a_box_is_read_by_right() {
     assert_eq!(inherits(receiver, box_id).await.unwrap(), 2, "as it was when it was handed");
     assert_eq!(inherits(receiver, handed.context_box_id).await.unwrap(), 3, "what it was packed, whole");
     assert_eq!(inherits(source, box_id).await.unwrap(), 5);
-    assert!(inherits(other, box_id).await.is_err(), "handed to somebody else");
+    assert!(inherits(other, box_id).await.is_err(), "handed to another agent");
 
     let give = async |upto| {
         let mut work = house.t.begin().await;
@@ -268,7 +268,7 @@ async fn a_box_is_read_by_right() {
     assert_eq!(cards.len(), 2);
 }
 
-/// PM-9, LESSONS: the parent may read what its children wrote, as far as they had written when they ended; nobody else may.
+/// PM-9, LESSONS: the parent may read what its children wrote, as far as they had written when they ended; no other agent may.
 #[tokio::test]
 async fn a_parent_reads_what_its_children_wrote() {
     let house = House::new().await;
@@ -349,8 +349,8 @@ async fn every_card_can_say_why_it_is_there() {
     assert!(handover::sight(&mut work, cards[1], 100).await.unwrap().iter().all(|sight| sight.via != "granted"));
 }
 
-/// PM-6: the question and what came of it join an agent's memory, once, by reference; many cards as one range. Who was made for a task has no
-/// head when it is over, and remembers when it is asked for again.
+/// PM-6: the question and what came of it join an agent's memory, once, by reference; many cards as one range. An agent that was made for a task
+/// has no head when it is over, and remembers when it is addressed again.
 #[tokio::test]
 async fn an_agent_remembers_its_turns() {
     let house = House::new().await;
@@ -392,7 +392,7 @@ async fn an_agent_remembers_its_turns() {
         "select count(*) from cardbox.box_entries e join resource.project_agents a on a.memory_box_id = e.box_id
                    where e.source_box_id is not null";
     assert_eq!(house.count(ranges).await, 1, "a hundred thoughts are one range");
-    // Nobody asks for it for a day: it is off the roster, and cannot be dispatched to.
+    // It gets no work for a day: it is off the roster, and cannot be dispatched to.
     house.meddle("update resource.project_agents set retire_by = now() - interval '1 second' where ephemeral").await;
     assert_eq!(agent::retire(house.kernel(), 100).await.unwrap(), 1);
     assert_eq!(agent::retire(house.kernel(), 100).await.unwrap(), 0);
@@ -403,7 +403,7 @@ async fn an_agent_remembers_its_turns() {
     assert_eq!(agent::without_head(&mut house.t.begin().await, 10).await.unwrap(), []);
 }
 
-/// What comes late for a turn of somebody who is gone is late, not lost state.
+/// What comes late for a turn of a retired agent is late, not lost state.
 #[tokio::test]
 async fn the_late_find_nobody_and_no_fault() {
     let house = House::new().await;
@@ -489,7 +489,7 @@ struct Naive {
 }
 
 impl Naive {
-    /// How many of a box's cards, in order; none: not at all.
+    /// How many of a box's cards, in order. `None` means that it may not be read.
     fn right(&self, who: Option<AgentId>, which: usize) -> Option<usize> {
         let (box_id, cards) = &self.boxes[which];
         let Some(who) = who else { return Some(cards.len()) };
@@ -565,7 +565,7 @@ async fn run(kernel: &Kernel, program: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// False: it was refused, as it should.
+/// Returns false if it was refused, as it should be.
 async fn try_packing(
     work: &mut UnitOfWork,
     naive: &mut Naive,
@@ -665,7 +665,7 @@ async fn try_packing(
             prop_assert!(!own || packed.attached_card_ids.contains(&placed.reading.card_id()), "{card_type}");
         }
         for (box_id, upto) in handed {
-            // What somebody hands to itself gives it no right.
+            // What an agent hands to itself gives it no right.
             if source != Some(receiver) {
                 let known = naive.handed.entry((receiver, box_id)).or_default();
                 *known = (*known).max(upto);
@@ -690,7 +690,7 @@ fn random_packings_agree_with_a_naive_one() {
     }
 }
 
-/// SE-3: however it is tried, nobody inherits what it has no right to, and every attempt is on record. `WAYBILL_CASES=100000` is the long run.
+/// SE-3: however it is tried, no agent inherits what it has no right to, and every attempt is on record. `WAYBILL_CASES=100000` is the long run.
 #[tokio::test]
 async fn nobody_inherits_without_a_right() {
     let t = fresh_db().await;

@@ -33,13 +33,13 @@ async fn extend(house: &House, weeks: i32) -> Result<i32, retention::Error> {
     retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), weeks).await
 }
 
-/// Beside a dump no partition can be made, and nobody waits for one; after it they are, each in a transaction of its own, and by one process.
+/// Beside a dump no partition can be made, and no process waits for one; after it they are, each in a transaction of its own, and by one process.
 #[tokio::test]
 async fn partitions_are_made_once_nobody_reads() {
     let house = House::new().await;
     let ahead = async || retention::weeks_ahead(house.kernel().pool()).await.unwrap();
     assert_eq!(ahead().await, 1);
-    // One that was refused is told so before its transaction is quite over: another connection would find its lock held.
+    // A refused caller gets its answer before its transaction is quite over: another connection would find its lock held.
     let mut connection = house.kernel().pool().acquire().await.unwrap();
     let mut dump = house.t.admin().await;
     sqlx::raw_sql(AS_A_DUMP).execute(&mut dump).await.unwrap();

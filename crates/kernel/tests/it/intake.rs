@@ -1,4 +1,4 @@
-//! How a process comes to its work (L0-16, L0-17), with a bus that nobody hears: by looking.
+//! How a process comes to its work (L0-16, L0-17), with a bus that no process hears: by looking.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ async fn an_intake_takes_what_it_has_room_for() {
     assert_ne!(third.claimed.fence, second.claimed.fence);
 }
 
-/// L0-17: what is held stays held for many leases; what an intake gave up without a word comes back to it.
+/// L0-17: what is held stays held for many leases; what an intake silently dropped comes back to it.
 #[tokio::test]
 async fn a_lease_is_kept_while_something_is_held() {
     let house = House::new().await;
@@ -68,11 +68,11 @@ async fn a_lease_is_kept_while_something_is_held() {
     let fence = held.claimed.fence;
     drop(held);
     let again = soon(intake.next()).await;
-    assert_eq!(again.claimed.fence, fence, "nobody else can have it while our lease holds, so it is ours to do");
+    assert_eq!(again.claimed.fence, fence, "no other process can have it while our lease holds, so it is ours");
     house.finish(fence).await.unwrap();
 }
 
-/// WK-6: a holder hears that its turn is to stop; and that it is lost, when somebody else has it.
+/// WK-6: a holder learns that its turn is to stop; and that it is lost, when another worker has it.
 #[tokio::test]
 async fn a_holder_hears_what_becomes_of_its_turn() {
     let house = House::new().await;
@@ -96,7 +96,7 @@ async fn a_holder_hears_what_becomes_of_its_turn() {
     house.finish(again.claimed.fence).await.unwrap();
 }
 
-/// DESIGN §9.5: a claim whose answer was lost is looked up by who claimed: nothing stays claimed by somebody who does not know of it.
+/// DESIGN §9.5: a claim whose answer was lost is looked up by its claimant: nothing stays claimed by a process that does not know of it.
 #[tokio::test]
 async fn a_claim_whose_answer_was_lost_is_found() {
     let house = House::new().await;
@@ -191,7 +191,7 @@ async fn an_intake_that_is_gone_gives_its_lease_up() {
     timeout(LEASE, ended).await.expect("before it would lapse");
 }
 
-/// L0-17: whoever holds a turn that was taken away hears of it with the next renewals, though the process is alive and well.
+/// L0-17: the holder of a turn that was taken away learns of it with the next renewals, though the process is alive and well.
 #[tokio::test]
 async fn a_turn_that_was_taken_away_is_called_off() {
     let house = House::new().await;
@@ -203,7 +203,7 @@ async fn a_turn_that_was_taken_away_is_called_off() {
     let again = soon(intake.next()).await;
     assert!(again.claimed.fence.claim_token() > held.claimed.fence.claim_token());
     drop(held);
-    assert_eq!(again.order(), Order::Go, "what was lost does not take along what was claimed anew");
+    assert_eq!(again.order(), Order::Go, "what was lost does not take along what was claimed again");
 }
 
 /// What the database says that the process of `worker_target` holds, at most.
@@ -306,7 +306,7 @@ async fn a_handler_that_panics_is_an_attempt_that_failed() {
     assert_eq!(house.turn(turn_id).await.status, "failed");
 }
 
-/// The same for calls: after three the turn is told why, and goes on.
+/// The same for calls: after three the turn gets the reason, and goes on.
 #[tokio::test]
 async fn a_call_whose_handler_gives_up_is_answered() {
     let house = House::new().await;

@@ -106,7 +106,7 @@ async fn a_patch_written_twice_changes_nothing() {
     assert_eq!(house.count("select count(*) from state.patches").await, 6, "who changed what is on record");
 }
 
-/// CX-9: of two who set the same thing one wins, and the other is told what is there now. Todo and summary are two things.
+/// CX-9: of two writers that set the same thing one wins, and the other gets what is there now. Todo and summary are two things.
 #[tokio::test]
 async fn of_two_who_compare_and_set_one_wins() {
     let house = House::new().await;
@@ -249,7 +249,7 @@ async fn a_child_and_its_parent_end_without_waiting_for_each_other() {
     let paused = house.t.pause_at("finish.remembered").await;
     let stop = async {
         paused.reached().await;
-        // The batch is locked: the stop waits for nobody, is refused, and tried again as a caller does.
+        // The batch is locked: the stop waits for no lock, is refused, and is retried as a caller does.
         let refused = house.stop(request.agent_turn_id).await;
         assert!(matches!(refused, Err(turn::Error::TryAgain(_))), "{refused:?}");
         paused.resume().await;
@@ -267,7 +267,7 @@ async fn a_child_and_its_parent_end_without_waiting_for_each_other() {
     assert_eq!(memory.len(), 4, "two questions and two answers: {memory:?}");
 }
 
-/// CX-6: what is private to an agent is not remembered for others; and nobody reaches a session that is not there, or not theirs.
+/// CX-6: what is private to an agent is not remembered for others; and no caller reaches a session that does not exist, or is not its own.
 #[tokio::test]
 async fn what_does_not_belong_is_not_remembered() {
     let house = House::new().await;
@@ -346,7 +346,7 @@ async fn a_receipt_is_kept_as_it_was_written() {
     }
     work.commit().await.unwrap();
     let change = sqlx::query("update state.receipts set receipt = '{}'").execute(&mut house.t.admin().await).await;
-    assert!(change.is_err(), "history is not rewritten, whoever asks");
+    assert!(change.is_err(), "history is not rewritten, by any role");
 }
 
 /// DESIGN: what a model call is made of is read by one statement; and each card says where it stands itself.

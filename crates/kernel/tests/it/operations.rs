@@ -67,7 +67,7 @@ async fn vitals_say_how_the_system_is() {
     assert_eq!((busy.n_pending, busy.n_processing), (1, 1));
 }
 
-/// A transaction that somebody else holds open is seen, where the owner was given the right to look.
+/// A transaction that another role holds open is seen, if the owner was given the right to look.
 #[tokio::test]
 async fn the_oldest_transaction_is_seen() {
     let house = House::new().await;
@@ -138,7 +138,7 @@ async fn what_must_hold_is_held_to() {
     house.enqueue_all(&[child], &[card]).await.unwrap();
     assert_eq!(broken().await, Vec::<&str>::new());
 
-    // What is done, what it breaks, and how it is mended. An id that begins with an f is nobody's.
+    // What is done, what it breaks, and how it is mended. An id that begins with an f is not in use.
     let counts = "a batch counts its open tasks; once it has ended its end is on record and its counters are gone";
     let meddled: [(&str, &[&str], &str); 29] = [
         (
@@ -284,7 +284,7 @@ async fn what_must_hold_is_held_to() {
             "insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status)
              select project_id, agent_turn_id, event, overlay(event_id::text placing 'f' from 1)::uuid, agent_id, status
                from state.outbox where event = 'task'",
-            &["the end of a turn is told once"],
+            &["the end of a turn is reported once"],
             "delete from state.outbox where event_id::text like 'f%'",
         ),
         (

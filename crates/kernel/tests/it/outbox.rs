@@ -83,10 +83,10 @@ async fn a_turn_is_told_from_beginning_to_end() {
     assert_eq!(ids.len(), events.len(), "each has an id of its own");
     let task = events.iter().find(|event| event.event == EventKind::Task).unwrap();
     assert_eq!(task.card_id, house.turn(request.agent_turn_id).await.deliverable_card_id);
-    assert!(task.step_id.is_some(), "the last step is told by the end");
+    assert!(task.step_id.is_some(), "the last step is in the event of the end");
 }
 
-/// The same, where turns are taken and ended many at a time; and whoever did not ask hears of ends and steps only.
+/// The same, if turns are claimed and ended many at a time; and a turn that did not ask for states has events of its end and steps only.
 #[tokio::test]
 async fn many_turns_are_told_as_one_is() {
     let house = House::new().await;
@@ -118,7 +118,7 @@ async fn many_turns_are_told_as_one_is() {
     assert_eq!(of(2), ["state dispatched"], "its agent was free when the one before it had ended");
 }
 
-/// A turn that is stopped before it was anybody's does not speak for its agent; and headers that no broker takes are refused.
+/// A turn that is stopped before it was dispatched has no events of its agent's state; and headers that no broker takes are refused.
 #[tokio::test]
 async fn a_turn_that_never_ran_tells_its_end_only() {
     let house = House::new().await;
@@ -174,7 +174,7 @@ async fn a_late_commit_is_not_skipped() {
     assert_eq!(found[0].event.agent_turn_id, early.agent_turn_id());
 }
 
-/// A stream that was made anew is told everything again, in order, also where a relay is lost on the way; then only what is new.
+/// A new stream gets everything again, in order, also if a relay is lost on the way; then only what is new.
 #[tokio::test]
 async fn a_lost_stream_is_told_everything_again() {
     let house = House::new().await;
@@ -228,7 +228,7 @@ async fn a_lost_stream_is_told_everything_again() {
     assert!(new.len() == 1 && !new[0].replayed);
 }
 
-/// What the stream refuses waits with all that its agent has to tell after it, and holds up nobody else's; once it is let go, all comes in order.
+/// What the stream refuses waits with all later events of its agent, and holds up no other agent's; once it is released, all comes in order.
 #[tokio::test]
 async fn events_that_the_stream_refuses_wait_and_hold_up_nobody() {
     let house = House::new().await;
@@ -273,7 +273,7 @@ async fn events_that_the_stream_refuses_wait_and_hold_up_nobody() {
     outbox::mark(house.kernel(), relay, &rows, &vec![true; rows.len()]).await.unwrap();
     assert_eq!(outbox::lag(house.kernel()).await.unwrap().n_unpublished, 0);
 
-    // The stream is lost. The others are told again, and what is new after that; these still wait.
+    // The stream is lost. The other agents' events are published again, and what is new after that; these still wait.
     let again = async || {
         hold(&house, relay).await;
         let rows = unpublished(&house, relay).await;
@@ -301,7 +301,7 @@ async fn events_that_the_stream_refuses_wait_and_hold_up_nobody() {
     assert_eq!(told[..all.len()], all);
     assert!(told.len() > all.len() && told.is_sorted());
 
-    // Refused while a new stream is told again what the one before had taken: that too is told, once it is let go.
+    // Refused while a new stream gets again what the one before had taken: that too is published, once it is released.
     outbox::publish_to(house.kernel(), made_at + TimeDelta::seconds(9)).await.unwrap();
     for last in [false, true] {
         assert_eq!(outbox::refuse(house.kernel(), &bad, "too large", &at_once).await.unwrap(), last);

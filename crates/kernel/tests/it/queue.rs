@@ -237,7 +237,7 @@ async fn a_mark_does_not_wait_for_other_transactions() {
     other.rollback().await.unwrap();
 }
 
-/// A mark tells how many run: as many as may be claimed, and no more.
+/// A mark says how many run: as many as may be claimed, and no more.
 #[tokio::test]
 async fn a_cap_holds_with_marks() {
     let house = House::new().await;

@@ -143,7 +143,7 @@ async fn an_enqueue_beside_a_finish() {
     assert_eq!(number(&mut owner, lost).await, 1, "looked up in the statement that waits, the queued turn is not seen");
 }
 
-/// The last result and the suspension: whoever is second sees the first.
+/// The last result and the suspension: the second one sees the first.
 #[tokio::test]
 async fn a_result_beside_a_suspend() {
     let house = armed().await;
@@ -178,7 +178,7 @@ async fn a_result_beside_a_suspend() {
     assert_eq!(number(&mut owner, stuck).await, 1, "without the head's lock the turn waits for nothing, for ever");
 }
 
-/// Two children that end last: the batch is closed once, and the parent is told.
+/// Two children that end last: the batch is closed once, and the parent gets the result.
 #[tokio::test]
 async fn two_last_children() {
     let house = armed().await;
@@ -205,7 +205,7 @@ async fn two_last_children() {
         if let Some(second) = second {
             second.await.unwrap();
         }
-        let parent = house.claim().await.unwrap_or_else(|| panic!("the parent was not told: {mark}"));
+        let parent = house.claim().await.unwrap_or_else(|| panic!("the parent got no result: {mark}"));
         assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
         assert_eq!(house.told(&parent).await["status"], "success");
         house.finish(parent.fence).await.unwrap();
@@ -277,7 +277,7 @@ async fn an_end_beside_a_count_down() {
     counting.await.unwrap();
     assert_eq!(house.stop(parent).await.unwrap(), Stopped::Ended);
     let swept = house.sweep().await;
-    assert_eq!((swept.batches_closed, swept.batches_stopped), (1, 1), "its children are told");
+    assert_eq!((swept.batches_closed, swept.batches_stopped), (1, 1), "its children are asked");
     let told = "select count(*) from state.agent_inbox where stop_asked";
     assert_eq!(house.count(told).await, 16);
 
@@ -286,16 +286,16 @@ async fn an_end_beside_a_count_down() {
     run(&mut a, "begin; update naive.task set status = status").await;
     let skipping = "update naive.task t set status = 'over'
                       from (select id from naive.task for no key update skip locked) s where s.id = t.id";
-    assert_eq!(run(&mut b, skipping).await, 0, "what is skipped because it is locked is told by nobody");
+    assert_eq!(run(&mut b, skipping).await, 0, "no transaction ends what is skipped because it is locked");
     run(&mut a, "commit").await;
 }
 
-/// A reclaim trusts no list: whoever claimed the turn since keeps it, and a claim never waits.
+/// A reclaim trusts no list: a worker that claimed the turn since keeps it, and a claim never waits.
 #[tokio::test]
 async fn a_claim_beside_a_reclaim() {
     let house = armed().await;
     let old = house.running().await;
-    // Reclaimed and not yet committed: nobody can claim it, and nobody waits.
+    // Reclaimed and not yet committed: no worker can claim it, and none waits.
     let paused = house.t.pause_at("reclaim.armed").await;
     let h = house.clone();
     let reclaim = tokio::spawn(async move { h.reclaim(&old, &Loss::Lease).await });
@@ -315,7 +315,7 @@ async fn a_claim_beside_a_reclaim() {
     assert!(other.is_none(), "one owner");
     assert_eq!(late.await.unwrap(), Reclaimed::Stale);
     let claimed = claim.await.unwrap().unwrap();
-    // A claim leaves alone what somebody has locked: here a stop that holds the head.
+    // A claim leaves alone what another transaction has locked: here a stop that holds the head.
     house.reclaim(&claimed.fence, &Loss::Lease).await;
     let paused = house.t.pause_at("stop.locked").await;
     let h = house.clone();

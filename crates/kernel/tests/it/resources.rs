@@ -44,7 +44,7 @@ fn changes(applied: &[Applied]) -> Vec<(i32, Change)> {
     applied.iter().map(|applied| (applied.version, applied.change)).collect()
 }
 
-/// Applying twice changes nothing; what changed becomes a new card, and whoever has the old box keeps what it had.
+/// Applying twice changes nothing; what changed becomes a new card, and a turn that has the old box keeps what it had.
 #[tokio::test]
 async fn what_changed_becomes_a_new_version() {
     let t = fresh_db().await;
@@ -102,7 +102,7 @@ async fn what_does_not_fit_together_is_refused() {
     assert_eq!(resource::settings(&mut work).await.unwrap(), Settings::default());
 }
 
-/// SE-4, PM-1: a key is named, not written; a word that nobody knows is not read over.
+/// SE-4, PM-1: a key is named, not written; an unknown field is not ignored.
 #[test]
 fn a_manifest_is_read_strictly() {
     let read = |value: Value| serde_json::from_value::<Manifest>(value).unwrap_err().to_string();

@@ -39,14 +39,14 @@ async fn tainted(house: &House) -> Claimed {
     let step = calling(1, "web", crate::turns::LONG, true);
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
     turn::step(&mut alone, &claimed.fence, &step).await.unwrap();
-    assert!(!saw(house, claimed.fence.agent_turn_id()).await, "nobody has answered yet");
+    assert!(!saw(house, claimed.fence.agent_turn_id()).await, "there is no answer yet");
     let report = Report { is_external: true, ..answer(step.calls[0].tool_call_id) };
     turn::report(&mut alone, &report).await.unwrap();
     assert!(saw(house, claimed.fence.agent_turn_id()).await);
     house.claim().await.unwrap()
 }
 
-/// SE-5: what came from outside is labelled, and so is what a turn writes that has seen it; what nobody saw is not.
+/// SE-5: what came from outside is labelled, and so is what a turn writes that has seen it; what other turns write is not.
 #[tokio::test]
 async fn a_turn_that_saw_the_outside_writes_as_the_outside() {
     let house = House::new().await;
@@ -74,7 +74,7 @@ async fn a_turn_that_saw_the_outside_writes_as_the_outside() {
     assert_eq!(origins, [Origin::External, Origin::Model, Origin::External, Origin::Model]);
 }
 
-/// SE-5: a box carries it to whoever inherits, and a card to whichever box it is put into. It does not go away.
+/// SE-5: a box carries it to every box that inherits, and a card to every box that it is put into. It does not go away.
 #[tokio::test]
 async fn boxes_carry_the_label_on() {
     let house = House::new().await;

@@ -20,7 +20,7 @@ use waybill_kernel::{
 
 use crate::turns::{House, LONG, answer, calling, instruction, is_stale, target};
 
-/// L0-17: a worker that does not renew loses its turns to others, who resume them; its lease is gone for good.
+/// L0-17: a worker that does not renew loses its turns to others, which resume them; its lease is gone for good.
 #[tokio::test]
 async fn a_lapsed_worker_loses_its_turns() {
     let house = House::new().await;
@@ -64,7 +64,7 @@ async fn what_a_worker_without_a_lease_row_holds_goes_to_others() {
     assert_eq!(house.claim_calls("tool", 1).await.remove(0).tool_call_id, call.tool_call_id);
 }
 
-/// L0-17: nothing is reclaimed until one lease after the database, or sweeping itself, came up: nobody could have renewed.
+/// L0-17: nothing is reclaimed until one lease after the database, or sweeping itself, came up: no worker could have renewed.
 #[tokio::test]
 async fn nothing_is_reclaimed_right_after_an_outage() {
     let house = House::new().await;
@@ -72,18 +72,18 @@ async fn nothing_is_reclaimed_right_after_an_outage() {
     let config = sweep::Config { lease: Duration::from_secs(30 * 86_400), ..Default::default() };
     house.meddle("update state.worker_leases set expires_at = now() - interval '1 minute'").await;
     house.meddle("update state.sweep_clock set beat_at = now() - interval '60 days', steady_since = now() - interval '90 days'").await;
-    // The server itself came up less than a month ago, and nobody has swept for two.
+    // The server itself came up less than a month ago, and no process has swept for two.
     assert_eq!(sweep::tick(house.kernel(), &config).await.unwrap().leases_lapsed, 0);
     let steady = "select count(*) from state.sweep_clock where steady_since > now() - interval '1 minute'";
     assert_eq!(
         house.count(steady).await,
         0,
-        "while the server was away nobody could sweep: that is not another outage"
+        "while the server was away no process could sweep: that is not another outage"
     );
     house.meddle("update state.sweep_clock set beat_at = now() - interval '2 hours'").await;
     let second = sweep::Config { lease: Duration::from_secs(1), ..Default::default() };
     assert_eq!(sweep::tick(house.kernel(), &second).await.unwrap().leases_lapsed, 0);
-    assert_eq!(house.count(steady).await, 1, "the server was there and nobody swept: the gap was seen");
+    assert_eq!(house.count(steady).await, 1, "the server was there and no process swept: the gap was seen");
     lease::renew::<TurnId>(house.kernel(), house.worker, LONG).await.unwrap();
     house.finish(fence).await.unwrap();
 
@@ -119,7 +119,7 @@ async fn a_silent_turn_is_given_to_another() {
     assert_eq!(house.claim().await.unwrap().n_lost_leases, 1);
 }
 
-/// L0-14, LESSONS: a nudge is a doorbell, never a row: whoever has ready work is named, and nothing is written.
+/// L0-14, LESSONS: a nudge is a doorbell, never a row: targets with ready work are named, and nothing is written.
 #[tokio::test]
 async fn ready_work_is_rung_for_again() {
     let house = House::new().await;
@@ -137,7 +137,7 @@ async fn ready_work_is_rung_for_again() {
     assert_eq!(house.count("select count(*) from state.agent_inbox where dispatched_at is null").await, 0);
 }
 
-/// LESSONS: one bad row does not keep the others from their turn; after some failures it stands aside until somebody looks.
+/// LESSONS: one bad row does not hold up the others; after some failures it stands aside until an operator looks.
 #[tokio::test]
 async fn a_bad_row_goes_into_quarantine() {
     let house = House::new().await;
@@ -277,7 +277,7 @@ async fn sweeps_are_sharded_limited_and_shared() {
     assert_eq!(house.count("select count(*) from state.quarantine").await, 0);
 }
 
-/// L0-15: a head that is lost is made anew from inbox, turns, steps and edges, wherever the agent stood.
+/// L0-15: a lost head is rebuilt from inbox, turns, steps and edges, wherever the agent stood.
 #[tokio::test]
 async fn a_lost_head_is_rebuilt() {
     let house = House::new().await;
@@ -387,7 +387,7 @@ async fn claims_are_fair_and_capped() {
     assert_eq!(shared.iter().filter(|c| c.fence.project_id() == late).count(), 2, "{shared:?}");
 }
 
-/// CB-4: a caller's key and its answer are true together; of two at once one does the work; another request is told so.
+/// CB-4: a caller's key and its answer are written together; of two at once one does the work; another request with the key is refused.
 #[tokio::test]
 async fn a_callers_key_is_answered_once() {
     let house = House::new().await;

@@ -88,7 +88,7 @@ async fn a_trivial_turn_is_three_statements() {
     statements.take();
     house.finish(child.fence).await.unwrap();
     assert_eq!(statements.take().len(), 3);
-    // The last one joins, and tells its parent.
+    // The last one joins, and reports to its parent.
     let child = house.claim().await.unwrap();
     statements.take();
     house.finish(child.fence).await.unwrap();
@@ -159,7 +159,7 @@ async fn updates_of_the_head_stay_on_their_page() {
     }
     drop(alone);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    house.kernel().pool().close().await; // whoever leaves hands in its statistics
+    house.kernel().pool().close().await; // a connection that is closed reports its statistics
     let hot =
         "select (100 * n_tup_hot_upd / n_tup_upd)::bigint from pg_stat_user_tables where relname = 'agent_state_head'";
     let updates = "select n_tup_upd from pg_stat_user_tables where relname = 'agent_state_head'";

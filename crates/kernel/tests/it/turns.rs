@@ -203,7 +203,7 @@ impl House {
         turn::show(&mut work, &[turn_id]).await.unwrap().remove(0)
     }
 
-    /// Sweeps with a lease of nothing: whoever is not renewed has lapsed.
+    /// Sweeps with a lease of zero: a worker that is not renewed has lapsed.
     pub(crate) async fn sweep(&self) -> sweep::Swept {
         sweep::tick(self.kernel(), &sweep::Config { lease: Duration::ZERO, ..Default::default() }).await.unwrap()
     }
@@ -289,7 +289,7 @@ async fn a_replayed_enqueue_is_answered_as_the_first() {
             house.enqueue_all(std::slice::from_ref(&request), std::slice::from_ref(&card)).await.unwrap().remove(0);
         assert_eq!((again.agent_turn_id, again.turn_epoch), (first.agent_turn_id, first.turn_epoch));
         assert!(again.duplicate, "{again:?}");
-        assert_eq!(house.rung(), [], "nobody is to be rung");
+        assert_eq!(house.rung(), [], "no door is to be rung");
     };
     replay().await;
     let fence = house.claim().await.unwrap().fence;
@@ -338,7 +338,7 @@ async fn a_replay_is_known_after_its_edge_was_pruned() {
 
     let again = house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap().remove(0);
     assert_eq!((again.agent_turn_id, again.turn_epoch, again.duplicate), (old.agent_turn_id, None, true));
-    assert_eq!(house.rung(), [], "nobody is to be rung");
+    assert_eq!(house.rung(), [], "no door is to be rung");
 
     let new = DispatchRequest::instructed(agents[1], cards[1].card_id());
     let answers = house.enqueue_all(&[old.clone(), new.clone()], &cards).await.unwrap();
@@ -592,7 +592,7 @@ async fn a_suspended_turn_resumes_with_its_last_result() {
     let stepped = house.step(&fence, &step).await.unwrap();
     assert!(stepped.suspended && !stepped.duplicate);
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Suspended);
-    assert!(house.step(&fence, &step).await.unwrap().duplicate, "sent again by whoever did not learn of it");
+    assert!(house.step(&fence, &step).await.unwrap().duplicate, "sent again by a worker that got no answer");
     assert!(is_stale(&house.step(&fence, &calling(0, "x", LONG, false)).await), "suspended is not ours");
     assert!(house.claim().await.is_none());
 
@@ -658,7 +658,7 @@ async fn an_overdue_call_is_answered_by_a_timeout() {
     assert_eq!(read.len(), 4, "two calls, two timeouts");
 }
 
-/// L0-13: calls are the command queue: claimed with a token under a lease, given to another when the lease lapses.
+/// L0-13: calls are the command queue: claimed with a token under a lease, given to another process when the lease lapses.
 #[tokio::test]
 async fn commands_are_claimed_and_reclaimed() {
     let house = House::new().await;
@@ -684,7 +684,7 @@ async fn commands_are_claimed_and_reclaimed() {
     assert!(house.claim().await.is_some());
 }
 
-/// L0-12, WK-6, LESSONS: a stop ends what nobody runs, tells the worker of what somebody runs, and always delivers.
+/// L0-12, WK-6, LESSONS: a stop ends a turn that no worker runs, asks the worker of a running turn to end it, and always delivers.
 #[tokio::test]
 async fn a_stopped_turn_still_delivers() {
     let house = House::new().await;
@@ -740,7 +740,7 @@ async fn a_stopped_turn_still_delivers() {
     assert!(house.claim().await.unwrap().stop_asked);
 }
 
-/// PM-3: a turn that is not to start before a time holds up nobody until then.
+/// PM-3: a turn that is not to start before a time holds up no other turn until then.
 #[tokio::test]
 async fn a_turn_for_later_starts_later() {
     let house = House::new().await;
@@ -873,11 +873,11 @@ async fn the_sql_allows_what_the_table_allows() {
         (Status::Dispatched, Status::Idle),
         (Status::Suspended, Status::Idle),
     ] {
-        assert!(seen.contains(&(from, to)), "nobody went from {from:?} to {to:?}");
+        assert!(seen.contains(&(from, to)), "no turn went from {from:?} to {to:?}");
     }
 }
 
-/// DESIGN §9.4: whoever sleeps in a transaction loses it. That says nothing about the turn: it is asked again.
+/// DESIGN §9.4: a process that sleeps in a transaction loses it. That says nothing about the turn: the request is retried.
 #[tokio::test]
 async fn a_transaction_that_was_slept_through_is_done_again() {
     let house = House::new().await;
@@ -924,7 +924,7 @@ async fn a_connection_to_a_server_that_only_reads_is_not_used_again() {
     enqueue().await.unwrap();
     let pid = async || sqlx::query_scalar::<_, i32>("select pg_backend_pid()").fetch_one(kernel.pool()).await.unwrap();
     let demoted = pid().await;
-    // As it is from one moment to the next for whoever is connected when the server is demoted.
+    // As it is from one moment to the next for a client that is connected when the server is demoted.
     sqlx::raw_sql("set default_transaction_read_only = on").execute(kernel.pool()).await.unwrap();
     let begun = std::time::Instant::now();
     while let Err(error) = enqueue().await {

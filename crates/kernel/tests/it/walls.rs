@@ -20,12 +20,12 @@ use waybill_testkit::{TestDb, fresh_db};
 
 use crate::{cases, filled_box, ids, instructions};
 
-/// What an attempt told the attacker, with the id it asked about blanked out.
+/// What an attacker learned from an attempt, with the id it asked about blanked out.
 type Learned = String;
 
 const WINDOW: Window = Window { pinned: 1, budget: Tokens::ZERO, as_of: None };
 
-/// Every way through the kernel in which a project can name somebody else's card or box.
+/// Every way through the kernel in which a project can name a card or box of another project.
 async fn through_the_kernel(work: &mut UnitOfWork, mine: BoxId, way: u32, card_id: CardId, box_id: BoxId) -> Learned {
     let span = Span::whole(box_id);
     match way {
@@ -228,7 +228,7 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     let projects = ["resource.projects.max_running_turns", "resource.projects.project_id", "resource.projects.slug"];
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep", "state.queue_marks.open_then"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
-    // What a request is known by, before anybody knows its project.
+    // What identifies a request before its project is known.
     let keys = ["bounds", "expires_at", "hash", "key_id", "name", "project_id", "revoked_at", "scope"];
     let keys = keys.map(|c| format!("resource.api_keys.{c}"));
     let roster = ["agent_id", "project_id", "retire_by", "retired_at"].map(|c| format!("resource.project_agents.{c}"));
@@ -271,7 +271,7 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     assert!(sqlx::query("select created_at from resource.projects").execute(&mut admin).await.is_err());
 }
 
-/// SE-2: the login owns nothing, cannot become anybody, and cannot make anything.
+/// SE-2: the login owns nothing, cannot become another role, and cannot make anything.
 #[tokio::test]
 async fn the_service_owns_nothing_and_can_become_nobody() {
     let t = fresh_db().await;

@@ -1,4 +1,4 @@
-//! What the API adds: starting a turn over HTTP, with a key, against the same launch inside the process.
+//! What the API adds: starting a turn over HTTP, with a key, compared with the same launch inside the process.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
     services::Private,
 };
 
-/// How long, how often.
+/// How long each window is, and how many rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub window: Duration,
@@ -58,7 +58,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
             let far = crowd(options.window, || caller.clone().outside()).await?;
             (crowd(options.window, || inside(kernel.clone(), project_id)).await?, far)
         };
-        // The first warms connections and plans up.
+        // The first round warms up connections and plans.
         if round > 0 {
             ratios.push(near / far);
             over_http.push(far);
@@ -79,7 +79,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A profile `echo` for this target.
+/// Returns a profile `echo` for this target.
 pub(crate) fn echo(target: &str) -> Result<Manifest> {
     let profile = json!({ "profile": {
         "name": "echo", "worker_target": target, "system_prompt_template": "You repeat.",
@@ -88,7 +88,7 @@ pub(crate) fn echo(target: &str) -> Result<Manifest> {
     Ok(serde_json::from_value(profile)?)
 }
 
-/// A project with these, and a key that may start turns.
+/// Makes a project with these manifests, and a key that may start turns.
 pub(crate) async fn found(kernel: &Kernel, slug: &str, manifests: &[Manifest]) -> Result<(ProjectId, ApiKey)> {
     let mut work = kernel.begin(ProjectId::new()).await?;
     project::create(&mut work, slug).await?;
@@ -127,7 +127,7 @@ impl Caller {
     }
 }
 
-/// How often a second it is done by all clients together, for as long as the window is open.
+/// Returns how often a second all clients together complete `act` during the window.
 async fn crowd<F>(window: Duration, act: impl Fn() -> F) -> Result<f64>
 where
     F: Future<Output = Result<()>> + Send + 'static,
@@ -135,7 +135,7 @@ where
     let mut done: u64 = 0;
     let mut clients = JoinSet::new();
     let begun = std::time::Instant::now();
-    // One request each at a time; whoever is done begins the next.
+    // Each client has one request at a time, and begins the next when it is done.
     for _ in 0..CLIENTS {
         clients.spawn(act());
     }
@@ -144,7 +144,7 @@ where
         tokio::select! {
             () = &mut timer => break,
             ended = clients.join_next() => {
-                ended.context("somebody is at work")???;
+                ended.context("a client is at work")???;
                 done += 1;
                 clients.spawn(act());
             }

@@ -1,4 +1,4 @@
-//! Large content, streamed through the API of a process of its own: how much memory that takes; and the same content under many paths.
+//! Large content, streamed through the API of a separate process: how much memory that takes; and the same content under many paths.
 
 use std::{
     net::TcpListener,
@@ -23,16 +23,16 @@ use crate::{
     services::{Home, Private},
 };
 
-/// How much.
+/// How much content, and which store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
     pub megabytes: u64,
     pub paths: usize,
-    /// Of all the memory that the server ever had.
+    /// The bar for the server's peak memory.
     pub memory: Bar,
-    /// URL of an object store, reached as the environment says; none: a folder.
+    /// URL of an object store, with credentials from the environment. `None` means a folder.
     pub store: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// The most memory that it ever had, in MB.
+    /// Returns its peak memory, in MB.
     fn peak(&self) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -91,7 +91,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     };
     let artifacts = Artifacts::new(kernel.clone(), Store::open(&place, std::env::vars())?);
     let server = serve(options, &private.server.service_url(DATABASE), &place, made.expose()).await?;
-    // The vocabulary that tokens are counted with is loaded once, and stays.
+    // The tokenizer's vocabulary is loaded once and stays in memory.
     let at_rest = server.peak()?;
     server.put("small.txt", "a few words".into()).await?;
     let before = server.peak()?;
@@ -169,7 +169,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A MiB of text that is like no other.
+/// Returns a MiB of text that differs for each `n`.
 fn portion(n: u64) -> Bytes {
     let line = format!("{n:012} the balance was deducted and the application was filed, 余额已扣减\n");
     line.repeat(PORTION / line.len() + 1).into_bytes()[..PORTION].to_vec().into()

@@ -1,4 +1,4 @@
-//! What a doorbell costs, and what idleness costs.
+//! What a doorbell costs, and what idle processes cost.
 
 use std::{
     future::pending,
@@ -33,7 +33,7 @@ use crate::{
     services::{Private, Server, nats},
 };
 
-/// How many samples, how long a look at idleness.
+/// How many samples, and how long idle processes are watched.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub samples: usize,
@@ -55,7 +55,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// One worker that waits at its door, and somebody who has turns for it.
+/// One worker that waits for a doorbell, and the project that starts turns for it.
 struct House {
     kernel: Kernel,
     project_id: ProjectId,
@@ -85,7 +85,7 @@ impl House {
         Ok(House { kernel, project_id, agent_id, claimed, _worker: worker })
     }
 
-    /// From the ring to the claim.
+    /// Returns the time from the doorbell to the claim.
     async fn sample(&mut self) -> Result<Duration> {
         let card = Draft::instruction("answer the door").seal()?;
         let request = DispatchRequest::instructed(self.agent_id, card.card_id());
@@ -93,7 +93,7 @@ impl House {
         turn::enqueue(&mut alone, &[request], &[card]).await?;
         let rung = Instant::now();
         let claimed = self.claimed.recv().await.ok_or_else(|| anyhow::anyhow!("the worker has ended"))?;
-        // The end of the turn before, the way back to the listener's place at the door.
+        // Lets the worker end the last turn and listen for the doorbell again.
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(claimed.saturating_duration_since(rung))
     }
@@ -165,10 +165,10 @@ async fn idleness(
     Ok(())
 }
 
-/// Transactions a minute, as the server counts them.
+/// Returns transactions per minute, as the server counts them.
 async fn per_minute(server: &Server, what: &str, window: Duration) -> Result<f64> {
     let mut admin = server.admin().await?;
-    // What went before is counted late.
+    // The server counts earlier transactions late.
     tokio::time::sleep(BOOKS_LATE).await;
     let before = transactions(&mut admin, DATABASE).await?;
     let bar = progress(what, window.as_secs());

@@ -1,7 +1,9 @@
-//! How much of what models read a provider's prompt cache serves: siblings of a fork, an expert who is shown a history, the turns of a session.
+//! What share of the input of models comes from a provider's prompt cache: siblings of a fork, an expert that sees a history, the turns of a
+//! session.
 //!
 //! Worker and orchestrator are the shipped ones, over PostgreSQL and HTTP. The scripted model remembers prefixes as providers do: exact bytes, tools
-//! first, in blocks of 128 tokens. Beside it stands what would be served if the turn's own facts stood behind the system prompt, as they did.
+//! first, in blocks of 128 tokens. For comparison, it also reports the share with the turn's own facts right after the system prompt, as earlier
+//! versions wrote them.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -47,16 +49,16 @@ const DATABASE: &str = "waybill_bench_cache";
 const BLOCK: usize = 512;
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What a provider remembers, and what it was asked, by who asked.
+/// What a provider has cached, and what each kind of caller sent.
 #[derive(Default)]
 struct Memory {
     known: HashSet<u64>,
-    /// Of each kind of caller: bytes read, and bytes that were served.
+    /// For each kind of caller: bytes read, and bytes served from the cache.
     read: BTreeMap<&'static str, (usize, usize)>,
 }
 
 impl Memory {
-    /// Reads a request, and remembers it. The first of a kind finds nothing, and is not counted.
+    /// Reads a request and caches it. The first request of a kind finds nothing and is not counted.
     fn read(&mut self, kind: &'static str, text: &str) {
         let (mut hasher, mut served, mut misses) = (DefaultHasher::new(), 0, false);
         for block in text.as_bytes().chunks(BLOCK) {
@@ -81,12 +83,12 @@ impl Memory {
     }
 }
 
-/// Also where a request panicked: what is counted stays.
+/// Locks the memory, also after a request panicked: what was counted stays.
 fn held(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As a provider reads it: tools, then messages.
+/// Returns the text in the order in which a provider reads it: tools, then messages.
 fn bytes(body: &Value) -> String {
     let mut text = body["tools"].to_string();
     for message in body["messages"].as_array().into_iter().flatten() {
@@ -95,7 +97,7 @@ fn bytes(body: &Value) -> String {
     text
 }
 
-/// The same with the facts of the turn behind the system prompt.
+/// Returns the same request with the facts of the turn right after the system prompt.
 fn as_it_was(body: &Value) -> Value {
     let mut body = body.clone();
     let Some(messages) = body["messages"].as_array_mut() else { return body };
@@ -115,7 +117,7 @@ fn as_it_was(body: &Value) -> Value {
     body
 }
 
-/// Who asks, by the system prompt.
+/// Returns the kind of caller, which the system prompt shows.
 fn kind(asked: &Asked) -> &'static str {
     let first = asked.messages.first().map_or("", |said| said.text.as_str());
     ["sibling", "expert", "talker"].into_iter().find(|kind| first.contains(kind)).unwrap_or("parent")
@@ -143,7 +145,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let models = Models::new(vec![serde_json::from_value(provider)?], Secrets::new(None, []));
     let worker = Worker::new(kernel.clone(), models, Collector::new(Framework::builtin()));
     let serving = tokio::spawn({
-        // One after the other: of two at once neither finds what the other reads.
+        // One request at a time: of two concurrent requests, neither finds what the other one reads.
         let config = Config { most: 1, ..Config::new("llm".parse()?) };
         async move { worker.serve(&config, std::future::pending()).await }
     });
@@ -156,7 +158,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     bar.inc(1);
     let session_id = SessionId::new();
     for n in 0..options.turns {
-        // About as long as what people and models say to each other.
+        // About as long as a message between a person and a model.
         let question = format!("Question {n}: {}", "why is that so, and what follows from it? ".repeat(12));
         let wanted = Launch { session_id: Some(session_id), ..Launch::new("talker".parse()?, question) };
         finish(&kernel, project_id, wanted).await?;
@@ -184,7 +186,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The parent says much, forks, asks an expert three times, and is done. The others answer.
+/// Answers as the caller's kind: the parent says much, forks, asks an expert several times, and ends. The others answer once.
 fn answer(asked: &Asked, kind: &str, history: &str, n_children: usize) -> Reply {
     let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
     match (kind, n_results) {
@@ -192,7 +194,7 @@ fn answer(asked: &Asked, kind: &str, history: &str, n_children: usize) -> Reply 
             Reply::say(history).and_call("update_todo", &json!({ "changes": [{ "change": "add", "text": "fork" }] }))
         }
         ("parent", 1) => {
-            // Its own box: it was told which.
+            // The id of its own box is in its prompt.
             let box_id = output_box(asked);
             let task = |n: usize| json!({ "target_ref": "sibling", "instruction": format!("Look at part {n}."), "context_box_id": box_id });
             let tasks: Vec<Value> = (0..n_children).map(task).collect();
@@ -210,7 +212,7 @@ fn answer(asked: &Asked, kind: &str, history: &str, n_children: usize) -> Reply 
     }
 }
 
-/// The box that the turn writes, as it was told.
+/// Returns the id of the box that the turn writes, from the facts in its prompt.
 fn output_box(asked: &Asked) -> String {
     let facts = asked.messages.iter().find_map(|said| said.text.split_once("holds what you were given, "));
     facts.and_then(|(_, rest)| rest.split(' ').next()).unwrap_or_default().to_owned()
@@ -240,7 +242,7 @@ async fn open(kernel: &Kernel, project_id: ProjectId) -> Result<()> {
     Ok(())
 }
 
-/// Starts a turn, and waits for its end.
+/// Starts a turn and waits until it ends.
 async fn finish(kernel: &Kernel, project_id: ProjectId, wanted: Launch) -> Result<TurnId> {
     let mut work = kernel.begin(project_id).await?;
     let turn_id = launch(&mut work, &wanted).await?.agent_turn_id;

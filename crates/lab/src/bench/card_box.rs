@@ -22,12 +22,12 @@ use crate::{
     services::{Private, Server},
 };
 
-/// How large, how often.
+/// How many cards, and how many samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Cards in the database, all of them in the largest box.
     pub cards: i64,
-    /// How often each thing is measured.
+    /// How often each operation is measured.
     pub samples: u64,
 }
 
@@ -39,7 +39,7 @@ struct Bench {
     options: Options,
     kernel: Kernel,
     project_id: ProjectId,
-    /// No row security, no triggers, no settings of the service: the bare database.
+    /// A connection without row security, triggers or the service's settings: the bare database.
     admin: PgConnection,
     figures: Vec<Figure>,
 }
@@ -78,7 +78,7 @@ impl Bench {
         Ok(self.kernel.begin(self.project_id).await?)
     }
 
-    /// A box of `n` new cards, written round the kernel: it is what there is, not what is measured.
+    /// Makes a box of `n` new cards, bypassing the kernel: it is set-up, and is not measured.
     async fn fill(&mut self, what: &str, n: i64) -> Result<BoxId> {
         let box_id = BoxId::new();
         let bar = progress(what, n as u64);
@@ -112,7 +112,7 @@ impl Bench {
         Ok(box_id)
     }
 
-    /// The state of a database that has been running for a while: vacuumed, analysed, on disk.
+    /// Brings the database into the state of one that has been running for a while: vacuumed, analysed, on disk.
     async fn settle(&mut self) -> Result<()> {
         let bar = progress("vacuum, analyse, checkpoint", 2);
         sqlx::query("vacuum analyze").execute(&mut self.admin).await?;
@@ -144,7 +144,7 @@ impl Bench {
 
     async fn append(&mut self, largest: BoxId) -> Result<()> {
         let samples = self.options.samples;
-        // A box of ten for each sample, so that it stays a box of ten.
+        // Each sample has its own box of ten, so that it stays a box of ten.
         let mut small = Vec::new();
         let mut work = self.begin().await?;
         for _ in 0..samples * 2 {
@@ -212,7 +212,7 @@ impl Bench {
         Ok(work.commit().await?)
     }
 
-    /// How many rows it takes to make boxes that inherit.
+    /// Returns how many rows it takes to make boxes that inherit.
     async fn rows_of(&self, n: usize, source: Span) -> Result<f64> {
         let heirs: Vec<BoxId> = (0..n).map(|_| BoxId::new()).collect();
         let mut work = self.begin().await?;
@@ -222,7 +222,7 @@ impl Bench {
         Ok((after - before) as f64)
     }
 
-    /// A box that holds `runs` ranges of ten cards each.
+    /// Makes a box that holds `runs` ranges of ten cards each.
     async fn patchwork(&self, runs: usize) -> Result<BoxId> {
         let patchwork = BoxId::new();
         let mut work = self.begin().await?;
@@ -377,7 +377,7 @@ impl Bench {
     }
 }
 
-/// Long things need fewer samples.
+/// Returns the number of samples for long operations, which need fewer.
 fn fan_out_samples(samples: u64) -> u64 {
     (samples / 8).max(41)
 }
@@ -390,7 +390,7 @@ fn new_thought() -> NewCard {
     new_card(CardType::thought(), Role::Assistant)
 }
 
-/// Rows this connection has written and not reported yet: of use only as a difference.
+/// Returns the rows that this connection has written and not reported yet: useful only as a difference.
 pub async fn rows_written(work: &mut UnitOfWork) -> Result<i64> {
     let rows = sqlx::query_scalar(
         "select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint

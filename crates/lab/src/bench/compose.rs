@@ -1,4 +1,4 @@
-//! What it costs to put a call together: composing, writing the request and hashing it, against writing the same messages plainly.
+//! What it costs to build a model call: composing, writing the request and hashing it, compared with plainly writing the same messages.
 
 use std::hint::black_box;
 
@@ -22,14 +22,14 @@ use waybill_core::{
 use super::ratio;
 use crate::figure::{Bar, Figure};
 
-/// How much, and how often.
+/// How large the conversations are, and how often each is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub messages: usize,
     pub samples: u64,
 }
 
-/// Of each message: a million in ten thousand.
+/// Tokens of each message: a million in ten thousand messages.
 const TOKENS: i32 = 100;
 
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -71,7 +71,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A long conversation with tools: of four messages one asks, one calls, one is the answer of the tool, one answers.
+/// Returns a long conversation with tools. Of every four messages, one asks, one calls a tool, one is the tool's result, and one answers.
 fn materials(n: usize) -> Result<Materials> {
     let box_id = BoxId::new();
     let mut history = Vec::with_capacity(n);
@@ -116,7 +116,7 @@ fn materials(n: usize) -> Result<Materials> {
     })
 }
 
-/// About a hundred tokens, with what a writer has to escape now and then.
+/// Returns about a hundred tokens, with some characters that a JSON writer must escape.
 fn text() -> String {
     "He said: \"the river runs north\", and so it does.\nNobody asked why; nobody ever does. ".repeat(5)
 }
@@ -125,7 +125,7 @@ fn said(card_type: CardType, role: Role) -> Draft {
     Draft::new(card_type, role, Content::Text(text()))
 }
 
-/// Its tokens were counted when it was made: they are not counted again.
+/// Returns a card whose tokens are already counted, so the benchmark does not count them again.
 fn card(draft: Draft) -> Result<Card> {
     let tokens = Tokens::new(TOKENS).context("positive")?;
     Ok(draft.seal_counted(tokens)?.into_card(Utc::now()))

@@ -1,6 +1,6 @@
-//! What a fork costs: commits and rows for each child, growth with the number of children, fairness between batches.
+//! What a fork costs: commits and rows per child, growth with the number of children, and fairness between batches.
 //!
-//! The orchestrator and its handlers are the real ones; so are PostgreSQL and NATS. Workers follow a script: they read what they were packed and
+//! The orchestrator and its handlers are the real ones; so are PostgreSQL and NATS. Workers follow a script: they read their context and
 //! deliver.
 
 use std::{
@@ -38,10 +38,10 @@ use crate::{
     services::{Private, Server, nats},
 };
 
-/// How many children, how often.
+/// How many children, and how many rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of the largest fork.
+    /// Children of the largest fork.
     pub children: usize,
     pub rounds: usize,
 }
@@ -52,7 +52,7 @@ const SOME: usize = 1_000;
 const HISTORY: usize = 10_000;
 const BATCHES: usize = 8;
 const WORKERS: usize = 2;
-/// Of the Python system that this design comes from, on such a machine.
+/// Children per second of the Python system that this design comes from, on a similar machine.
 const REFERENCE: f64 = 15.0;
 
 /// Measures on a private PostgreSQL with durability on, and a private NATS.
@@ -63,7 +63,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let (kernel, admin) = fresh_database(&private.server, DATABASE).await?;
     let mut house = House::open(&kernel, &nats.url(), admin).await?;
     let mut figures = Vec::new();
-    house.fork(FEW, None).await?; // connections and plans
+    house.fork(FEW, None).await?; // warms up connections and plans
     house.growth(options, &mut figures).await?;
     house.commits(&private.server, &mut figures).await?;
     house.rows(&mut figures).await?;
@@ -71,13 +71,13 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A lead that forks, and whoever does the work.
+/// A lead that forks, and the workers and the orchestrator that do the work.
 struct House {
     kernel: Kernel,
     admin: PgConnection,
     project_id: ProjectId,
     profile_box_id: BoxId,
-    /// The lead's turns: when they begin, and when they are ready again.
+    /// Claims the lead's turns, both when they begin and when they are ready again.
     leads: Intake<Claimed>,
     _crew: JoinSet<()>,
 }
@@ -118,12 +118,12 @@ impl House {
         Ok(House { kernel, admin, project_id, profile_box_id, leads, _crew: crew })
     }
 
-    /// One fork of `n` children, from the call to the parent's being ready again.
+    /// Runs one fork of `n` children. Returns the time from the call until the parent is ready again.
     async fn fork(&mut self, n: usize, context_box_id: Option<BoxId>) -> Result<Duration> {
         Ok(self.forks(1, n, context_box_id).await?.remove(0))
     }
 
-    /// Several at once: how long each took.
+    /// Runs several forks at once. Returns how long each took.
     async fn forks(&mut self, batches: usize, n: usize, context_box_id: Option<BoxId>) -> Result<Vec<Duration>> {
         let agents: Vec<AgentId> = (0..batches).map(|_| AgentId::new()).collect();
         let mut work = self.kernel.begin(self.project_id).await?;
@@ -196,7 +196,7 @@ impl House {
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..options.rounds {
             for (size, times) in sizes.iter().zip(&mut times) {
-                // Small ones several times, so that each size has about the same weather.
+                // Small forks run several times, so that machine noise affects each size about equally.
                 for _ in 0..(SOME / size).max(1) {
                     times.push(self.fork(*size, None).await?.as_secs_f64() / *size as f64);
                     bar.inc(*size as u64);
@@ -273,7 +273,7 @@ impl House {
         Ok(())
     }
 
-    /// Rows of all tables that belong to projects.
+    /// Counts the rows of all tables that belong to projects.
     async fn count_rows(&mut self) -> Result<i64> {
         let tables: Vec<String> = sqlx::query_scalar(
             "select c.oid::regclass::text
@@ -291,7 +291,7 @@ impl House {
     }
 }
 
-/// What a child does: reads what it was packed, and delivers.
+/// Does a child's work: reads its context and delivers.
 async fn work_on(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
     let mut work = kernel.begin(claimed.fence.project_id()).await?;
     let window = Window { pinned: 1, budget: Tokens::new(2_000).context("positive")?, as_of: None };
@@ -321,7 +321,7 @@ async fn finish(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
     }
 }
 
-/// Transactions that wrote something, of the whole server, at once.
+/// Returns the number of transactions of the whole server that wrote something, without the delay of the server's statistics.
 async fn written(admin: &mut PgConnection) -> Result<i64> {
     let sql = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
     Ok(sqlx::query_scalar(sql).fetch_one(admin).await?)

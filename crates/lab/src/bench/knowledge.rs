@@ -1,5 +1,5 @@
-//! What is known, found: by exact terms in Chinese and English among thousands of chunks, by meaning where the database has vectors, and
-//! how long it takes as there is more of it.
+//! Search in knowledge: by exact terms in Chinese and English among thousands of chunks, by meaning where the database has vectors, and
+//! how long a search takes as the number of chunks grows.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ use crate::{
     tools::Outside,
 };
 
-/// How much.
+/// How many chunks and questions.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Chunks at first.
@@ -41,7 +41,7 @@ pub struct Options {
     /// Chunks in the end.
     pub many: usize,
     pub questions: usize,
-    /// With vectors; without, it is seen that words are enough.
+    /// Whether to search by vectors. Without them, the benchmark checks that search by words works and says that there are no vectors.
     pub vectors: bool,
 }
 
@@ -95,11 +95,11 @@ async fn count(admin: &mut PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select count(*) from resource.chunks").fetch_one(admin).await?)
 }
 
-/// Something that one chunk says and no other.
+/// A fact that exactly one chunk states.
 #[derive(Clone, Debug)]
 struct Fact {
     question: String,
-    /// Stands in that chunk alone.
+    /// A text that only that chunk contains.
     says: String,
     chinese: bool,
 }
@@ -147,7 +147,7 @@ const FILLER: [&str; 10] = [
 ];
 
 impl Corpus {
-    /// Until there are so many chunks.
+    /// Adds documents until there are `chunks` chunks.
     async fn grow(
         &mut self,
         kernel: &Kernel,
@@ -172,7 +172,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// A heading, a few sentences that say what all say, and one that says what no other does.
+    /// Returns a section: a heading, a few filler sentences, and one that states a new fact.
     fn section(&mut self) -> String {
         let n = self.facts.len();
         let dice = &mut self.dice;
@@ -183,7 +183,7 @@ impl Corpus {
         let (says, question) = if chinese {
             let names: Vec<char> = NAMES.chars().collect();
             let name: String = (0..3).map(|_| names[dice.one_of(names.len())]).collect();
-            // A number makes it one of its kind, as a serial number would.
+            // A number makes the name unique, as a serial number would.
             let name = format!("{name}{}号{in_chinese}", n % 10_000);
             (format!("{name}的{of_it}是{value}。"), format!("请问{name}的{of_it}是多少？"))
         } else {
@@ -206,7 +206,7 @@ impl Corpus {
 
     fn sample(&mut self, n: usize) -> Vec<Fact> {
         let step = (self.facts.len() / n.max(1)).max(1);
-        // An odd step, so that both languages are asked.
+        // An odd step, so that the sample has both languages.
         let step = if step.is_multiple_of(2) { step - 1 } else { step };
         self.facts.iter().step_by(step.max(1)).take(n).cloned().collect()
     }
@@ -217,7 +217,7 @@ struct Found {
     median: Duration,
 }
 
-/// Asks everything twice; the second time counts.
+/// Asks every question twice; the second time counts.
 async fn asked_all(kernel: &Kernel, project_id: ProjectId, facts: &[Fact]) -> Result<Found> {
     let (mut hits, mut times) = (Vec::new(), Vec::new());
     for round in 0..2 {
@@ -238,7 +238,7 @@ async fn asked_all(kernel: &Kernel, project_id: ProjectId, facts: &[Fact]) -> Re
     Ok(Found { hits, median: times[times.len() / 2] })
 }
 
-/// Documents and questions that mean the same in other words: what is written, and what is asked.
+/// Documents, and questions that mean the same in other words.
 const MEANT: [(&str, &[&str]); 8] = [
     ("Twenty days of holiday are granted to everybody.", &["vacation", "休假"]),
     ("The salary arrives on the last day of a month.", &["wage", "薪水"]),
@@ -250,7 +250,7 @@ const MEANT: [(&str, &[&str]); 8] = [
     ("会议不超过一小时。", &["meeting", "conference"]),
 ];
 
-/// The same by meaning, where the database can; where it cannot, that everything still works, and says so.
+/// Measures search by meaning, where the database has vectors. Where it has none, checks that search still works and says so.
 async fn by_meaning(
     options: &Options,
     kernel: &Kernel,
@@ -334,7 +334,7 @@ async fn asked_below(kernel: &Kernel, project_id: ProjectId, facts: &[Fact]) -> 
     Ok(hits as f64 / facts.len() as f64)
 }
 
-/// As an agent asks: how many were found, and how.
+/// Searches as an agent does. Returns how many were found, and how.
 async fn ask(
     kernel: &Kernel,
     models: &Models,

@@ -1,4 +1,4 @@
-//! Benchmarks. Each compares ways of doing a thing in one run on one server: ratios and counts, not times.
+//! Benchmarks. Each compares several ways to do the same thing, in one run on one server: ratios and counts, not times.
 
 use std::time::{Duration, Instant};
 
@@ -29,17 +29,17 @@ pub mod skew;
 pub mod storage;
 pub mod turns;
 
-/// What each card counts: about 700 bytes of text.
+/// Tokens of each card: about 700 bytes of text.
 const CARD_TOKENS: i32 = 170;
 
-/// A bar on the terminal for a long part; silent where there is no terminal.
+/// Shows a progress bar on the terminal; silent where there is no terminal.
 pub fn progress(what: &str, length: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template("{msg:36} {bar:32} {human_pos}/{human_len} {eta}").expect("the template is valid");
     ProgressBar::new(length).with_style(style).with_message(what.to_owned())
 }
 
-/// A new, migrated database in the place of the last run's: the kernel on it, and the administrator.
+/// Replaces the last run's database with a new, migrated one. Returns the kernel on it and an administrator's connection.
 pub(crate) async fn fresh_database(server: &Server, database: &'static str) -> Result<(Kernel, PgConnection)> {
     let drop = format!("drop database if exists {database} with (force)");
     sqlx::query(AssertSqlSafe(drop)).execute(&mut server.admin().await?).await?;
@@ -47,7 +47,7 @@ pub(crate) async fn fresh_database(server: &Server, database: &'static str) -> R
     let mut owner = PgConnection::connect(&server.owner_url(database)).await?;
     migrate::run(&mut owner, |_| ()).await?;
     server.open_service_login().await?;
-    // One for each of the 32 clients of the largest crew, and some; whoever needs fewer opens fewer.
+    // One connection for each of the 32 clients of the largest benchmark, and a few more. A benchmark that needs fewer opens fewer.
     let config = Config { max_connections: 40, ..Config::new(server.service_url(database)) };
     Ok((Kernel::connect(&config).await?, PgConnection::connect(&server.admin_url(database)).await?))
 }
@@ -57,22 +57,22 @@ fn draft(card_type: CardType, role: Role) -> Draft {
     Draft::new(card_type, role, Content::Text(noise.repeat(21)))
 }
 
-/// Sealed with its tokens known: to count them costs more than to store the card.
+/// Seals a card with a known token count, because counting tokens costs more than storing the card.
 pub(crate) fn new_card(card_type: CardType, role: Role) -> NewCard {
     let tokens = Tokens::new(CARD_TOKENS).expect("positive");
     draft(card_type, role).seal_counted(tokens).expect("plain text is a card")
 }
 
-/// A connection tells the server's books up to ten seconds after.
+/// A connection reports to the server's statistics up to ten seconds late.
 const BOOKS_LATE: Duration = Duration::from_secs(12);
 
-/// Transactions of a database, as the server counts them: every statement of its own is one, and so is a pool's ping.
+/// Returns the number of transactions of a database, as the server counts them: every autocommit statement is one, and so is a pool's ping.
 async fn transactions(admin: &mut PgConnection, database: &str) -> Result<i64> {
     let sql = "select xact_commit + xact_rollback from pg_stat_database where datname = $1";
     Ok(sqlx::query_scalar(sql).bind(database).fetch_one(admin).await?)
 }
 
-/// The middle one of many, so that a hiccup of the machine does not count.
+/// Returns the median, so that a hiccup of the machine does not count.
 fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| a.partial_cmp(b).expect("measurements compare"));
     values[values.len() / 2]
@@ -84,7 +84,7 @@ async fn timed(work: impl AsyncFnOnce() -> Result<()>) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Median time of `a` over median time of `b`, taken by turns, so that both meet the same weather.
+/// Returns median time of `a` ÷ median time of `b`. The two alternate, so that machine noise affects both alike.
 async fn ratio(
     what: &str,
     samples: u64,
@@ -101,7 +101,7 @@ async fn ratio(
             let time_b = timed(&mut b).await?;
             (timed(&mut a).await?, time_b)
         };
-        // The first tenth warms caches and plans up.
+        // The first tenth warms up caches and plans.
         if sample > samples / 10 {
             times_a.push(time_a);
             times_b.push(time_b);

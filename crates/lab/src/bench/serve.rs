@@ -1,4 +1,5 @@
-//! What `waybill worker` does as a process: it holds no more than it may, knows of everything it holds, and turns end as soon under load as without.
+//! What `waybill worker` does as a process: it holds no more turns than it may, knows every turn that it holds, and turns end about as soon
+//! under load as without.
 //!
 //! The workers are the real processes, PostgreSQL and NATS are real, the model is the demo's and thinks for 300 ms.
 
@@ -36,25 +37,26 @@ use crate::{
     storm::verdict::percentile,
 };
 
-/// How much, how long.
+/// How many turns, and for how long.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
-    /// Turns that wait when the workers begin.
+    /// Turns that wait when the workers start.
     pub backlog: usize,
-    /// How long turns are asked for at each load.
+    /// How long turns are started at each load.
     pub window: Duration,
 }
 
 const DATABASE: &str = "waybill_bench_serve";
 const PROCESSES: usize = 2;
-/// Turns that one process holds at a time. So few that the machine can keep them all busy: what is measured is the loop, not the machine.
+/// Turns that one process holds at a time: few enough that the machine keeps up with all of them, so that the loop is measured, not the
+/// machine.
 const MOST: i64 = 16;
 const THINKING: Duration = Duration::from_millis(300);
-/// Between two samples of who holds what.
+/// Time between two samples of which process holds which turns.
 const SAMPLE: Duration = Duration::from_millis(50);
-/// A turn that the worker does not know of lies there for longer than this.
+/// A turn that its worker does not know of stays unknown for longer than this.
 const APART: Duration = Duration::from_millis(500);
 
 pub async fn run(options: &Options) -> Result<Vec<Figure>> {
@@ -83,7 +85,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let samples = Samples::begin(pool, hands.addresses.clone());
     let per_second = drain(&mut admin, options.backlog, &mut hands).await?;
     let capacity = (PROCESSES as f64 * MOST as f64 / THINKING.as_secs_f64()).min(per_second);
-    // The busy part is taken between two calm ones, so that both meet the same weather.
+    // The busy part runs between two calm parts, so that machine noise affects both alike.
     let mut latencies = Vec::new();
     for load in [0.1, 0.8, 0.1] {
         let name = format!("turns at {:.0} % of what it can do", load * 100.0);
@@ -119,7 +121,7 @@ impl Callers {
         Ok(work.commit().await?)
     }
 
-    /// So many turns, a few at a time.
+    /// Starts `n` turns, a few at a time.
     async fn ask(&self, n: usize) -> Result<()> {
         let bar = progress("turns asked for", n as u64);
         let mut asking = JoinSet::new();
@@ -139,7 +141,7 @@ impl Callers {
         Ok(())
     }
 
-    /// So many a second, for so long. Says how long each took from its creation to its end.
+    /// Starts `per_second` turns a second. Returns how long each took from its creation to its end.
     async fn pace(
         &self,
         what: &str,
@@ -171,7 +173,7 @@ impl Callers {
     }
 }
 
-/// Until the backlog is done; says how many turns a second were, without its first and last moments.
+/// Waits until the backlog is done. Returns turns per second, without the first and last tenth.
 async fn drain(admin: &mut PgConnection, backlog: usize, hands: &mut Hands) -> Result<f64> {
     let bar = progress("the backlog", backlog as u64);
     let (mut from, mut to) = (None, None);
@@ -213,7 +215,7 @@ async fn wait_until_done(admin: &mut PgConnection, hands: &mut Hands) -> Result<
 /// The worker processes.
 struct Hands {
     children: Vec<Child>,
-    /// Of their metrics.
+    /// Addresses of their metrics.
     addresses: Vec<String>,
     log: PathBuf,
 }
@@ -261,13 +263,13 @@ impl Drop for Hands {
     }
 }
 
-/// What was seen while the workers worked.
+/// What was measured while the workers ran.
 #[derive(Debug, Default)]
 struct Samples {
     n: usize,
-    /// Of one process at once, as the database says.
+    /// The most turns that one process held at once, according to the database.
     most: i64,
-    /// Turns that the database calls running and that no worker's own count holds, twice in a row.
+    /// Turns that the database calls running and that no worker counts as held, twice in a row.
     unknown: i64,
 }
 
@@ -312,14 +314,14 @@ async fn held_most(pool: PgPool, over: Arc<AtomicBool>) -> Result<Samples> {
     Ok(samples)
 }
 
-/// What the database calls running, less what the workers count as held: at a moment, and again half a second later. A claim whose answer is
-/// on its way is not yet counted; one that a worker threw away is not counted for seconds.
+/// Compares what the database calls running with what the workers count as held, and again half a second later. A claim whose answer is in
+/// flight is not counted yet; one that a worker lost stays uncounted for seconds.
 async fn unknown(pool: PgPool, addresses: Vec<String>, over: Arc<AtomicBool>) -> Result<Samples> {
     let http = reqwest::Client::builder().no_proxy().build()?;
     let (mut samples, mut before) = (Samples::default(), 0);
     while !over.load(Relaxed) {
         let mut least = i64::MAX;
-        // Nothing of what is on its way is so for long: the least of several looks is what stays.
+        // Claims are in flight only briefly: the smallest of several samples is what stays uncounted.
         for _ in 0..5 {
             let running = "select count(*) from state.agent_inbox where status = 'processing'";
             let running: i64 = sqlx::query_scalar(running).fetch_one(&pool).await?;
@@ -337,7 +339,7 @@ async fn unknown(pool: PgPool, addresses: Vec<String>, over: Arc<AtomicBool>) ->
     Ok(samples)
 }
 
-/// A worker's own gauge. One that does not answer yet holds nothing.
+/// Reads a worker's own gauge. A worker that does not answer yet holds nothing.
 async fn held(http: &reqwest::Client, address: &str) -> Result<i64> {
     let Ok(answer) = http.get(format!("http://{address}/metrics")).send().await else { return Ok(0) };
     let text = answer.text().await?;

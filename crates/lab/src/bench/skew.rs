@@ -1,4 +1,4 @@
-//! A large project among thousands of small ones, under statistics that are fresh, stale or absent: what each transition takes there, against a
+//! A large project among thousands of small ones, with fresh, stale or absent statistics: how long each transition takes, compared with a
 //! database that holds only small projects, and how many rows its statements read.
 
 use std::{
@@ -35,24 +35,25 @@ use crate::{
     services::{Private, Server},
 };
 
-/// How large, how often.
+/// How large the databases are, and how many rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of the large project.
+    /// Agents of the large project.
     pub agents: i32,
-    /// Projects of one agent beside it.
+    /// Projects with one agent each beside it.
     pub projects: i32,
     pub rounds: usize,
 }
 
 const CARDS_EACH: i32 = 5;
-/// Of the project that is measured where there are only small ones: as many as the largest portion needs, and some.
+/// Agents of the measured project in the database of small projects: as many as the largest portion needs, and a few more.
 const FEW_AGENTS: i32 = 600;
 const MANY: usize = 500;
 const BATCH: usize = 50;
 const CONTEXT: usize = 100;
 const DUE: usize = 8;
-/// PostgreSQL plans a prepared statement anew the first five times that a connection runs it, and a pool hands out its few connections in turn.
+/// PostgreSQL makes a new plan for a prepared statement the first five times that a connection runs it, and a pool hands out its
+/// few connections in turn.
 const WARM_UPS: usize = 20;
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -71,12 +72,12 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
             small.warm_up().await?;
             large.warm_up().await?;
         }
-        // The first round warms up what is large.
+        // The first round is not counted: it warms up the larger operations.
         for round in 0..=options.rounds {
             if round == 1 {
                 (of_small, of_large) = (Meter::default(), Meter::default());
             }
-            // By turns, so that both meet the same weather.
+            // The sides alternate, so that machine noise affects both alike.
             for part in PARTS {
                 small.work(part, &mut of_small).await?;
                 large.work(part, &mut of_large).await?;
@@ -123,7 +124,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What a round consists of.
+/// A part of a round.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     One,
@@ -138,14 +139,14 @@ const PARTS: [Part; 14] = {
     [One, Read, One, Read, Many, One, Read, Sweep, One, Read, Fork, One, Read, Sweep]
 };
 
-/// Takes the time of what is measured; or, given the server's log, sees what its statements read.
+/// Measures times; or, given the server's log, what the statements read.
 #[derive(Default)]
 struct Meter {
     times: BTreeMap<&'static str, Vec<f64>>,
     log: Option<PathBuf>,
     n_plans: usize,
     pages: BTreeMap<&'static str, f64>,
-    /// As a share of what it may read, and where that was.
+    /// The largest number of rows read, as a share of what a node may read, and the node and query.
     worst: Option<(f64, String)>,
 }
 
@@ -169,7 +170,7 @@ impl Meter {
                 let Some(plan) = serde_json::Deserializer::from_str(plan).into_iter::<Value>().next() else { continue };
                 let plan = plan.context("a plan is JSON")?;
                 self.n_plans += 1;
-                // Statements inside are part of what calls them, and in the log for themselves too: for both sides alike.
+                // Nested statements count as part of their caller and appear in the log on their own too. This is the same for both sides.
                 let touched = ["Shared Hit Blocks", "Shared Read Blocks"].map(|key| plan["Plan"][key].as_f64());
                 *self.pages.entry(what).or_default() += touched.iter().flatten().sum::<f64>();
                 let (rows, node) = most_read(&plan["Plan"]);
@@ -185,7 +186,7 @@ impl Meter {
     }
 }
 
-/// The node that read most, rows that it threw away among them.
+/// Returns the node that read the most rows, including rows that it discarded.
 fn most_read(node: &Value) -> (f64, String) {
     let number = |key: &str| node[key].as_f64().unwrap_or_default();
     let thrown = ["Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck"];
@@ -204,7 +205,7 @@ struct Side {
     agents: Vec<AgentId>,
     at: usize,
     worker: WorkerId,
-    /// Cards to be hydrated, and handed over.
+    /// Holds the cards that are hydrated and handed over.
     box_id: BoxId,
 }
 
@@ -213,7 +214,7 @@ fn llm() -> Target {
 }
 
 impl Side {
-    /// `statistics`: `fresh`, of all there is; `stale`, of when there were small projects only; `absent`.
+    /// Builds a database. `statistics` is `fresh` (of all rows), `stale` (from before the large project was loaded) or `absent`.
     async fn prepare(
         server: &Server,
         database: &'static str,
@@ -234,7 +235,7 @@ impl Side {
         if statistics == "fresh" {
             sqlx::raw_sql("analyze").execute(&mut admin).await?;
         }
-        // Whoever reads rows first marks them as committed: that is not what is measured.
+        // The first reader of new rows marks them as committed (hint bits). This read does so now, so that it is not measured.
         sqlx::raw_sql(LOOK_AT_ALL).execute(&mut admin).await?;
         sqlx::raw_sql("checkpoint").execute(&mut admin).await?;
 
@@ -253,7 +254,7 @@ impl Side {
         Ok(Side { database, kernel, project_id, agents, at: 0, worker, box_id })
     }
 
-    /// The same, with a server that logs the plan of every statement with what it read.
+    /// Returns the same side on connections for which the server logs the plan of every statement and what it read.
     async fn explained(&self, server: &Server) -> Result<Side> {
         let mut admin = PgConnection::connect(&server.admin_url(self.database)).await?;
         for setting in [
@@ -279,7 +280,7 @@ impl Side {
         Ok(())
     }
 
-    /// Agents that have no turn, from all over the project.
+    /// Returns agents without a turn, spread over the project.
     fn some(&mut self, n: usize) -> Vec<AgentId> {
         let step = (0..n).map(|_| {
             self.at = (self.at + 104_729) % self.agents.len();
@@ -298,7 +299,7 @@ impl Side {
         }
     }
 
-    /// Everything small, so that every connection of the pool has its plans.
+    /// Runs the small operations, so that every connection of the pool has its plans.
     async fn warm_up(&mut self) -> Result<()> {
         let mut unmeasured = Meter::default();
         self.one(&mut unmeasured).await?;
@@ -307,7 +308,7 @@ impl Side {
         Ok(())
     }
 
-    /// A turn of one step more than it needs.
+    /// Runs a turn with one step more than it needs.
     async fn one(&mut self, meter: &mut Meter) -> Result<()> {
         let mut alone = self.kernel.alone(self.project_id).await?;
         let (requests, cards) = instructed(&self.some(1));
@@ -360,7 +361,7 @@ impl Side {
         Ok(())
     }
 
-    /// A call that is taken over by a batch, and the children that it waits for; they end, and so does the turn.
+    /// Runs a call that becomes a batch, and the children that it waits for. They end, and then the parent's turn ends.
     async fn fork(&mut self, meter: &mut Meter) -> Result<()> {
         let mut alone = self.kernel.alone(self.project_id).await?;
         let agents = self.some(MANY + 1);
@@ -421,7 +422,7 @@ impl Side {
         Ok(())
     }
 
-    /// Turns whose time has come.
+    /// Measures a sweep that releases turns whose `not_before` has passed.
     async fn sweep(&mut self, meter: &mut Meter) -> Result<()> {
         let mut alone = self.kernel.alone(self.project_id).await?;
         let (mut requests, cards) = instructed(&self.some(DUE));
@@ -472,7 +473,7 @@ async fn load(admin: &mut PgConnection, project_id: Option<ProjectId>, agents: i
     Ok(made)
 }
 
-/// Time-ordered, as the kernel's.
+/// Makes time-ordered ids, as the kernel does.
 const IDS: &str = "
   create schema bench;
   create sequence bench.ids;
@@ -481,7 +482,7 @@ const IDS: &str = "
             || lpad(to_hex(nextval('bench.ids')), 15, '0'))::uuid
   $$";
 
-/// Nothing comes by and makes statistics.
+/// Turns autovacuum off, so that it does not refresh the statistics.
 const STILL: &str = "
   do $$
   declare

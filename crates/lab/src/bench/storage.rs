@@ -1,8 +1,8 @@
-//! What a long turn leaves on disk and how long its steps take, beside LangGraph, which stores its whole state after every step.
+//! What a long turn leaves on disk and how long its steps take, compared with LangGraph, which stores its whole state after every step.
 //!
 //! The worker is the real one, over PostgreSQL and HTTP; the model follows a script. Each call reads everything before it, and adds one text
-//! and one small call of a tool that is answered in the same transaction; the last adds only a text. All texts are noise: nothing makes them
-//! smaller.
+//! and one small tool call that is answered in the same transaction; the last adds only a text. All texts are noise, so that compression
+//! does not make them smaller.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command, sync::Arc};
 
@@ -42,18 +42,18 @@ use crate::{
 /// How long the turns are, and how often they are run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Model calls of the shorter turn, and of the longer.
+    /// Model calls of the shorter turn and of the longer turn.
     pub calls: [usize; 2],
     /// Bytes of text that a turn begins with.
     pub history: usize,
     pub rounds: usize,
-    /// Of bytes stored for each byte that is new, beyond an empty database.
+    /// The bar for bytes stored per new byte, beyond an empty database.
     pub stored: Bar,
-    /// The same, beyond one in which a turn was run before: every table has its first pages already.
+    /// The same, beyond a database in which a turn ran before: every table already has its first pages.
     pub stored_after: Bar,
-    /// Of bytes stored per call, of the longer turn over the shorter.
+    /// The bar for bytes stored per call: longer turn ÷ shorter turn.
     pub growth: Bar,
-    /// LangGraph too. Needs python3 with venv and pip.
+    /// Whether to measure LangGraph too. Needs python3 with venv and pip.
     pub with_peer: bool,
 }
 
@@ -109,18 +109,18 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What is left of a turn.
+/// What a turn leaves in the database.
 struct Left {
     bytes: i64,
-    /// Without what a database has once any turn was run in it.
+    /// Beyond a database in which any turn has run.
     bytes_after: i64,
-    /// Beyond the history and everything else that is there before the first call.
+    /// Beyond the history and everything else that is stored before the first call.
     bytes_per_call: f64,
     ms_per_step: f64,
 }
 
-/// One turn of so many calls in a database of its own, after another of a single call: connections are open then, and every table that
-/// turns write has its first pages.
+/// Runs a turn of `calls` calls in a new database, after a turn of a single call: by then connections are open, and every table that turns
+/// write has its first pages.
 async fn long_turn(server: &Server, calls: usize, history: usize) -> Result<Left> {
     let (_, mut admin) = fresh_database(server, DATABASE).await?;
     // As many connections as a worker opens.
@@ -195,7 +195,7 @@ impl House {
         Ok(House { kernel, worker, intake, project_id, agent_id, profile_box_id })
     }
 
-    /// A turn that has this to read before its instruction.
+    /// Enqueues a turn with these texts in its context, before its instruction.
     async fn dispatch(&self, history: Vec<String>) -> Result<()> {
         let thought = |text| Draft::new(CardType::thought(), Role::Assistant, Content::Text(text)).seal();
         let mut cards: Vec<NewCard> = history.into_iter().map(thought).collect::<Result<_, _>>()?;
@@ -210,7 +210,7 @@ impl House {
         Ok(())
     }
 
-    /// From the claim to the end.
+    /// Claims the turn and runs it to its end.
     async fn run(&mut self) -> Result<()> {
         let holding = self.intake.next().await;
         let outcome = run_turn(&self.worker, &holding).await?;
@@ -219,7 +219,7 @@ impl House {
     }
 }
 
-/// Bytes of every table with its indexes and its long values, but for the outbox: what was told leaves it.
+/// Returns the bytes of every table with its indexes and TOAST values, except for the outbox: published events leave it.
 async fn stored(admin: &mut PgConnection) -> Result<BTreeMap<String, i64>> {
     sqlx::query("vacuum").execute(&mut *admin).await?;
     let tables: Vec<(String, i64)> = sqlx::query_as(
@@ -237,7 +237,7 @@ async fn stored(admin: &mut PgConnection) -> Result<BTreeMap<String, i64>> {
     Ok(tables.into_iter().collect())
 }
 
-/// Letters at random, the same ones in every run.
+/// A source of random letters, the same ones in every run.
 struct Noise(u64);
 
 impl Noise {
@@ -254,7 +254,7 @@ impl Noise {
     }
 }
 
-/// LangGraph, in a virtual environment of its own: its interpreter and the script.
+/// LangGraph in its own virtual environment: the interpreter and the script.
 #[derive(Clone)]
 struct Peer {
     python: PathBuf,
@@ -273,7 +273,7 @@ impl Peer {
     const SCRIPT: &str = include_str!("../../../../bench/peers/langgraph_storage.py");
     const PINNED: &str = include_str!("../../../../bench/peers/requirements.txt");
 
-    /// Fetched once per checkout, and again when other versions are pinned.
+    /// Fetches LangGraph once per checkout, and again when the pinned versions change.
     fn install() -> Result<Peer> {
         let folder = Home::find()?.path("peers");
         let (pinned, installed) = (folder.join("requirements.txt"), folder.join("installed.txt"));
@@ -299,7 +299,7 @@ impl Peer {
     }
 }
 
-/// What a command prints, where it succeeds.
+/// Runs a command and returns its output; fails if the command fails.
 fn succeed(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().context("LangGraph needs python3 with venv; --short goes without")?;
     let said = String::from_utf8_lossy(&output.stderr);

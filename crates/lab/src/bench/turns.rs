@@ -1,4 +1,4 @@
-//! What a turn costs through the kernel, against the same rows written by pgbench in the fastest way we know.
+//! What a turn costs through the kernel, compared with the same rows written by pgbench in the fastest way we know.
 
 use std::{
     path::PathBuf,
@@ -32,16 +32,16 @@ use crate::{
     storm::verdict::percentile,
 };
 
-/// How large, how long.
+/// How large the database is, and how long the windows are.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Agents with history in the large database.
     pub agents: u32,
-    /// How long each side works before it is the other's turn.
+    /// How long each side runs before the other one does.
     pub window: Duration,
     /// How often each pair is measured.
     pub rounds: usize,
-    /// Whether turns/s are held to pgbench's. A build for tests, or a few short windows, cannot be.
+    /// The bar for turns/s compared with pgbench. A debug build, or a few short windows, cannot be held to one.
     pub beside_pgbench: Bar,
 }
 
@@ -64,14 +64,14 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// One of two that are measured by turns, in short windows, so that both meet the same weather.
+/// One of two sides that run alternately in short windows, so that machine noise affects both alike.
 enum Side {
     Kernel { gate: watch::Sender<bool>, done: Arc<AtomicU64>, clients: JoinSet<Result<()>> },
     Pgbench { child: Child, watch: PgConnection, script: PathBuf },
 }
 
 impl Side {
-    /// Lets it work for a while; gives turns per second. The other side rests meanwhile.
+    /// Runs this side for one window and returns turns per second. The other side rests meanwhile.
     async fn run(&mut self, window: Duration) -> Result<f64> {
         match self {
             Side::Kernel { gate, done, clients } => {
@@ -114,10 +114,10 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(rustix::process::kill_process(Pid::from_child(child), signal)?)
 }
 
-/// Median of rate ÷ rate over pairs of neighbouring windows, and the median rates.
+/// Returns the median of rate ÷ rate over pairs of neighbouring windows, and the median rates.
 async fn compare(what: &str, options: Options, mut a: Side, mut b: Side) -> Result<[f64; 3]> {
     const SETTLE: Duration = Duration::from_millis(30);
-    a.run(Duration::from_secs(1)).await?; // connections and plans
+    a.run(Duration::from_secs(1)).await?; // warms up connections and plans
     b.run(Duration::from_secs(1)).await?;
     let bar = progress(what, options.rounds as u64);
     let (mut ratios, mut rates_a, mut rates_b) = (Vec::new(), Vec::new(), Vec::new());
@@ -175,7 +175,7 @@ impl Bench {
         Ok(Bench { options, server: server.clone(), database, kernel, project_id, agents: Arc::new(agents), worker })
     }
 
-    /// `clients` that enqueue, claim and finish `batch` turns at a time, each on a connection of its own.
+    /// Starts `clients` that enqueue, claim and finish `batch` turns at a time, each on its own connection.
     fn crew(&self, clients: usize, batch: usize) -> Result<Side> {
         let (gate, open) = watch::channel(false);
         let done = Arc::new(AtomicU64::new(0));
@@ -208,7 +208,7 @@ impl Bench {
         Ok(Side::Kernel { gate, done, clients: clients_at_work })
     }
 
-    /// The same rows by pgbench, as the same role on the same tables. Counted by the events that turns leave.
+    /// Starts pgbench, which writes the same rows as the same role to the same tables. Turns are counted by the events that they leave.
     async fn pgbench(&self, clients: usize) -> Result<Side> {
         let script = std::env::temp_dir().join(format!("waybill-turn-{}.sql", std::process::id()));
         let text = format!(
@@ -275,9 +275,9 @@ impl Bench {
         Ok(())
     }
 
-    /// How long a project's single turn waits for a worker: alone, beside ten ready turns of another project, and beside 10,000. Four workers;
-    /// each turn keeps one busy for five milliseconds, and a worker that finds nothing looks again after five. A turn of the other project that
-    /// was finished is asked for again, so ten and 10,000 keep the workers equally busy, and differ by nothing but their number.
+    /// Measures how long a project's single turn waits for a worker: alone, beside ten ready turns of another project, and beside 10,000. There
+    /// are four workers; each turn keeps one busy for five milliseconds, and a worker that finds nothing looks again after five. When a turn of
+    /// the other project is finished, a new one is enqueued, so ten and 10,000 keep the workers equally busy, and differ only in number.
     async fn fairness(&self, figures: &mut Vec<Figure>) -> Result<()> {
         const SERVICE: Duration = Duration::from_millis(5);
         const FEW: usize = 10;
@@ -334,7 +334,7 @@ impl Bench {
                 let enqueued_at = Instant::now();
                 let claimed_at = hears.recv().await.context("the workers have ended")?;
                 waits.push(claimed_at.saturating_duration_since(enqueued_at).as_secs_f64());
-                // So that it does not fall into step with the workers.
+                // Keeps the samples from falling into step with the workers.
                 tokio::time::sleep(SERVICE * 3 / 2).await;
                 bar.inc(1);
             }
@@ -358,7 +358,7 @@ impl Bench {
             "ratio",
             if matches!(self.options.beside_pgbench, Bar::None) { Bar::None } else { Bar::AtMost(3.0) },
         ));
-        // What the machine can do besides: a debug build on a machine that others use too falls short of it by itself.
+        // This also depends on the machine: a debug build on a shared machine misses the bar for that reason alone.
         let alone = if matches!(self.options.beside_pgbench, Bar::None) { Bar::None } else { Bar::AtMost(2.0) };
         figures.push(Figure::new(
             "wait of a project's only turn beside another's 10,000 ready ones ÷ alone, p50",
@@ -389,7 +389,7 @@ async fn enqueue(kernel: &Kernel, project_id: ProjectId, agents: &[AgentId]) -> 
     Ok(())
 }
 
-/// None: somebody held a lock for a second, as happens on a machine that stands still at times. To be tried again.
+/// Returns `None` if another transaction held a lock for a second, which happens on a machine that stalls at times. The caller retries.
 fn patient<T>(outcome: Result<T, turn::Error>) -> Result<Option<T>, turn::Error> {
     match outcome {
         Ok(done) => Ok(Some(done)),
@@ -398,7 +398,7 @@ fn patient<T>(outcome: Result<T, turn::Error>) -> Result<Option<T>, turn::Error>
     }
 }
 
-/// Agents that have each had a turn: what there is, not what is measured.
+/// Makes agents that have each had a turn: they are set-up, and are not measured.
 const HISTORY: &str = "
   with agent as materialized (
     select n, bench.id() as agent_id, bench.id() as turn_id, bench.id() as context_id, bench.id() as output_id,

@@ -1,4 +1,4 @@
-//! The scripted model as a program: `scripted-model RULES.json [--port N]`. `GET /ledger` tells what it was asked; Ctrl-C ends it.
+//! The scripted model as a program: `scripted-model RULES.json [--port N]`. `GET /ledger` lists the requests; Ctrl-C ends it.
 
 use anyhow::{Context, Result, bail};
 use waybill_lab::model::{Rules, Server};

@@ -1,11 +1,11 @@
-//! Reads a request of each format into the one [`Asked`].
+//! Reads a request of any format into one type, [`Asked`].
 
 use serde_json::Value;
 
 use super::{Asked, Called, Format, Said, wire::Request};
 
 impl Format {
-    /// The format that is spoken at a path.
+    /// Returns the format of a path.
     pub(super) fn at(path: &str) -> Option<Format> {
         let path = path.split('?').next().unwrap_or_default();
         [
@@ -18,7 +18,7 @@ impl Format {
     }
 }
 
-/// Its ordinal is still to be given.
+/// Reads a request. The ledger sets its ordinal later.
 pub(super) fn read(format: Format, request: &Request) -> serde_json::Result<Asked> {
     let body: Value = serde_json::from_slice(request.body())?;
     let messages = match format {
@@ -64,7 +64,7 @@ fn of_responses(body: &Value) -> Vec<Said> {
     for item in list(&body["input"]) {
         match item["type"].as_str() {
             Some("function_call") => {
-                // A message and the calls after it are one answer of the model.
+                // A message and the calls after it are one answer from the model.
                 if messages.last().is_none_or(|said| said.role != "assistant") {
                     messages.push(said("assistant", &Value::Null));
                 }
@@ -118,7 +118,7 @@ fn result(of: &Value, content: &Value) -> Said {
     Said { result_of: Some(string(of)), ..said("tool", content) }
 }
 
-/// A content is a string, or parts of which some have a text.
+/// Returns the text of a content, which is a string, or parts of which some have a text.
 fn text(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! Chat completions as OpenAI and all who copy it stream them; reasoning comes as `reasoning_content`, DeepSeek's way.
+//! Chat completions as OpenAI and compatible providers stream them. Reasoning comes as `reasoning_content`, as DeepSeek sends it.
 
 use serde_json::{Value, json};
 

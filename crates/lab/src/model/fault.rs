@@ -1,13 +1,13 @@
-//! How each provider says that something went wrong.
+//! How each provider reports an error.
 
 use serde_json::{Value, json};
 
 use super::{Answer, Format, named_event, responses};
 
-/// No event, and never JSON.
+/// A line that is neither an event nor JSON.
 pub(super) const GARBAGE: &str = "data: {\"choices\":[{\"delta\":{\"con\n\n";
 
-/// The body of an HTTP error.
+/// Returns the body of an HTTP error.
 pub(super) fn body(format: Format, code: u16, message: &str) -> Value {
     let (openai, openai_code, anthropic) = match code {
         401 => ("invalid_request_error", json!("invalid_api_key"), "authentication_error"),
@@ -25,7 +25,7 @@ pub(super) fn body(format: Format, code: u16, message: &str) -> Value {
     }
 }
 
-/// The event for an error after `n` events. OpenAI has two: a response that has not begun cannot fail.
+/// Returns the event for an error after `n` events. OpenAI has two kinds: a response that has not begun cannot fail.
 pub(super) fn event(answer: &Answer<'_>, n: usize, message: &str) -> String {
     match answer.asked.format {
         Format::OpenaiChat => format!("data: {}\n\n", body(Format::OpenaiChat, 500, message)),

@@ -1,4 +1,4 @@
-//! Who asked what, and who was answered whole.
+//! The requests that the server got, and which of them were answered completely.
 
 use std::{
     collections::HashSet,
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Asked, Format};
 
-/// A request, and what became of it.
+/// A request and its outcome.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub n: usize,
@@ -20,12 +20,12 @@ pub struct Entry {
     pub model: String,
     pub format: Format,
     pub asked_at: SystemTime,
-    /// When the last byte of a whole, faultless answer was written.
+    /// When the last byte of a complete answer without a fault was written.
     pub answered_at: Option<SystemTime>,
-    /// The client closed before that.
+    /// Whether the client closed the connection before that.
     pub hung_up: bool,
     pub n_body: usize,
-    /// What a whole answer cost: tokens read and written. None were paid for where there is none.
+    /// The tokens that a complete answer cost, input and output. 0 without a complete answer.
     pub n_tokens: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) entries: Vec<Entry>,
-    /// The keys that were answered whole.
+    /// The idempotency keys that were answered completely.
     answered: HashSet<String>,
     pub(super) n_repeats: usize,
 }
@@ -54,7 +54,7 @@ impl Book {
 }
 
 impl Ledger {
-    /// Notes a request and gives it its ordinal.
+    /// Notes a request and sets its ordinal.
     pub(super) fn note_asked(&self, asked: &mut Asked, n_body: usize) {
         self.book.send_modify(|book| {
             asked.n = book.entries.len();
@@ -103,7 +103,7 @@ impl Listeners {
     }
 
     pub(super) fn call(&self, entry: &Entry) {
-        // Not under the lock: a listener may add another.
+        // The lock is released first: a listener may add another listener.
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         listeners.iter().for_each(|listener| listener(entry));
     }

@@ -1,4 +1,4 @@
-//! Anthropic's messages: content blocks, each opened, filled and closed.
+//! Anthropic's Messages format: content blocks, each opened, filled and closed.
 
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
         content.push(json!({"type": "text", "text": reply.text}));
     }
     for (index, (name, arguments)) in reply.calls.iter().enumerate() {
-        // What is not JSON cannot be said here; streamed, it can.
+        // Arguments that are not JSON cannot be written here, only in a stream.
         let input = serde_json::from_str(arguments).unwrap_or(json!({}));
         content.push(json!({"type": "tool_use", "id": call_id(answer, index), "name": name, "input": input}));
     }
@@ -69,7 +69,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
     whole
 }
 
-/// The message before anything is said in it. Its input is what was not in the cache.
+/// Returns the message without content. Its input tokens are those that were not in the cache.
 fn message(answer: &Answer<'_>) -> Value {
     let reply = answer.reply;
     let mut message = json!({

@@ -1,8 +1,9 @@
-//! The scripted model: an HTTP server on 127.0.0.1 that speaks the wire formats of real model providers, byte by byte, and says what a
-//! script tells it to. It can be slow, cut off, fall silent and lie; its ledger tells who asked what, and who was answered whole.
+//! The scripted model: an HTTP server on 127.0.0.1 that speaks the wire formats of real model providers, byte by byte, and answers as a
+//! script says. It can be slow, cut a connection, fall silent and send garbage. Its ledger records each request and whether it was answered
+//! completely.
 //!
-//! `asked` reads the three request formats into one; `chat`, `responses` and `messages` write an answer in one each; `fault` writes their
-//! errors; `wire` is HTTP; `server` serves; `rules` is the script as JSON, for the program `scripted-model`.
+//! `asked` reads the three request formats into one type; `chat`, `responses` and `messages` each write one answer format; `fault` writes
+//! their errors; `wire` is HTTP; `server` serves; `rules` is the script as JSON, for the program `scripted-model`.
 
 mod asked;
 mod chat;
@@ -51,7 +52,7 @@ pub struct Said {
 
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// How many requests came before, since the start.
+    /// How many requests came before this one, since the start.
     pub n: usize,
     pub format: Format,
     pub model: String,
@@ -66,32 +67,32 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The results after the last user message.
+    /// Returns the results after the last user message.
     pub fn results(&self) -> impl Iterator<Item = &Said> {
         let since = self.messages.iter().rposition(|said| said.role == "user").map_or(0, |at| at + 1);
         self.messages[since..].iter().filter(|said| said.result_of.is_some())
     }
 
-    /// The last user message or result.
+    /// Returns the last user message or result.
     pub fn last(&self) -> &str {
         let is_input = |said: &&Said| said.role == "user" || said.result_of.is_some();
         self.messages.iter().rfind(is_input).map_or("", |said| &said.text)
     }
 }
 
-/// What the model answers. All input is counted in `n_input`, the cached part too, as OpenAI does it.
+/// What the model answers. `n_input` counts all input, including the cached part, as OpenAI does.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     pub text: String,
     pub reasoning: Option<String>,
-    /// Name and arguments; these are sent as they are, also if they are not JSON.
+    /// Name and arguments. Arguments are sent unchanged, even if they are not JSON.
     pub calls: Vec<(String, String)>,
     pub n_input: u32,
     pub n_cached: u32,
     pub n_output: u32,
-    /// Why less was in the cache than could be, where the request asks.
+    /// Why less came from the cache than possible, if the request asks for it.
     pub cache_miss: Option<Value>,
-    /// The answer ends because it was too long.
+    /// Whether the answer ends because it reached the length limit.
     pub cut_at_limit: bool,
     pub pace: Pace,
     pub fault: Option<Fault>,
@@ -131,13 +132,14 @@ impl Reply {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pace {
-    /// Before the first byte.
+    /// Pause before the first byte.
     #[serde(rename = "before_ms", deserialize_with = "rules::milliseconds")]
     pub before: Duration,
-    /// Between two events of a stream.
+    /// Pause between two events of a stream.
     #[serde(rename = "between_ms", deserialize_with = "rules::milliseconds")]
     pub between: Duration,
-    /// Bytes in a write, which is also an HTTP chunk; 0: an event in each. Seven splits events and UTF-8 characters, a lot joins events.
+    /// Bytes per write, which is also an HTTP chunk; 0 means one event per write. 7 splits events and UTF-8 characters; a large number joins
+    /// events.
     pub chunk: usize,
     /// Into how many deltas the text is split, and the arguments of each call.
     pub pieces: usize,
@@ -149,7 +151,8 @@ impl Default for Pace {
     }
 }
 
-/// What goes wrong with an answer. If it has fewer events, the fault comes after the last; an answer that is not streamed breaks halfway.
+/// What goes wrong with an answer. If the answer has fewer events, the fault comes after the last; an answer that is not streamed breaks
+/// halfway.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -175,11 +178,11 @@ impl<F: Fn(&Asked) -> Reply + Send + Sync + 'static> Script for F {
     }
 }
 
-/// A reply on its way into one of the formats.
+/// A reply that is about to be written in one of the formats.
 struct Answer<'a> {
     asked: &'a Asked,
     reply: &'a Reply,
-    /// No other answer has it, of no other server either.
+    /// Unique, across servers too.
     id: String,
     created: u64,
 }
@@ -201,7 +204,7 @@ impl Answer<'_> {
         }
     }
 
-    /// Cuts a text into deltas. An empty one is one empty delta.
+    /// Splits a text into deltas. An empty text is one empty delta.
     fn pieces<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let size = text.len().div_ceil(self.reply.pace.pieces.max(1));
         let (mut pieces, mut rest) = (Vec::new(), text);
@@ -217,7 +220,7 @@ impl Answer<'_> {
     }
 }
 
-/// An event as it is sent by those who name theirs.
+/// Writes an event with its name, for the formats that name events.
 fn named_event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }

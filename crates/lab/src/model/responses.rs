@@ -1,4 +1,4 @@
-//! OpenAI's Responses: items with parts, each opened, filled and closed by numbered events.
+//! OpenAI's Responses format: items with parts, each opened, filled and closed by numbered events.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
     whole
 }
 
-/// The response without its output.
+/// Returns the response without its output.
 pub(super) fn response(answer: &Answer<'_>, status: &str) -> Value {
     json!({
         "id": format!("resp_{}", answer.id), "object": "response", "created_at": answer.created, "status": status,

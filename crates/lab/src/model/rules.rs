@@ -1,4 +1,4 @@
-//! A script as JSON: a list of rules, of which the first that fits answers.
+//! A script as JSON: a list of rules. The first rule that matches answers.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,18 +13,18 @@ use super::{Asked, Fault, Pace, Reply, Script};
 #[derive(Debug, Deserialize)]
 pub struct Rules(Vec<Rule>);
 
-/// Fits if all that it names does.
+/// Matches if all conditions that it names hold.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
     model: Option<String>,
-    /// In the last user message or result.
+    /// A text that the last user message or result contains.
     contains: Option<String>,
-    /// After the last user message.
+    /// The number of results after the last user message.
     n_results: Option<usize>,
-    /// How many requests came before.
+    /// The number of requests before this one.
     n_asked: Option<usize>,
-    /// How often the rule may be used; without it, always.
+    /// How often the rule may be used. If omitted, there is no limit.
     times: Option<usize>,
     reply: Written,
     #[serde(skip)]
@@ -52,7 +52,7 @@ struct Written {
 #[serde(deny_unknown_fields)]
 struct Call {
     name: String,
-    /// A text is sent as it is; all else as JSON.
+    /// A string is sent unchanged; any other value is sent as JSON.
     arguments: Value,
 }
 

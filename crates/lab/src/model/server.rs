@@ -19,7 +19,7 @@ use super::{
     wire::{Request, Wire},
 };
 
-/// A running server. It ends, and cuts all its connections, when it is dropped.
+/// A running server. When it is dropped, it stops and cuts all its connections.
 pub struct Server {
     port: u16,
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ impl Server {
         Server::start_on(0, script).await
     }
 
-    /// Starts on a port; 0 is any that is free.
+    /// Starts on a port; 0 means any free port.
     pub async fn start_on(port: u16, script: impl Script) -> Result<Server> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
@@ -71,12 +71,12 @@ impl Server {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
-    /// Whoever has read a whole answer finds it noted here.
+    /// Returns all entries. A client that has read a complete answer finds it noted here.
     pub fn ledger(&self) -> Vec<Entry> {
         self.shared.ledger.book.borrow().entries.clone()
     }
 
-    /// Waits until the ledger is as it should be.
+    /// Waits until the entries satisfy `is_so`.
     pub async fn until(&self, is_so: impl Fn(&[Entry]) -> bool) {
         let seen = self.shared.ledger.book.subscribe().wait_for(|book| is_so(&book.entries)).await.map(drop);
         seen.expect("the server keeps the sender");
@@ -86,17 +86,17 @@ impl Server {
         self.shared.ledger.book.borrow().entries.len()
     }
 
-    /// The requests whose key had been answered whole before they came.
+    /// Returns the number of requests whose key had already been answered completely.
     pub fn repeats(&self) -> usize {
         self.shared.ledger.book.borrow().n_repeats
     }
 
-    /// Calls `f` whenever a whole request was read, before the script is asked.
+    /// Calls `f` whenever a complete request was read, before the script runs.
     pub fn on_asked(&self, f: impl Fn(&Entry) + Send + Sync + 'static) {
         self.shared.ledger.on_asked.add(Arc::new(f));
     }
 
-    /// Calls `f` right after the last byte of a whole, faultless answer was written.
+    /// Calls `f` right after the last byte of a complete answer without a fault was written.
     pub fn on_answered(&self, f: impl Fn(&Entry) + Send + Sync + 'static) {
         self.shared.ledger.on_answered.add(Arc::new(f));
     }
@@ -122,7 +122,7 @@ async fn connection(client: TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves one request; true if the connection is good for another.
+/// Serves one request. Returns whether the connection can serve another.
 async fn serve(wire: &mut Wire, shared: &Shared, format: Format, request: &Request) -> io::Result<bool> {
     let ledger = &shared.ledger;
     let mut asked = match asked::read(format, request) {
@@ -147,7 +147,7 @@ async fn serve(wire: &mut Wire, shared: &Shared, format: Format, request: &Reque
     end
 }
 
-/// Fails if the client hangs up; true if the connection is good for another request.
+/// Sends the answer; fails if the client hangs up. Returns whether the connection can serve another request.
 async fn answer(wire: &mut Wire, ledger: &Ledger, answer: &Answer<'_>) -> io::Result<bool> {
     let (asked, pace) = (answer.asked, &answer.reply.pace);
     wire.wait(pace.before).await?;
@@ -186,7 +186,7 @@ async fn answer(wire: &mut Wire, ledger: &Ledger, answer: &Answer<'_>) -> io::Re
     Ok(!matches!(answer.reply.fault, Some(Fault::CutOff { .. })))
 }
 
-/// Sends all but the last bytes, which are given back.
+/// Sends all but the last bytes, which it returns.
 async fn stream(wire: &mut Wire, answer: &Answer<'_>) -> io::Result<Vec<u8>> {
     let mut events = answer.events();
     let mut ends = true;

@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much as a model client needs: bodies of a known length come in, bodies and chunks go out, connections are kept.
+//! The part of HTTP/1.1 that a model client needs: request bodies of a known length, answers as bodies or chunks, keep-alive.
 
 use std::{io, time::Duration};
 
@@ -44,7 +44,7 @@ impl Wire {
         Ok(Wire { stream, buffer: Vec::new() })
     }
 
-    /// The next request, or nothing when the client is done.
+    /// Reads the next request. Returns `None` when the client is done.
     pub(super) async fn read(&mut self) -> io::Result<Option<Request>> {
         let mut searched = 0;
         let body_at = loop {
@@ -87,9 +87,9 @@ impl Wire {
         self.stream.read_buf(&mut self.buffer).await
     }
 
-    /// Waits, and fails as soon as the client hangs up. What it asks meanwhile is kept for later.
+    /// Waits, and fails as soon as the client hangs up. What the client sends meanwhile is kept for later.
     pub(super) async fn wait(&mut self, time: Duration) -> io::Result<()> {
-        // A timer of no time takes up to a millisecond.
+        // A timer with a duration of zero takes up to a millisecond.
         let slept = async {
             if !time.is_zero() {
                 sleep(time).await;
@@ -128,8 +128,8 @@ impl Wire {
         self.send(format!("HTTP/1.1 {code} {reason}\r\n{body}\r\n{more}\r\n").as_bytes()).await
     }
 
-    /// Sends events at a pace, as HTTP chunks, up to the last of them: that one is given back to be sent, with the end if there is one. So
-    /// a client that has read the last event and leaves has not hung up.
+    /// Sends events at a pace, as HTTP chunks. Returns the last event, with the end if there is one, for the caller to send. So a client that
+    /// has read the last event and leaves does not count as hung up.
     pub(super) async fn chunks(&mut self, events: &[String], pace: &Pace, ends: bool) -> io::Result<Vec<u8>> {
         let mut pending = Vec::new();
         for (index, event) in events.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Wire {
         Ok(last)
     }
 
-    /// Sends a body up to its last bytes, which are given back.
+    /// Sends a body except for its last bytes, which it returns.
     pub(super) async fn body<'b>(&mut self, bytes: &'b [u8], pace: &Pace) -> io::Result<&'b [u8]> {
         let size = if pace.chunk == 0 { bytes.len().max(1) } else { pace.chunk };
         let (ready, last) = bytes.split_at(bytes.len().saturating_sub(1) / size * size);
@@ -162,7 +162,7 @@ impl Wire {
         self.stream.write_all(bytes).await
     }
 
-    /// Sends the last bytes and notes it in one: nobody who has read them finds the book without the note.
+    /// Sends the last bytes and makes the note under one lock: a client that has read them always finds the note in the book.
     pub(super) async fn finish<B>(
         &mut self,
         mut bytes: &[u8],

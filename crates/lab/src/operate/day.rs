@@ -1,5 +1,6 @@
-//! An operator's day: every part is a process of its own. Beside load each is killed and started anew, then all are replaced in good order while the schema is
-//! one version ahead; a backup taken beside the load is restored and held to what must be true, and one taken after it is the same, row by row.
+//! An operator's day: every part is a separate process. Under load each is killed and restarted, then all are replaced in an orderly way while
+//! the schema is one version ahead. A backup taken under load and one taken after it are restored and checked with `doctor --deep`; the second
+//! equals the database, row by row.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -29,12 +30,12 @@ use crate::{
     storm::{dice::Dice, verdict},
 };
 
-/// How long, how often.
+/// How many turns, and how many kills.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
     pub program: PathBuf,
-    /// Turns that somebody outside asks for. Each has two children.
+    /// Turns that clients start over HTTP. Each has two children.
     pub turns: usize,
     pub kills: usize,
     pub seed: u64,
@@ -42,7 +43,7 @@ pub struct Options {
 
 const DATABASE: &str = "waybill_day";
 const CLIENTS: usize = 4;
-/// What runs, by what it is: one API, and two of everything else.
+/// The processes that run: one API, and two of everything else.
 const PARTS: [&str; 5] = ["serve", "orchestrator", "orchestrator", "worker", "worker"];
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -81,8 +82,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         asking.spawn(clients.clone().ask(client));
     }
 
-    // Each part in turn, and the database and NATS among them.
-    let bar = progress("killed and started anew", options.kills as u64);
+    // Kills each part in turn, and the database and NATS too.
+    let bar = progress("killed and restarted", options.kills as u64);
     let mut dice = Dice::new(options.seed);
     for n in 0..options.kills {
         sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1_200))).await;
@@ -104,7 +105,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     }
     bar.finish_and_clear();
 
-    // The next version's schema, under the processes of this one; then each of them in good order.
+    // Installs the next version's schema under the processes of this version; then replaces each process in an orderly way.
     let mut owner = PgConnection::connect(&private.server.owner_url(DATABASE)).await?;
     let next = "alter table state.turns add column of_the_next_version text;
                 create function state.of_the_next_version() returns integer language sql as 'select 1';
@@ -147,7 +148,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let differing = accepted.symmetric_difference(&there).count();
     let none = Bar::AtMost(0.0);
     let mut figures = vec![
-        Figure::new("parts killed and started anew", options.kills as f64, "", Bar::AtLeast(1.0)),
+        Figure::new("parts killed and restarted", options.kills as f64, "", Bar::AtLeast(1.0)),
         Figure::new("turns accepted over HTTP, against those that are there", differing as f64, "turns", none),
         Figure::new(
             "requests whose repetition was answered otherwise",
@@ -175,7 +176,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Somebody who asks two others, and a model that needs neither key nor network.
+/// Returns a lead that forks two helpers, on a model that needs neither key nor network.
 fn team() -> Result<Vec<Manifest>> {
     let task = |what: &str| json!({ "target_strategy": "new", "target_ref": "helper", "instruction": what });
     let lead = json!({ "profile": {
@@ -215,11 +216,11 @@ impl Site {
         };
         command.env("WAYBILL_DATABASE_URL", &self.database_url).env("WAYBILL_NATS_URL", &self.nats_url);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        // The database may be coming up: whoever runs processes starts them until they stay.
+        // The database may still be starting, and the process may end. `Part` keeps the command to start it again, as a supervisor would.
         Ok(Part { hand: Hand(command.spawn().context("a process cannot be started")?), command })
     }
 
-    /// What `waybill doctor --deep` says.
+    /// Checks whether `waybill doctor --deep` finds no fault.
     fn is_sound(&self, database_url: &str) -> Result<bool> {
         let asked = Command::new(&self.program)
             .args(["doctor", "--deep", "--json"])
@@ -233,16 +234,16 @@ impl Site {
     }
 }
 
-/// A process, and how it is started again where it could not begin.
+/// A process, and the command to start it again if it ended at start.
 struct Part {
     hand: Hand,
     command: Command,
 }
 
 impl Part {
-    /// Asks it to end, and says how long that took.
+    /// Sends SIGTERM, and returns how long the process took to end.
     async fn leave(&mut self) -> Result<Duration> {
-        // One that found no database when it began has ended already.
+        // A process that found no database at start has ended already.
         if self.hand.0.try_wait()?.is_some() {
             self.hand = Hand(self.command.spawn()?);
             sleep(Duration::from_secs(1)).await;
@@ -259,7 +260,7 @@ impl Part {
     }
 }
 
-/// Who asks, from outside, until each is known to be accepted.
+/// Clients that start turns over HTTP, and retry each until it is known to be accepted.
 struct Clients {
     http: reqwest::Client,
     url: String,
@@ -281,7 +282,7 @@ impl Clients {
             let key = format!("{client}-{n}");
             let first = self.until_known(&key).await?;
             self.accepted.lock().unwrap_or_else(PoisonError::into_inner).insert(first);
-            // Now and then it is not sure, and asks again.
+            // Repeats every fifth request, as a client that got no answer would.
             if n % 5 == 0 && self.until_known(&key).await? != first {
                 self.answered_otherwise.fetch_add(1, Relaxed);
             }
@@ -314,7 +315,7 @@ impl Clients {
     }
 }
 
-/// Until every turn has ended and every agent that was made for one has gone.
+/// Waits until every turn and every waiting call has ended.
 async fn settle(admin: &mut PgConnection) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -347,7 +348,7 @@ async fn restore(private: &Private, name: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every table, as a number of its rows and one that all of them are in.
+/// Returns the number of rows of every table, and a hash of all its rows.
 async fn digests(admin: &mut PgConnection) -> Result<BTreeMap<String, (i64, String)>> {
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text from pg_class c

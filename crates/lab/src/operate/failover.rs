@@ -1,5 +1,5 @@
-//! Failover to a synchronous standby, again and again, beside writers: nothing acknowledged is lost, whatever was unknown is found by its key, and
-//! writes are back soon.
+//! Repeated failover to a synchronous standby, under writers: no acknowledged write is lost, every write of unknown outcome is found by its key, and
+//! writes resume soon.
 //!
 //! ```text
 //!   writers ──▶ proxy ──▶ primary ──synchronous──▶ standby
@@ -21,7 +21,7 @@ use crate::{
     storm::proxy::{Mode, Proxy},
 };
 
-/// How often.
+/// How many failovers.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub failovers: usize,
@@ -49,14 +49,14 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     for n in 0..options.failovers {
         sleep(CALM).await;
         if n % 5 == 4 {
-            // A standby that does not answer: nobody may be told that a write is safe.
+            // While the standby does not answer, no write may be acknowledged.
             standby.freeze(true);
             let frozen_at = Instant::now();
             sleep(FROZEN).await;
             let told = known.acknowledged().into_iter();
             early += told.filter(|(at, _)| *at > frozen_at + Duration::from_millis(500)).count();
             standby.freeze(false);
-            // What was on its way arrives.
+            // Waits until pending writes arrive.
             sleep(CALM).await;
         }
         let killed_at = Instant::now();
@@ -65,7 +65,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         standby.promote().await?;
         synchronous(&standby, false).await?;
         proxy.move_to(standby.server.port());
-        // What is acknowledged from here on is the new server's.
+        // Writes acknowledged from here on are on the new server.
         let moved_at = Instant::now();
         proxy.set(Mode::Pass);
         let next = loop {
@@ -98,7 +98,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Whether a commit waits for a standby.
+/// Sets whether a commit waits for a standby.
 async fn synchronous(server: &Private, is_on: bool) -> Result<()> {
     let mut admin = server.server.admin().await?;
     let names = if is_on { "*" } else { "" };

@@ -1,5 +1,5 @@
-//! What goes wrong around the processes: clocks that are an hour off, a disk that is full, a process that is killed for its memory. Nothing is reclaimed early,
-//! nothing is corrupt, and nobody has to lend a hand.
+//! Faults of the environment: clocks that are an hour off, a full disk, a process that is killed for its memory. No turn is reclaimed early,
+//! no data is corrupt, and no operator has to act.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// How much.
+/// How many turns and kills, and how long the disk is full.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
@@ -56,7 +56,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A database, a project with a profile whose model takes longer than a lease, and who watches over it.
+/// A database, a project with a profile whose model takes longer than a lease, and the watch task that sweeps it.
 struct Shop {
     private: Private,
     database: &'static str,
@@ -124,7 +124,7 @@ impl Shop {
         Ok(Hand(command.spawn().context("a worker cannot be started")?))
     }
 
-    /// Until all of them have ended.
+    /// Waits until all of them have ended.
     async fn done(&self, turns: &[TurnId]) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -147,7 +147,7 @@ impl Shop {
 const NOT_DONE: &str = "select count(*) from state.turns where status <> 'success'";
 const RECLAIMED: &str = "select count(*) from state.turns where turn_epoch > 1";
 
-/// Workers whose clocks are an hour behind, right, and an hour ahead.
+/// Runs workers whose clocks are an hour behind, right, and an hour ahead.
 async fn clocks(options: &Options) -> Result<Vec<Figure>> {
     let library = faketime()?;
     let library = library.to_string_lossy();
@@ -180,7 +180,7 @@ async fn clocks(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// The library that lies about the time.
+/// Returns the path of libfaketime, and installs it if it is missing.
 fn faketime() -> Result<PathBuf> {
     let find = || {
         let folders =
@@ -193,7 +193,7 @@ fn faketime() -> Result<PathBuf> {
     find().context("libfaketime was installed, but is not there")
 }
 
-/// Processes whose memory is counted together, and may be limited.
+/// A cgroup: its processes' memory is counted together, and may be limited.
 struct Group(PathBuf);
 
 impl Group {
@@ -205,7 +205,7 @@ impl Group {
         Ok(Group(folder))
     }
 
-    /// From here on it may have what it has, and next to nothing more.
+    /// Limits its memory to what it uses now, and next to nothing more.
     fn limit(&self) -> Result<()> {
         let (used, most) = match self.0.join("memory.usage_in_bytes").exists() {
             true => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
@@ -214,7 +214,7 @@ impl Group {
         for _ in 0..100 {
             let used: u64 = fs::read_to_string(self.0.join(used))?.trim().parse()?;
             match fs::write(self.0.join(most), (used + 128 * 1024).to_string()) {
-                // It has grown beyond that meanwhile.
+                // It has grown beyond that limit meanwhile.
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => continue,
                 written => return written.context("its memory cannot be limited"),
             }
@@ -229,7 +229,7 @@ impl Drop for Group {
     }
 }
 
-/// Workers that reach the limit of their memory in the middle of a turn, and whoever starts them anew.
+/// Runs workers that reach their memory limit in the middle of a turn, and starts a new one after each kill.
 async fn memory(options: &Options) -> Result<Vec<Figure>> {
     let mut shop = Shop::open("waybill_memory").await?;
     let bar = progress("killed for memory", options.kills as u64);
@@ -243,7 +243,7 @@ async fn memory(options: &Options) -> Result<Vec<Figure>> {
         sleep(LEASE).await;
         group.limit()?;
         let begun = Instant::now();
-        // What was launched first is done first.
+        // Earlier turns run first, so large turns are launched until the worker is killed.
         while hand.0.try_wait()?.is_none() && begun.elapsed() < PATIENCE {
             turns.extend(shop.launch(1, &large).await?);
             sleep(Duration::from_millis(500)).await;
@@ -264,7 +264,7 @@ async fn memory(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A folder of its own size.
+/// A mounted folder of limited size.
 struct Small(PathBuf);
 
 impl Small {
@@ -289,7 +289,7 @@ impl Drop for Small {
     }
 }
 
-/// PostgreSQL on a disk that fills up beside writers, and has room again.
+/// Runs PostgreSQL on a disk that fills up under writers and then has room again.
 async fn disk(options: &Options) -> Result<Vec<Figure>> {
     const DATABASE: &str = "waybill_disk";
     let small = Small::mount(1_200)?;
@@ -302,10 +302,10 @@ async fn disk(options: &Options) -> Result<Vec<Figure>> {
     let bar = progress("a full disk", 1);
     let ballast = small.0.join("ballast");
     let (filled_at, mut still_since) = (Instant::now(), None::<Instant>);
-    // What was set aside before is used up first.
+    // The server first uses up space that it has already reserved.
     while still_since.is_none_or(|since| since.elapsed() < options.full) {
         ensure!(filled_at.elapsed() < Duration::from_secs(180), "the disk was full, and writes went on");
-        // Again and again: what the server lets go of is taken too.
+        // Fills the disk repeatedly, to take the space that the server frees too.
         fill(&ballast);
         match writers.known.since(Instant::now() - Duration::from_secs(1)) {
             None => drop(still_since.get_or_insert_with(Instant::now)),
@@ -315,7 +315,7 @@ async fn disk(options: &Options) -> Result<Vec<Figure>> {
     }
     fs::remove_file(&ballast)?;
     let freed_at = Instant::now();
-    // As whatever supervises it would.
+    // Restarts the server, as a supervisor would.
     if private.is_gone() {
         private.restart().await?;
     }
@@ -364,7 +364,7 @@ async fn disk(options: &Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Takes what room there is.
+/// Fills the remaining space.
 fn fill(ballast: &Path) {
     use std::io::Write;
     let Ok(mut file) = fs::File::options().create(true).append(true).open(ballast) else { return };

@@ -1,4 +1,4 @@
-//! A transaction that somebody holds open, beside half of the load that the system can bear: what vacuum cannot take away meanwhile must not slow it down.
+//! A transaction that stays open, beside half of the peak load: the dead rows that vacuum cannot remove meanwhile must not slow the system down.
 
 use std::{
     sync::{
@@ -31,13 +31,14 @@ use crate::{
     services::Private,
 };
 
-/// How long.
+/// How long each part lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// For which the peak is measured, and the load before.
+    /// How long the peak is measured, and then half of it without an open transaction.
     pub before: Duration,
     pub held: Duration,
-    /// The alert's condition must hold for so long: over a minute of age, for a minute. None: it is held for too short a time.
+    /// How long the alert's condition must hold: an age of over a minute, for a minute. `None` means that the transaction is open for too short
+    /// a time to check this.
     pub alert: Option<Duration>,
 }
 
@@ -49,7 +50,7 @@ const OLD: f64 = 60.0;
 pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let private = Private::start().await?;
     let (kernel, mut admin) = fresh_database(&private.server, DATABASE).await?;
-    // So that it is seen whoever holds it: an owner who is no superuser cannot give that right.
+    // Lets `waybill_scheduler` see the transactions of every role. An owner that is no superuser cannot grant that right.
     sqlx::query("grant pg_read_all_stats to waybill_scheduler").execute(&mut admin).await?;
     let load = Load::new(&kernel).await?;
 
@@ -87,7 +88,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The greatest age seen, and for how long it was above that of the alert.
+/// Returns the greatest age seen, and for how long it was above the alert's limit.
 async fn watch(kernel: Kernel, lasts: Duration) -> Result<(f64, f64)> {
     let (begun, mut oldest, mut above) = (Instant::now(), 0.0_f64, None::<Instant>);
     while begun.elapsed() < lasts {
@@ -103,7 +104,7 @@ async fn watch(kernel: Kernel, lasts: Duration) -> Result<(f64, f64)> {
     Ok((oldest, above.map_or(0.0, |since| since.elapsed().as_secs_f64())))
 }
 
-/// Turns of one project, by a few clients.
+/// A few clients that run turns of one project.
 #[derive(Clone)]
 pub(super) struct Load {
     kernel: Kernel,
@@ -123,7 +124,7 @@ impl Load {
         Ok(Load { kernel: kernel.clone(), project_id, agents: Arc::new(agents), worker })
     }
 
-    /// Whole turns, one after the other, at this rate or as fast as it goes. Gives turns a second.
+    /// Runs complete turns, one after the other, at this rate or as fast as possible. Returns turns per second.
     pub(super) async fn run(&self, rate: Option<f64>, lasts: Duration) -> Result<f64> {
         let (done, begun) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let mut clients = JoinSet::new();
@@ -144,7 +145,7 @@ impl Load {
                     }
                     match load.turn(client + n * CLIENTS, &mut claiming).await {
                         Ok(()) => done.fetch_add(1, Relaxed),
-                        // It waited for too long: a turn that was not done.
+                        // It waited for too long: this turn does not count as done.
                         Err(error) if error.downcast_ref().is_some_and(turn::Error::is_of_the_server) => continue,
                         Err(error) => return Err(error),
                     };
@@ -162,7 +163,7 @@ impl Load {
         let card = new_card(CardType::instruction(), Role::User);
         let request = DispatchRequest::instructed(self.agents[n % self.agents.len()], card.card_id());
         turn::enqueue(&mut self.kernel.alone(self.project_id).await?, &[request], &[card]).await?;
-        // None: somebody else has it, who will do it.
+        // If this claims nothing, another client holds the turn and finishes it.
         for claimed in turn::claim(self.kernel.pool(), claiming).await? {
             turn::finish(&mut self.kernel.alone(self.project_id).await?, &[ending(claimed.fence)]).await?;
         }

@@ -1,4 +1,5 @@
-//! What an operator meets: failover, overload, a transaction that stays open, a dump while partitions are to be made, wrong clocks, full disks, processes killed for memory, and a day of all that.
+//! What an operator has to deal with: failover, overload, a transaction that stays open, a dump while partitions are to be made, wrong
+//! clocks, full disks, processes killed for memory, and a day with kills, an upgrade and backups.
 
 pub mod day;
 pub mod failover;

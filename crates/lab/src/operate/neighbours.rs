@@ -1,8 +1,8 @@
-//! One project does its worst to the API with all its keys; another goes on beside it (SE-8).
+//! One project (the bully) attacks the API with all its keys; another (the victim) keeps working beside it (SE-8).
 //!
-//! The bully holds long polls, streams, idle uploads, requests without a body and half heads open, reads cards of 4 MiB by the page, applies schemas that
-//! would take hours to check, and floods the server with keys that nobody knows. The same is sent to another process of the same machine first: what the
-//! victim's requests take beside that is what they are held to.
+//! The bully holds long polls, streams, idle uploads, requests without a body and half-sent heads open, reads cards of 4 MiB by the page,
+//! applies schemas that would take hours to check, and floods the server with invalid keys. First it does the same to another process on the
+//! same machine: the victim's latency during that part is the baseline.
 
 use std::{
     path::PathBuf,
@@ -39,14 +39,14 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Options {
     pub program: PathBuf,
-    /// How long each part is.
+    /// How long each part lasts.
     pub lasts: Duration,
 }
 
-/// What the bully holds open of each kind.
+/// How many connections of each kind the bully holds open.
 const HELD: usize = 150;
 const KEYS: usize = 4;
-/// Requests of the victim in a second.
+/// Requests of the victim per second.
 const PACE: f64 = 20.0;
 
 pub async fn run(options: &Options) -> Result<Vec<Figure>> {
@@ -162,14 +162,14 @@ impl House {
         anyhow::bail!("the server does not come up");
     }
 
-    /// In bytes.
+    /// Returns the memory of the process, in bytes.
     fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.hand.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
     }
 
-    /// Asks for what a client asks for all day, at a steady pace.
+    /// Sends a client's usual requests at a steady pace.
     async fn victim(&self, lasts: Duration) -> Result<Seen> {
         let mut ticks = interval(Duration::from_secs_f64(1.0 / PACE));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -207,11 +207,11 @@ impl House {
         Ok(seen)
     }
 
-    /// Does its worst until it is dropped.
+    /// Starts the bully, which attacks until the value is dropped.
     async fn bully(&self) -> Result<JoinSet<()>> {
         let mut bully = JoinSet::new();
         let base = format!("http://{}/v1/projects/bully", self.address);
-        // Its own: what the victim's client does with its connections is not its business.
+        // The bully has its own client, so that it does not share connections with the victim's client.
         let http = Client::builder().no_proxy().build()?;
         let key = |n: usize| self.bully[n % KEYS].clone();
         let started = http.post(format!("{base}/turns")).bearer_auth(key(0)).header("content-type", "application/json");
@@ -239,7 +239,7 @@ impl House {
                     sleep(Duration::from_millis(200)).await;
                 }
             });
-            // Half a head, an upload of one byte, a body that does not come.
+            // Half a request head, an upload that sends one byte, a body that does not come.
             let heads = [
                 "GET /health HTTP/1.1\r\nhost: x\r\nx-half".to_owned(),
                 format!(
@@ -304,7 +304,7 @@ impl House {
     }
 }
 
-/// A project with so many admins, and ten cards of 4 MiB.
+/// Makes a project with `n_keys` admin keys, and, if more than one, ten cards of 4 MiB.
 async fn settle(kernel: &Kernel, slug: &str, n_keys: usize) -> Result<(Vec<String>, Vec<String>)> {
     let mut work = kernel.begin(waybill_core::id::ProjectId::new()).await?;
     project::create(&mut work, slug).await?;

@@ -1,5 +1,5 @@
-//! Three times as much as can be done: what is accepted is done, what is not is told so and when to come back, waits go back to what they were, and another
-//! project does not notice.
+//! Three times the load that the workers can handle: every accepted turn is done, every refusal is a 429 or 503 with `Retry-After`, waits return
+//! to normal afterwards, and another project is not affected.
 
 use std::{
     collections::HashMap,
@@ -34,29 +34,29 @@ use crate::{
     storm::verdict::percentile,
 };
 
-/// How long each part is.
+/// How long each part lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub normal: Duration,
     pub overload: Duration,
     pub after: Duration,
-    /// While a project's oldest ready turn waits longer than this, it may start no more.
+    /// While a project's oldest ready turn waits longer than this, the project may start no more turns.
     pub most_wait: Duration,
 }
 
 const DATABASE: &str = "waybill_overload";
 const WORKERS: usize = 4;
-/// How long a turn keeps a worker busy: so that what can be done is known, and the machine is not what is overloaded.
+/// How long a turn keeps a worker busy: this makes the capacity known, and keeps the machine itself from being overloaded.
 const SERVICE: Duration = Duration::from_millis(100);
 const CAPACITY: f64 = WORKERS as f64 / 0.1;
-/// Waits are looked at by so much at a time.
+/// Waits are compared in windows of this length.
 const WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct Seen {
     accepted: Mutex<Vec<(TurnId, Instant, bool)>>,
     claimed: Mutex<HashMap<TurnId, Instant>>,
-    /// Refused, by status; and how many of them did not say when to come back.
+    /// Refusals by status; and how many of them had no `Retry-After`.
     refused: Mutex<(HashMap<u16, u64>, u64)>,
 }
 
@@ -87,7 +87,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
 
     let bar = progress("overload", 4);
     let mut at = vec![Instant::now()];
-    // Half the load; workers that are just busy; three times the load; half again.
+    // Half the capacity; slightly more than the capacity; three times the capacity; half again.
     let parts = [(0.5, options.normal), (1.1, options.normal), (3.0, options.overload), (0.5, options.after)];
     for (load, lasts) in parts {
         let guest = callers[1].pace(4.0, lasts);
@@ -119,7 +119,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     };
     let normal = percentile(waits(at[0], at[1], false), 0.99);
     let worst = percentile(waits(at[2], at[3], false), 0.99);
-    // The first window from which on all are as before. Where nobody was accepted, nobody can say.
+    // Finds the first window from which on all waits are as before. A window without an accepted turn counts as not recovered.
     let windows: Vec<f64> = (0..)
         .map(|n| at[3] + WINDOW * n)
         .take_while(|from| *from + WINDOW <= at[4])
@@ -142,7 +142,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         Figure::new("turns refused otherwise than by 429 or 503", strange as f64, "turns", none),
         Figure::new("refusals that did not say when to come back", silent as f64, "answers", none),
         Figure::new("wait for a worker, p99, at half the load", normal, "s", Bar::None),
-        // What is accepted before anybody has waited so long is done too: so it is longer than that, by as much as the load is.
+        // Turns that are accepted before the oldest has waited for `most_wait` are done too, so this wait is
+        // longer than `most_wait`, by a factor that grows with the load.
         Figure::new("wait for a worker, p99, at three times the load", worst, "s", Bar::None),
         Figure::new("until waits are as before the overload", back, "s", Bar::AtMost(60.0)),
         Figure::new(
@@ -164,7 +165,7 @@ async fn open(admin: &mut sqlx::PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select count(*) from state.turns where status = 'open'").fetch_one(admin).await?)
 }
 
-/// So many turns at a time, until it is over.
+/// Runs `WORKERS` turns at a time, until `end`.
 async fn work(kernel: Kernel, target: Target, seen: Arc<Seen>, end: impl Future<Output = ()>) {
     let intake = Intake::<Claimed>::open(&kernel, target, intake::Config { most: WORKERS, ..Default::default() });
     let turns = intake.serve(end, Duration::from_secs(5), |holding| {
@@ -184,7 +185,7 @@ async fn work(kernel: Kernel, target: Target, seen: Arc<Seen>, end: impl Future<
     turns.await;
 }
 
-/// Somebody who starts turns, whether they are taken or not.
+/// A client that starts turns, whether they are accepted or not.
 #[derive(Clone)]
 struct Caller {
     http: reqwest::Client,

@@ -1,4 +1,4 @@
-//! Weeks whose partitions are missing, beside a dump: nobody may wait for the orchestrators that would make them.
+//! Weeks whose partitions are missing, during a dump: no statement may wait for the orchestrators that try to make them.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ use crate::{
     services::Private,
 };
 
-/// How long.
+/// How long each window is, and how many rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of each window, with partitions missing and without, in turn.
+    /// The length of each window. Windows with and without missing partitions alternate.
     pub window: Duration,
     pub rounds: u32,
 }
 
 const DATABASE: &str = "waybill_weeks";
 const ORCHESTRATORS: usize = 2;
-/// What a new database has.
+/// Weeks ahead for which a new database has partitions.
 const THERE: i32 = 1;
 const WANTED: i32 = 4;
 
-/// What a dump does with every table for as long as it runs.
+/// Takes the locks that a dump holds on every table while it runs.
 const AS_A_DUMP: &str = "begin isolation level repeatable read read only;
     do $$
     declare
@@ -61,7 +61,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     }
     let made_beside = retention::weeks_ahead(kernel.pool()).await? - THERE;
     sqlx::raw_sql("rollback").execute(&mut dump).await?;
-    ensure!(made_beside == 0, "the dump kept nobody from making partitions: it proves nothing");
+    ensure!(made_beside == 0, "partitions were made while the dump ran: the run proves nothing");
     let after = made_after(&kernel).await?;
     bar.finish_and_clear();
     Ok(vec![
@@ -78,13 +78,13 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
-/// The load, beside orchestrators that keep partitions for so many weeks. They begin with each window, and so try at once.
+/// Runs the load beside orchestrators that keep partitions for `weeks_ahead` weeks. They start with each window, and so try at once.
 async fn beside(load: &Load, kernel: &Kernel, weeks_ahead: i32, rate: f64, window: Duration) -> Result<f64> {
     let _orchestrators = orchestrators(kernel, weeks_ahead);
     load.run(Some(rate), window).await
 }
 
-/// They end with the value.
+/// Starts orchestrators, which end when the value is dropped.
 fn orchestrators(kernel: &Kernel, weeks_ahead: i32) -> JoinSet<()> {
     let mut orchestrators = JoinSet::new();
     for _ in 0..ORCHESTRATORS {
@@ -109,7 +109,7 @@ async fn made_after(kernel: &Kernel) -> Result<f64> {
     }
 }
 
-/// The longest, in milliseconds, that a statement waited for a lock behind one that makes partitions.
+/// Returns the longest time, in milliseconds, that a statement waited for a lock behind one that makes partitions.
 async fn longest_wait(mut admin: PgConnection, lasts: Duration) -> Result<f64> {
     let (begun, mut longest) = (Instant::now(), 0.0_f64);
     while begun.elapsed() < lasts {

@@ -1,4 +1,4 @@
-//! Writers that ask for turns, each under an id of its own, until it is known to be there; and what must hold of what they were told.
+//! Writers that enqueue turns, each under its own id, and retry until the turn is known to exist; and the check that every acknowledged turn exists.
 
 use std::{
     collections::HashSet,
@@ -28,9 +28,9 @@ use crate::{
 };
 
 const WRITERS: usize = 8;
-/// Of each of them a thousand turns may wait.
+/// Agents per writer: a thousand turns may wait for each agent.
 const AGENTS: usize = 200;
-/// A write is known by then, or something is wrong.
+/// A write whose outcome is not known by then is an error.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What the writers know.
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) struct Known {
     over: AtomicBool,
     minted: AtomicU64,
-    /// Commits whose outcome was unknown, and which were there when asked for again.
+    /// Commits whose outcome was unknown, and that a retry found to exist.
     found: AtomicU64,
     acknowledged: Mutex<Vec<(Instant, TurnId)>>,
 }
@@ -75,7 +75,7 @@ impl Writers {
         Ok(Writers { project_id, known, at_work })
     }
 
-    /// Ends them, and compares what they were told with what is there.
+    /// Stops the writers, and compares the acknowledged writes with the database.
     pub(super) async fn account(mut self, admin: &mut PgConnection) -> Result<Vec<Figure>> {
         self.known.over.store(true, Relaxed);
         while let Some(writer) = self.at_work.join_next().await {
@@ -109,7 +109,7 @@ impl Writers {
     }
 }
 
-/// Asks for one turn after the other, each under an id of its own, until it is known to be there.
+/// Enqueues one turn after the other, each under its own id, and retries until it is known to exist.
 async fn write(kernel: Kernel, project_id: ProjectId, agents: Vec<AgentId>, known: Arc<Known>) -> Result<()> {
     for n in 0.. {
         if known.over.load(Relaxed) {

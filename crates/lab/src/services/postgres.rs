@@ -1,4 +1,4 @@
-//! A private PostgreSQL: found or installed, initialised, started, ended.
+//! A private PostgreSQL server: found or installed, initialised, started, stopped.
 
 use std::{
     env, fmt,
@@ -22,7 +22,7 @@ use waybill_core::key::ApiKey;
 
 use super::{Home, abandoned, end_process, free_port, is_alive};
 
-/// Loses everything in a crash, and is three times as fast: for tests, which make their databases anew.
+/// Loses everything in a crash, and is three times as fast: for tests, which create their databases again in each run.
 const FORGETFUL: &[&str] = &[
     "fsync=off",
     "synchronous_commit=off",
@@ -33,7 +33,7 @@ const FORGETFUL: &[&str] = &[
     "max_wal_size=4GB",
 ];
 
-/// What is measured or killed must survive it.
+/// For servers that are measured or killed: their data must survive.
 const DURABLE: &[&str] = &[
     "fsync=on",
     "synchronous_commit=on",
@@ -45,7 +45,7 @@ const DURABLE: &[&str] = &[
     "wal_compression=off",
 ];
 
-/// What is killed again and again must also come back soon.
+/// For servers that are killed again and again: they must also come back soon.
 const SHAKEN: &[&str] = &[
     "fsync=on",
     "synchronous_commit=on",
@@ -57,7 +57,7 @@ const SHAKEN: &[&str] = &[
     "log_min_messages=fatal",
 ];
 
-/// A server we may make databases on.
+/// A server on which we may create databases.
 #[derive(Clone)]
 pub struct Server {
     admin_url: Url,
@@ -66,9 +66,9 @@ pub struct Server {
 
 #[derive(Clone)]
 enum Login {
-    /// On a server of ours: roles without passwords, the owner no superuser.
+    /// On a server that we started: roles have no passwords, and the owner is no superuser.
     Ours,
-    /// On a server we were given: the user it was given with owns the databases, and the service logs in with this password.
+    /// On an external server: the user in its URL owns the databases, and the service logs in with this password.
     Given { password: String },
 }
 
@@ -84,18 +84,18 @@ impl Server {
         Ok(Server { admin_url, owner: Login::Ours })
     }
 
-    /// A server that we were given, by the URL of a user who may make databases on it. The service's password on it is kept in the home.
+    /// Uses an external server, by the URL of a user that may create databases on it. The service's password on it is kept in the home.
     pub fn given(url: &str, home: &Home) -> Result<Server> {
         let admin_url = Url::parse(url).map_err(|_| anyhow!("the URL of the database is not a URL"))?;
         Ok(Server { admin_url, owner: Login::Given { password: kept_password(home)? } })
     }
 
-    /// As the administrator: may make and drop databases.
+    /// Connects as the administrator, who may create and drop databases.
     pub async fn admin(&self) -> Result<PgConnection> {
         PgConnection::connect(self.admin_url.as_str()).await.context("cannot reach PostgreSQL as its administrator")
     }
 
-    /// The database that its URL names.
+    /// Returns the database that its URL names.
     pub fn database(&self) -> &str {
         self.admin_url.path().trim_start_matches('/')
     }
@@ -108,7 +108,7 @@ impl Server {
         self.url(database, None)
     }
 
-    /// As the owner of the schema: for migrations.
+    /// Returns the URL for the owner of the schema, who runs migrations.
     pub fn owner_url(&self, database: &str) -> String {
         match self.owner {
             Login::Ours => self.url(database, Some("waybill_owner")),
@@ -116,12 +116,12 @@ impl Server {
         }
     }
 
-    /// As the service: what every process of Waybill connects as.
+    /// Returns the URL for the service's role, which every Waybill process uses.
     pub fn service_url(&self, database: &str) -> String {
         self.url(database, Some("waybill_service"))
     }
 
-    /// The role that owns the databases made here.
+    /// Returns the role that owns the databases made here.
     pub fn owner(&self) -> &str {
         match self.owner {
             Login::Ours => "waybill_owner",
@@ -148,7 +148,7 @@ impl Server {
         Ok(found.fetch_one(&mut self.admin().await?).await?)
     }
 
-    /// Makes an empty database that the owner owns.
+    /// Creates an empty database that the owner owns.
     pub async fn create_database(&self, name: &str) -> Result<()> {
         let mut admin = self.admin().await?;
         let sql = format!("create database {name:?} owner {:?}", self.owner());
@@ -156,13 +156,13 @@ impl Server {
         Ok(())
     }
 
-    /// The server's host, port and this database, without user and password.
+    /// Returns the server's host, port and this database, without user and password.
     pub fn place(&self, database: &str) -> String {
         format!("{}:{}/{database}", self.admin_url.host_str().unwrap_or_default(), self.port())
     }
 
-    /// On a server we were given, the service's role needs a password before anyone can log in as it. A role that has a
-    /// password already belongs to another installation, and keeps it.
+    /// Sets a password for the service's role on an external server, where no process can log in as that role without one. A role that already
+    /// has a password belongs to another installation, and keeps it.
     pub async fn open_service_login(&self) -> Result<()> {
         let Login::Given { password } = &self.owner else { return Ok(()) };
         if PgConnection::connect(&self.service_url(self.database())).await.is_ok() {
@@ -185,14 +185,14 @@ impl Server {
     }
 }
 
-/// The password of the service on servers that we are given: random, and made once for each home.
+/// Returns the service's password on external servers: random, and made once for each home.
 fn kept_password(home: &Home) -> Result<String> {
     let path = home.path("service-password");
     if let Ok(known) = fs::read_to_string(&path) {
         return Ok(known);
     }
     let made = ApiKey::mint("lab").expose().to_owned();
-    // Of several processes at once, one gives the file its name; the others read it.
+    // Of several concurrent processes, one gives the file its name; the others read it.
     let draft = home.path(&format!("service-password-{}", std::process::id()));
     let file = File::options().write(true).create_new(true).mode(0o600).open(&draft);
     file.and_then(|mut file| file.write_all(made.as_bytes()))
@@ -205,18 +205,18 @@ fn kept_password(home: &Home) -> Result<String> {
     }
 }
 
-/// A PostgreSQL that belongs to this value.
+/// A private PostgreSQL server that ends when this value is dropped.
 #[derive(Debug)]
 pub struct Private {
     pub server: Server,
     folder: Option<PathBuf>,
     settings: &'static [&'static str],
-    /// To be waited for when it was killed: as long as it is a zombie, no other server takes its place.
+    /// Must be waited for after a kill: while it is a zombie, no other server can take its place.
     child: Mutex<Option<Child>>,
 }
 
 impl Private {
-    /// Starts one with durability on; uses the server named by `DATABASE_URL` instead where there is one.
+    /// Starts a server with durability on. If `DATABASE_URL` is set, uses that server instead.
     pub async fn start() -> Result<Private> {
         if let Ok(url) = env::var("DATABASE_URL") {
             return Ok(Private {
@@ -229,23 +229,23 @@ impl Private {
         Private::launch(DURABLE).await
     }
 
-    /// One that may be killed, whatever `DATABASE_URL` says.
+    /// Starts a server that may be killed, whatever `DATABASE_URL` says.
     pub async fn to_be_killed() -> Result<Private> {
         Private::launch(SHAKEN).await
     }
 
-    /// One that may be killed, in a folder that somebody else looks after.
+    /// Starts a server that may be killed, in a folder that the caller manages.
     pub async fn in_folder(folder: &Path) -> Result<Private> {
         let (server, child) = launch(folder, SHAKEN).await?;
         Ok(Private { server, folder: Some(folder.to_owned()), settings: SHAKEN, child: Mutex::new(Some(child)) })
     }
 
-    /// What it says. None: it is not ours.
+    /// Returns the path of its log. `None` means an external server.
     pub fn log(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join("log"))
     }
 
-    /// Whether it has ended by itself.
+    /// Checks whether the server has ended by itself.
     pub fn is_gone(&self) -> bool {
         self.child().as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
@@ -258,7 +258,7 @@ impl Private {
         Ok(Private { server, folder: Some(folder), settings, child: Mutex::new(Some(child)) })
     }
 
-    /// A copy that follows it, as a hot standby.
+    /// Starts a copy that follows this server as a hot standby.
     pub async fn standby(&self) -> Result<Private> {
         let home = Home::find()?;
         let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
@@ -279,7 +279,7 @@ impl Private {
         Ok(Private { server, folder: Some(folder), settings: self.settings, child: Mutex::new(Some(child)) })
     }
 
-    /// Makes a standby a server of its own.
+    /// Promotes a standby to a primary.
     pub async fn promote(&self) -> Result<()> {
         let promoted: bool =
             sqlx::query_scalar("select pg_promote(true, 60)").fetch_one(&mut self.server.admin().await?).await?;
@@ -287,7 +287,7 @@ impl Private {
         Ok(())
     }
 
-    /// Stops all its processes where they are, or lets them go on.
+    /// Freezes all its processes, or lets them continue.
     pub fn freeze(&self, is_frozen: bool) {
         let Some((postmaster, _)) = self.folder.as_deref().and_then(running) else { return };
         let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
@@ -298,7 +298,7 @@ impl Private {
         }
     }
 
-    /// Ends the server and all its processes at once, as a loss of power would, but for what the system still has to write.
+    /// Kills the server and all its processes at once, like a loss of power, except that the operating system still writes its buffers.
     pub fn kill(&self) {
         let Some((postmaster, _)) = self.folder.as_deref().and_then(running) else { return };
         let doomed = [vec![postmaster], children(postmaster)].concat();
@@ -314,12 +314,12 @@ impl Private {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a server that was killed, at its old place. Gives the time until it answered.
+    /// Restarts a killed server on the same port. Returns the time until it answered.
     pub async fn restart(&self) -> Result<Duration> {
         let folder = self.folder.as_deref().context("a server of ours")?;
         let begun = Instant::now();
         loop {
-            // The first attempts may find that the old one's memory is still in use.
+            // The first attempts may find that the old server's shared memory is still in use.
             let mut child = spawn(folder, self.settings, self.server.port())?;
             while child.try_wait()?.is_none() {
                 if self.server.admin().await.is_ok() {
@@ -343,21 +343,21 @@ impl Drop for Private {
     }
 }
 
-/// For people to work with: it is kept, and little of the machine is taken.
+/// For people to work with: data is kept, and the server uses little memory.
 const KEPT: &[&str] =
     &["fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=60", "max_wal_size=1GB"];
 
-/// A PostgreSQL whose data is kept in a folder. It runs while this value lives. The caller makes sure that there is one per folder.
+/// A PostgreSQL server whose data is kept in a folder. It runs while this value lives. The caller makes sure that there is one per folder.
 #[derive(Debug)]
 pub struct Kept {
     pub server: Server,
     folder: PathBuf,
-    /// None: a server that a process which was killed left running.
+    /// `None` means a server that a killed process left running.
     child: Mutex<Option<Child>>,
 }
 
 impl Kept {
-    /// Starts the server of the folder, which is made where there is none; or goes on with one that a process which was killed left running.
+    /// Starts the folder's server, and creates it first if needed. If a killed process left the server running, uses that one.
     pub async fn start(folder: &Path) -> Result<Kept> {
         ensure!(
             installed().is_some(),
@@ -378,7 +378,7 @@ impl Kept {
         Ok(Kept { server, folder, child: Mutex::new(Some(child)) })
     }
 
-    /// Starts the server again, at the same place, whenever it has ended. Never returns.
+    /// Restarts the server on the same port whenever it has ended. Never returns.
     pub async fn keep_up(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -388,14 +388,14 @@ impl Kept {
             eprintln!("PostgreSQL has ended; starting it again");
             match self.start_again().await {
                 Ok(()) => eprintln!("PostgreSQL is up again"),
-                // The processes of a server that was killed may hold its memory for a moment.
+                // The processes of a killed server may hold its shared memory for a moment.
                 Err(error) => eprintln!("PostgreSQL cannot be started: {error:#}"),
             }
         }
     }
 
     fn has_ended(&self) -> bool {
-        // Also waits for a child that has ended: until then no other server takes its place.
+        // Also waits for a child that has ended: until then no other server can take its place.
         match &mut *self.child() {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
             None => running(&self.folder).is_none(),
@@ -424,7 +424,7 @@ impl Drop for Kept {
     }
 }
 
-/// Ends and removes what owners that were killed have left behind.
+/// Ends and removes servers that killed owners have left behind.
 fn sweep(home: &Home) -> Result<()> {
     for folder in abandoned(home, "private")? {
         end(&folder);
@@ -493,7 +493,7 @@ fn spawn(folder: &Path, settings: &[&str], port: u16) -> Result<Child> {
     command.spawn().context("cannot start postgres")
 }
 
-/// The processes that a process has started.
+/// Returns the child processes of a process.
 fn children(parent: i32) -> Vec<i32> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -521,8 +521,8 @@ async fn until_up(server: Server, child: &mut Child) -> Result<Server> {
     }
 }
 
-/// Process id and port, from the server's own lock file, if that process is the server of this folder: the file
-/// outlives a server that was killed, and its number may be another process by now.
+/// Returns process id and port from the server's own lock file, if that process is the server of this folder: the file outlives a killed
+/// server, and its process id may belong to another process by now.
 fn running(folder: &Path) -> Option<(i32, u16)> {
     let data = folder.join("data");
     let file = fs::read_to_string(data.join("postmaster.pid")).ok()?;
@@ -539,7 +539,7 @@ fn end(folder: &Path) {
     }
 }
 
-/// The newest installed binaries of PostgreSQL 15 or later.
+/// Returns the newest installed binaries of PostgreSQL 15 or later.
 pub fn binaries() -> Result<PathBuf> {
     if let Some(found) = installed() {
         return Ok(found);
@@ -579,7 +579,7 @@ struct User {
     gid: u32,
 }
 
-/// Whom to run a server as: the servers refuse root. None where we are not root anyway.
+/// Returns the user to run a server as, because the servers refuse root. `None` means that we are not root.
 fn unprivileged() -> Result<Option<User>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -594,7 +594,7 @@ fn unprivileged() -> Result<Option<User>> {
     user.map(Some).ok_or_else(|| anyhow!("we are root and there is neither a user `postgres` nor `nobody` to run as"))
 }
 
-/// A command that runs without root's rights.
+/// Returns a command that runs without root's rights.
 pub fn as_unprivileged(program: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     command.current_dir("/");

@@ -1,4 +1,4 @@
-//! The processes of a storm, each in a place of its own: started, killed, frozen, started again.
+//! The processes of a storm, each in its own place: started, killed, frozen, restarted.
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +17,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{process::Role, proxy::Proxy};
 use crate::services::Hand;
 
-/// Where one process stands, whichever it is just now.
+/// A place for one process. Each restart puts a new process (incarnation) there.
 #[derive(Debug)]
 pub(super) struct Place {
     pub role: Role,
     pub number: usize,
-    /// Its ways to PostgreSQL and NATS.
+    /// Its proxies to PostgreSQL and NATS.
     pub database: Proxy,
     pub bus: Proxy,
     state: Mutex<State>,
@@ -34,11 +34,11 @@ struct State {
     incarnation: usize,
     frozen: bool,
     partitioned: bool,
-    /// Ended by itself, which nobody should.
+    /// How often the process ended by itself, which must not happen.
     died: u64,
 }
 
-/// All of them, and what they are told when they start.
+/// All places, and the settings that their processes get at start.
 #[derive(Debug)]
 pub(super) struct Crew {
     pub places: BTreeMap<(Role, usize), Place>,
@@ -96,7 +96,7 @@ impl Crew {
         })
     }
 
-    /// Starts the process of a place, if none stands there.
+    /// Starts the process of a place, if none runs there.
     pub(super) fn start(&self, role: Role, number: usize) -> Result<()> {
         let place = &self.places[&(role, number)];
         let mut state = place.state();
@@ -127,7 +127,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Kills what stands at a place. Says who that was; none: nobody, or somebody frozen, whose time is to be whole.
+    /// Kills the process at a place and returns its name. Returns `None` if there is no process, or if it is frozen: a freeze is not cut short.
     pub(super) fn kill(&self, role: Role, number: usize) -> Option<String> {
         let place = &self.places[&(role, number)];
         let mut state = place.state();
@@ -143,7 +143,7 @@ impl Crew {
         Some(place.name(state.incarnation))
     }
 
-    /// Marks a place as cut off. False: it is already.
+    /// Marks a place as cut off. Returns false if it already is.
     pub(super) fn cut_off(&self, role: Role, number: usize) -> bool {
         !std::mem::replace(&mut self.places[&(role, number)].state().partitioned, true)
     }
@@ -152,7 +152,7 @@ impl Crew {
         self.places[&(role, number)].state().partitioned = false;
     }
 
-    /// How many processes ended by themselves, and what their logs say of things that nobody should say.
+    /// Returns how many processes ended by themselves, and the number of log lines with a text of `UNSAID`.
     pub(super) fn complaints(&self) -> (u64, u64) {
         let mut died = 0;
         for place in self.places.values() {
@@ -169,7 +169,7 @@ impl Crew {
         (died, lines.sum())
     }
 
-    /// Freezes what stands at a place. Says which incarnation; none: nobody stands there, or it is frozen already.
+    /// Freezes the process at a place and returns its incarnation. Returns `None` if there is no process, or if it is already frozen.
     pub(super) fn freeze(&self, role: Role, number: usize) -> Option<usize> {
         let mut state = self.places[&(role, number)].state();
         if state.frozen {
@@ -180,7 +180,7 @@ impl Crew {
         Some(state.incarnation)
     }
 
-    /// Lets it go on. False: it is no longer the one that was frozen.
+    /// Lets the process continue. Returns false if it is no longer the one that was frozen.
     pub(super) fn thaw(&self, role: Role, number: usize, incarnation: usize) -> bool {
         let mut state = self.places[&(role, number)].state();
         if let (true, Some(child)) = (state.incarnation == incarnation && state.frozen, state.child.as_ref()) {
@@ -192,7 +192,7 @@ impl Crew {
     }
 }
 
-/// What a log must not say. A sweep that was given up because the server did not answer is no complaint.
+/// Texts that must not be in a log. A sweep that was given up because the server did not answer is no fault.
 const UNSAID: [&str; 4] = ["a turn was given up", "a call was given up", "a command was given up", "panicked at"];
 
 /// The ledger's process.

@@ -1,4 +1,4 @@
-//! Chance that can be had again: the same seed, the same throws (SplitMix64).
+//! Reproducible random numbers: the same seed gives the same throws (SplitMix64).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// Its own for each thing.
+    /// Makes dice whose seed is derived from `thing`.
     pub fn of(thing: &impl std::fmt::Display) -> Dice {
         let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Dice(thing.to_string().bytes().fold(0xcbf2_9ce4_8422_2325, fnv))
@@ -23,7 +23,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// One of `n`.
+    /// Returns a number below `n`.
     pub fn one_of(&mut self, n: usize) -> usize {
         (self.throw() % n.max(1) as u64) as usize
     }

@@ -1,5 +1,5 @@
-//! The ledger: a process of its own that is never killed, and that everybody tells what it did. What it was told and what the database says
-//! must agree in the end.
+//! The ledger: a separate process that is never killed. Every other process reports to it what it did. At the end, the ledger and the
+//! database must agree.
 
 use std::{
     fs::{self, File},
@@ -17,11 +17,11 @@ use waybill_core::{
     turn::ClaimToken,
 };
 
-/// What somebody did, told after it is known to be true.
+/// What a process did, reported once it is known to be true.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "did", rename_all = "snake_case")]
 pub enum Entry {
-    /// A turn was accepted; `ready`: and nothing was before it.
+    /// A turn was accepted. `ready` means that no other turn was before it.
     Accepted {
         turn_id: TurnId,
         ready: bool,
@@ -31,12 +31,13 @@ pub enum Entry {
         token: ClaimToken,
         by: String,
     },
-    /// What a real worker would pay a model for.
+    /// A model call, for which a real worker would pay.
     Asked {
         turn_id: TurnId,
         step: usize,
     },
-    /// A step was written; `leaves`: and the turn is no longer ours; `again`: it had been, without its writer's learning of it.
+    /// A step was written. `leaves` means that the worker no longer holds the turn; `again` means that an earlier attempt had already written it,
+    /// and its writer had not learned of it.
     Wrote {
         turn_id: TurnId,
         token: ClaimToken,
@@ -51,11 +52,11 @@ pub enum Entry {
         token: ClaimToken,
         card_id: CardId,
     },
-    /// What a real tool would do outside.
+    /// A tool's effect outside the system.
     Executed {
         tool_call_id: ToolCallId,
     },
-    /// An answer was applied; `again`: it had been, without its writer's learning of it.
+    /// An answer was applied. `again` means that an earlier attempt had already applied it, and its writer had not learned of it.
     Answered {
         tool_call_id: ToolCallId,
         card_id: CardId,
@@ -64,13 +65,13 @@ pub enum Entry {
     Killed {
         by: String,
     },
-    /// The database is there again.
+    /// The database answers again.
     Back {
         after_seconds: f64,
     },
 }
 
-/// An entry, and when the ledger heard of it, in seconds since 1970.
+/// An entry, and when the ledger received it, in seconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     pub at: f64,
@@ -78,11 +79,11 @@ pub struct Line {
     pub entry: Entry,
 }
 
-/// Keeps the ledger for ever. Prints the port it listens on.
+/// Runs the ledger for ever. Prints the port that it listens on.
 pub fn keep(file: &Path) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     println!("{}", listener.local_addr()?.port());
-    // By the same clock as the database, and never backwards.
+    // Uses the same clock as the database, and never goes backwards.
     let (since, begun) = (SystemTime::now().duration_since(UNIX_EPOCH)?, Instant::now());
     let (told, hear) = mpsc::channel::<(Duration, String)>();
     let mut file = BufWriter::new(File::create(file)?);
@@ -107,7 +108,7 @@ pub fn keep(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The way to the ledger. Once an entry is written it is heard, also if its writer is killed right after.
+/// A connection to the ledger. Once an entry is written it arrives, even if its writer is killed right after.
 #[derive(Debug)]
 pub struct Ledger(Mutex<TcpStream>);
 
@@ -122,7 +123,7 @@ impl Ledger {
         let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
         line.push(b'\n');
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without the ledger nothing can be proved: the end of the run fails.
+        // An error is ignored here: if the ledger is gone, the end of the run fails.
         let _ = stream.write_all(&line);
     }
 }

@@ -68,7 +68,7 @@ const PROJECTS: usize = 8;
 const AGENTS: usize = 40;
 const DATABASE: &str = "storm";
 
-/// Lets a storm loose and says what it left.
+/// Runs a storm and returns its figures.
 pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     eprintln!("{}: seed {}", plan.name, plan.seed);
     let storm = Storm::brew(plan, mutant).await?;
@@ -88,17 +88,17 @@ struct Counts {
     partitions: AtomicU64,
     nats_kills: AtomicU64,
     postgres_kills: AtomicU64,
-    /// From each kill of PostgreSQL until it answered again.
+    /// Seconds from each kill of PostgreSQL until it answered again.
     outages: Mutex<Vec<f64>>,
     streams_lost: AtomicU64,
-    /// Enqueues that were held up before they committed.
+    /// Enqueues that were delayed before their commit.
     slow: AtomicU64,
 }
 
 struct Storm {
     plan: Plan,
     folder: PathBuf,
-    // In the order in which they are to end.
+    // Fields are dropped in this order.
     crew: Arc<Crew>,
     ledger: Arc<Ledger>,
     _keeper: LedgerKeeper,
@@ -114,7 +114,8 @@ struct Storm {
 struct Project {
     project_id: ProjectId,
     agents: Vec<AgentId>,
-    /// Whose turns are asked for slowly: the head is locked meanwhile, which would keep turns of others from being taken over in time.
+    /// Agents whose turns are enqueued slowly. The agent's head is locked meanwhile; on shared agents, that would keep other turns from being
+    /// taken over in time.
     late: Vec<AgentId>,
     children: Vec<AgentId>,
     profile_box_id: BoxId,
@@ -136,12 +137,12 @@ impl Storm {
         if let Some(mutant) = mutant {
             mutant.install(&mut owner).await?;
         }
-        // Every look leaves a mark, as if it had been long: that queues are marked is tried too.
+        // Every look at a queue counts as long and leaves a mark, so that the marking of queues is tested too.
         let marks = format!("alter database {DATABASE} set waybill.long_look = '0'");
         sqlx::query(AssertSqlSafe(marks)).execute(&mut server.admin().await?).await?;
         server.open_service_login().await?;
         let kernel = Kernel::connect_unchecked(&work::Config::new(server.service_url(DATABASE))).await?;
-        // Whoever asks for turns rings too, and is heard no better than the others.
+        // The process that asks for turns rings doorbells too, and they go through a proxy like those of the other processes.
         let bells = Proxy::start(nats.port(), plan.bells, plan.seed).await?;
         let kernel = kernel.on(Arc::new(Nats::connect(&format!("nats://127.0.0.1:{}", bells.port)).await?));
         let mut houses = Vec::new();
@@ -170,7 +171,7 @@ impl Storm {
             for number in 0..strength(role) {
                 let seed = plan.seed ^ (places.len() as u64) << 32;
                 let database = Proxy::start(server.port(), plan.calm(role), seed).await?;
-                // Relays publish events on their connections: those are not doorbells.
+                // Relays publish events on their connections, and events are not doorbells.
                 let bells = if role == Role::Relay { Mode::Pass } else { plan.bells };
                 let bus = Proxy::start(nats.port(), bells, seed).await?;
                 places.push(Place::new(role, number, database, bus));
@@ -224,7 +225,7 @@ impl Storm {
         asking.await??;
         bar.finish_and_clear();
 
-        // Turns were asked for until now: from here on nothing more comes, neither work nor faults.
+        // From here on there is neither new work nor a new fault.
         let settled = self.settle(Instant::now()).await;
         let seen = witness.end(&self.plan).await?;
         let published = if self.plan.without_nats { Vec::new() } else { self.published().await? };
@@ -336,7 +337,7 @@ impl Storm {
         figures.push(Figure::new("accepted to claimed, p99", verdict::percentile(claimed, 0.99), "s", prompt));
     }
 
-    /// One fault, from its beginning to its end.
+    /// Causes one fault and ends it.
     fn strike(&self, fault: Fault) -> impl Future<Output = Result<()>> + Send + 'static {
         let (crew, ledger, counts) = (self.crew.clone(), self.ledger.clone(), self.counts.clone());
         let (nats, postgres, restarting) = (self.nats.clone(), self.postgres.clone(), self.restarting.clone());
@@ -388,7 +389,7 @@ impl Storm {
                 Fault::LoseStream => {
                     let url = nats.lock().unwrap_or_else(PoisonError::into_inner).url();
                     let feed = NatsFeed::new(&Nats::connect(&url).await?, FeedConfig::default());
-                    // One that was deleted a moment ago is not there yet.
+                    // A stream that was deleted a moment ago may not be back yet.
                     for attempt in 0.. {
                         match feed.delete().await {
                             Ok(()) => break,
@@ -403,7 +404,7 @@ impl Storm {
         }
     }
 
-    /// Waits until every turn has its end. Gives the time since the last fault.
+    /// Waits until every turn has ended. Returns the time since the last fault.
     async fn settle(&self, last_fault: Instant) -> Duration {
         loop {
             let open = async {
@@ -421,7 +422,7 @@ impl Storm {
         }
     }
 
-    /// Waits until the outbox is empty, and holds the stream against it.
+    /// Waits until the outbox is empty, and compares the stream with it.
     async fn published(&self) -> Result<Vec<Figure>> {
         let begun = Instant::now();
         loop {
@@ -448,7 +449,7 @@ impl Storm {
             "events",
             Bar::AtMost(0.0),
         )];
-        // Around the deletion of a stream, what was on its way may come before what is told again.
+        // After a stream was deleted, events in flight may come before events that are published again.
         if self.plan.streams_lost == 0 {
             let (mut seen, mut last, mut behind) = (HashSet::new(), HashMap::new(), 0);
             for (_, event) in events.iter().filter(|(_, event)| seen.insert(event.message_id())) {
@@ -467,7 +468,7 @@ impl Storm {
     }
 }
 
-/// Asks for turns, evenly over the time of the storm, and until each is known to be accepted.
+/// Asks for turns, evenly over the time of the storm, and retries until each is known to be accepted.
 async fn ask(
     plan: Plan,
     kernel: Kernel,

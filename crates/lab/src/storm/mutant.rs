@@ -1,17 +1,17 @@
-//! Databases that are broken on purpose. A storm that does not notice is worth nothing.
+//! Databases that are broken on purpose. A storm that does not detect them proves nothing.
 
 use anyhow::{Result, ensure};
 use sqlx::{AssertSqlSafe, PgConnection};
 use waybill_kernel::{check, migrate};
 
-/// One fault in the functions of the database: texts and what stands there instead.
+/// One fault in the functions of the database: texts and their replacements.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     pub name: &'static str,
     pub says: &'static str,
-    /// What is to notice it.
+    /// The trial that must detect it.
     pub trial: Trial,
-    /// The figures of which one must fall short. They are its own: none shows another mutant.
+    /// The figures of which at least one must miss its bar. No two mutants share a figure.
     pub shows: &'static [&'static str],
     changes: &'static [(&'static str, &'static str)],
 }
@@ -146,7 +146,7 @@ pub const MUTANTS: [Mutant; 11] = [
     },
 ];
 
-/// Two of them, chosen by a text: in time, and with many texts, every one.
+/// Returns two mutants, chosen by a text. Over many texts, every mutant is chosen.
 pub fn rotate(by: &str) -> [Mutant; 2] {
     let seed = by.bytes().fold(0_usize, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
     let (first, n) = (seed % MUTANTS.len(), MUTANTS.len());
@@ -158,7 +158,7 @@ impl Mutant {
         MUTANTS.into_iter().find(|mutant| mutant.name == name)
     }
 
-    /// The functions of the database, with the fault.
+    /// Returns the functions of the database with the fault.
     pub fn functions(&self) -> Result<String> {
         let mut functions = migrate::FUNCTIONS.concat();
         for (good, bad) in self.changes {
@@ -170,7 +170,7 @@ impl Mutant {
 
     pub async fn install(&self, owner: &mut PgConnection) -> Result<()> {
         sqlx::raw_sql(AssertSqlSafe(self.functions()?)).execute(&mut *owner).await?;
-        // Processes that ask whether the database is as it was made take it for a newer version's.
+        // Raises the version, so that processes that verify the schema take the database for a newer version's.
         let walls = check::walls(&mut *owner).await?;
         let newer = "update waybill.schema set version = version + 1, walls = $1";
         sqlx::query(newer).bind(walls).execute(owner).await?;

@@ -1,7 +1,7 @@
-//! The processes that a storm kills: scripted workers and tools, sweeps, and relays. Each is this same binary, started apart.
+//! The processes that a storm kills: scripted workers and tools, sweeps, and relays. Each is this same binary, started as a separate process.
 //!
 //! A worker and a tool do what a real one does, through the same kernel, intake and bus; only the model and the effect are made up.
-//! They connect without asking whether the database is fit to serve from, so that a storm can also try a database that is broken.
+//! They connect without checking the database's schema, so that a storm can also test a database that is broken on purpose.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ use super::{
     script::{self, Op, Script},
 };
 
-/// What a process of a storm is.
+/// The role of a process in a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Worker,
@@ -59,7 +59,7 @@ impl Role {
     }
 }
 
-/// Of everybody in a storm.
+/// The profile of every agent in a storm.
 pub const PROFILE: &str = "storm";
 
 /// What a process needs to know.
@@ -118,7 +118,7 @@ fn config(post: &Post, most: usize) -> intake::Config {
     intake::Config { lease: post.lease, most, ..intake::Config::default() }
 }
 
-/// However long it takes: the server may be down just now.
+/// Connects, however long it takes: the server may be down.
 async fn connect(post: &Post) -> Kernel {
     let config = work::Config { max_connections: 8, ..work::Config::new(post.database_url.as_str()) };
     loop {
@@ -129,13 +129,13 @@ async fn connect(post: &Post) -> Kernel {
     }
 }
 
-/// Asks again until the outcome is known. The ids are the same each time, so it is done once.
+/// Retries until the outcome is known. The ids are the same each time, so the transition is done once.
 macro_rules! known {
     ($transition:block) => {
         loop {
             let outcome: Result<_, Error> = async $transition.await;
             match outcome {
-                // A server that comes up again must not be overrun by those who waited for it.
+                // The pause keeps waiting processes from overloading a server that has just started.
                 Err(error) if error.is_of_the_server() => sleep(Duration::from_millis(500)).await,
                 outcome => break outcome,
             }
@@ -166,7 +166,7 @@ impl Desk {
         }
     }
 
-    /// Follows the script from where the cards say that the turn stands.
+    /// Follows the script from the step that the cards show.
     async fn follow(&self, holding: &Holding<Claimed>) -> Result<()> {
         let claimed = &holding.claimed;
         let fence = claimed.fence;
@@ -179,14 +179,14 @@ impl Desk {
                 let output = card_box::read(&mut work, Span::whole(claimed.output_box_id), None).await;
                 match (context, output) {
                     (Ok(context), Ok(output)) => Ok((context, output)),
-                    // A connection that broke: anything else would come again.
+                    // A broken connection. Any other error would come again.
                     _ => Err(Error::TryAgain(sqlx::Error::PoolTimedOut)),
                 }
             })?;
             let script = Script::read(&context)?;
             let place = script::steps_taken(&output);
             self.ledger.note(&Entry::Asked { turn_id, step: place });
-            // Most answers come soon, some take their time.
+            // Most answers come soon, some are slow.
             let slowest = Duration::from_millis(if dice.chance(0.05) { 1_000 } else { 60 });
             sleep(dice.between(Duration::from_millis(2), slowest)).await;
             let stopping = claimed.stop_asked || holding.order() == Order::Stop;

@@ -1,4 +1,4 @@
-//! A small TCP proxy that can be told to misbehave: delay, stall (half-open), lose answers, cut, drop and double doorbells.
+//! A small TCP proxy that can be set to misbehave: delay, stall (half-open), lose answers, cut, drop and duplicate doorbells.
 
 use std::{
     sync::{
@@ -23,27 +23,27 @@ use super::dice::Dice;
 pub enum Mode {
     Pass,
     Delay(Duration),
-    /// Nothing passes and nobody is told: half-open. What was on its way arrives when it ends.
+    /// Half-open: nothing passes, and neither side gets an error. Data in flight arrives when the stall ends.
     Stall,
-    /// Requests arrive, answers are lost: whoever asked cannot know what became of it. Connections are cut when it ends.
+    /// Requests arrive, answers are lost: the client cannot know the outcome. Connections are cut when the mode ends.
     LoseAnswers,
     /// Connections are cut as they come.
     Cut,
-    /// To PostgreSQL: this share of the commits waits before it goes on, for less time than the server lets a transaction idle.
+    /// To PostgreSQL: this share of the commits is delayed, for less time than the server's idle timeout for transactions.
     SlowCommits {
         share: f64,
     },
-    /// Of NATS messages that are sent, this share is dropped and this share is doubled.
+    /// The shares of NATS messages that are dropped and duplicated.
     Bells {
         drop: f64,
         double: f64,
     },
 }
 
-/// How long a transaction is held up that is to commit all the same: the server ends one that idles for five seconds.
+/// How long a commit is delayed that must still succeed: the server ends a transaction that idles for five seconds.
 pub const SLOW: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
 
-/// How many messages went through, were dropped, were doubled; how many commits were held up, and then done.
+/// How many messages were sent, dropped and duplicated; how many commits were delayed and then done.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub sent: AtomicU64,
@@ -85,7 +85,7 @@ impl Proxy {
         Ok(Proxy { port, mode, to, counts, accepting })
     }
 
-    /// Whoever connects from here on reaches another server.
+    /// Sends new connections to another server.
     pub fn move_to(&self, to: u16) {
         self.to.store(to, Relaxed);
     }
@@ -112,7 +112,7 @@ async fn connection(
     let mut cutting = modes.clone();
     let mut before = *cutting.borrow();
     let cut = async {
-        // When answers were lost, the connection has ended with it.
+        // When `LoseAnswers` ends, the connection is cut.
         while cutting.changed().await.is_ok() {
             let now = *cutting.borrow();
             if now == Mode::Cut || before == Mode::LoseAnswers {
@@ -129,11 +129,11 @@ async fn connection(
     }
 }
 
-/// What both directions of a connection know.
+/// State that both directions of a connection share.
 struct Wire {
     modes: watch::Receiver<Mode>,
     counts: Arc<Counts>,
-    /// A commit was held up and is not answered yet.
+    /// Whether a commit was delayed and is not answered yet.
     slowed: AtomicBool,
 }
 
@@ -142,7 +142,7 @@ enum Direction {
     Answering,
 }
 
-/// How a unit of work commits, and the answer that it is done.
+/// The bytes of a unit of work's commit, and of the answer that it is done.
 const COMMIT: &[u8] = b"select; commit\0";
 const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
 
@@ -195,7 +195,7 @@ async fn pipe(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: &Wire, mut 
     }
 }
 
-/// Cuts what a NATS client sent into messages. A bell is `PUB subject 0`, an empty line; whatever else there is stays in one piece.
+/// Splits what a NATS client sent into messages. A doorbell is `PUB subject 0` and an empty line; anything else stays in one piece.
 fn messages(chunk: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut rest = chunk;

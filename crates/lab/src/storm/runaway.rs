@@ -1,5 +1,5 @@
-//! Agents that run away: they call themselves, fan out, retry and hand on without end, each tree under a limit, while the real workers and
-//! orchestrators are killed. Nobody may take more than the root of its tree was given.
+//! Agents that run away: they call themselves, fan out, retry and delegate without end, each tree under a limit, while the real workers and
+//! orchestrators are killed. No tree may use more than its root was given.
 
 use std::{
     collections::HashMap,
@@ -32,27 +32,27 @@ use crate::{
 };
 
 const DATABASE: &str = "runaway";
-/// `max_recursion_depth` of each project: in some the depth ends a tree, in the others only what it may spend.
+/// `max_recursion_depth` of each project: in some the depth ends a tree, in the others only the budget does.
 const DEPTHS: [u32; 4] = [20, 3, 20, 20];
-/// Turns that are open at a time, before another root is launched.
+/// Another root is launched only while fewer turns than this are open.
 const OPEN: i64 = 150;
 const LEASE: &str = "1";
 const POSTS: [&str; 5] = ["worker", "worker", "worker", "orchestrator", "orchestrator"];
-/// What a log must not say.
+/// Texts that must not be in a log.
 const UNSAID: [&str; 3] = ["an attempt failed", "a command was given up", "panicked at"];
 
-/// How many run away, and for how long they are watched.
+/// How many agents run away, and for how long they are watched.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// Turns, those of roots and of everybody below them.
+    /// Turns of roots and of all their descendants.
     pub agents: usize,
     pub patience: Duration,
-    /// As many must be done.
+    /// The number of kills that must be reached.
     pub kills: u64,
 }
 
-/// Lets them run, and holds every tree against its limit.
+/// Runs them, and compares every tree with its limit.
 pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     eprintln!("chaos budgets: seed {}", plan.seed);
     let folder = Home::find()?.path(&format!("storm-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
@@ -67,7 +67,7 @@ pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     }
     let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
 
-    // The last to be made is the first to end, also where we are interrupted.
+    // Declared after the servers, so that it is dropped before them, also if we are interrupted.
     let mut crew = Crew::start(&folder, server.service_url(DATABASE), nats.url())?;
     let (mut dice, mut fate) = (Dice::new(plan.seed), Dice::new(plan.seed.rotate_left(17)));
     let begun = Instant::now();
@@ -89,7 +89,7 @@ pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The ways to run away. The last line of a script is said for ever.
+/// Returns the ways to run away. The last line of a script repeats for ever.
 fn scripts() -> [(&'static str, Value); 6] {
     let tasks = |names: &[&str]| -> Value {
         names.iter().map(|name| json!({ "target_ref": name, "instruction": "go on" })).collect()
@@ -97,7 +97,7 @@ fn scripts() -> [(&'static str, Value); 6] {
     [
         ("deep", json!({ "delegate_async": { "target_ref": "deep", "instruction": "go on", "wait": true } })),
         ("wide", json!({ "fork_join": { "tasks": tasks(&["wide", "deep", "stubborn", "forgetful"]) } })),
-        // The first that is at its end stops the others, with all that they have handed on.
+        // The first task that fails stops the others, with everything that they have delegated.
         (
             "racing",
             json!({ "fork_join": { "tasks": tasks(&["stubborn", "racing", "wide", "deep"]), "fail_fast": true } }),
@@ -128,10 +128,10 @@ async fn found(kernel: &Kernel, max_recursion_depth: u32) -> Result<ProjectId> {
     Ok(project_id)
 }
 
-/// The roots, and what was seen while they ran.
+/// The roots, and what was observed while they ran.
 struct LetLoose {
     limits: HashMap<TurnId, Limits>,
-    /// The most open turns at once that no limit held.
+    /// The largest number of open turns without a budget at one moment.
     unlimited: i64,
 }
 
@@ -143,7 +143,7 @@ struct Seen {
     over: bool,
 }
 
-/// Launches roots until there are as many agents as planned, and waits until all is over, or patience is.
+/// Launches roots until there are as many agents as planned, and waits until all have ended, or until `patience` runs out.
 async fn let_loose(plan: &Plan, kernel: &Kernel, admin: &mut PgConnection, dice: &mut Dice) -> Result<LetLoose> {
     let mut projects = Vec::new();
     for depth in DEPTHS {
@@ -153,7 +153,7 @@ async fn let_loose(plan: &Plan, kernel: &Kernel, admin: &mut PgConnection, dice:
     let (begun, mut let_loose) = (Instant::now(), LetLoose { limits: HashMap::new(), unlimited: 0 });
     let bar = progress("chaos budgets", plan.agents as u64);
     loop {
-        // Its budget is made and gone in the transactions that begin and end a turn.
+        // A turn's budget is made and removed in the transactions that begin and end the turn.
         let seen: Seen = sqlx::query_as(
             "select count(*) as turns, count(*) filter (where t.status = 'open') as open,
                     count(*) filter (where t.status = 'open' and b.agent_turn_id is null) as unlimited,
@@ -195,7 +195,7 @@ struct Tree {
     root: TurnId,
     steps: i64,
     tokens: i64,
-    /// The tokens of its dearest step.
+    /// The tokens of its most expensive step.
     dearest: i64,
 }
 
@@ -233,7 +233,7 @@ const WRONG: [(&str, &str); 4] = [
     ),
 ];
 
-/// For orientation.
+/// Reported, not judged.
 const COUNTED: [(&str, &str, &str); 5] = [
     (
         "turns that ended at their limit",
@@ -271,7 +271,7 @@ async fn account(plan: &Plan, admin: &mut PgConnection, let_loose: &LetLoose) ->
     let trees: Vec<Tree> = sqlx::query_as(TREES).fetch_all(&mut *admin).await?;
     let limited = |tree: &Tree| let_loose.limits.get(&tree.root).copied().unwrap_or_default();
     let beyond = |tree: &Tree| tree.steps - limited(tree).steps.map_or(0, i64::from);
-    // In steps as dear as the dearest of the tree.
+    // In units of the most expensive step of the tree.
     let dear = |tree: &Tree| {
         let over = tree.tokens - i64::from(limited(tree).tokens?);
         Some(over.max(0) as f64 / tree.dearest.max(1) as f64)
@@ -305,10 +305,10 @@ async fn account(plan: &Plan, admin: &mut PgConnection, let_loose: &LetLoose) ->
     Ok(figures)
 }
 
-/// Workers and orchestrators, each this same binary. They end with this value, and also where we are killed ourselves.
+/// Workers and orchestrators, each this same binary. They end when this value is dropped, and also if our own process is killed.
 struct Crew {
     posts: Vec<Post>,
-    /// Kills its process group, in which all of them are, as soon as we are gone.
+    /// Kills its process group, which contains all of them, as soon as our process ends.
     warden: Child,
     program: PathBuf,
     folder: PathBuf,
@@ -320,7 +320,7 @@ struct Post {
     role: &'static str,
     child: Option<Child>,
     kills: u64,
-    /// Ended by itself, which nobody should.
+    /// How often the process ended by itself, which must not happen.
     died: u64,
 }
 
@@ -360,7 +360,7 @@ impl Crew {
         Ok(())
     }
 
-    /// One after the other, whichever, whenever; each is back soon.
+    /// Kills random processes at random times, one after the other, and restarts each soon.
     async fn kill_for_ever(&mut self, dice: &mut Dice) -> Result<Infallible> {
         loop {
             sleep(dice.between(Duration::from_millis(100), Duration::from_millis(1_500))).await;

@@ -1,4 +1,4 @@
-//! Which faults come when. From a seed, so that a run can be had again.
+//! Which faults come when. Derived from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::{dice::Dice, process::Role, proxy::Mode};
 pub struct Plan {
     pub name: &'static str,
     pub seed: u64,
-    /// Turns that are asked for, over this time. Their children come on top.
+    /// Turns that are asked for over `duration`. Their children come on top.
     pub turns: usize,
     pub duration: Duration,
     pub lease: Duration,
-    /// Of workers, tools, orchestrators, sweeps and relays.
+    /// Kills of workers, tools, orchestrators, sweeps and relays.
     pub kills: usize,
-    /// Longer than the lease.
+    /// Freezes, each longer than the lease.
     pub freezes: usize,
     pub nats_kills: usize,
     pub postgres_kills: usize,
-    /// Between one of them and PostgreSQL, longer than the lease.
+    /// Partitions between a process and PostgreSQL, each longer than the lease.
     pub partitions: usize,
     pub streams_lost: usize,
-    /// The share of transactions that are held up before they commit, of those that are more than one statement. Not of sweeps: what they do is timed.
+    /// The share of transactions with more than one statement that are delayed before their commit. Those of sweeps are not: sweeps are timed.
     pub slow: f64,
-    /// NATS does not run at all.
+    /// Whether NATS does not run at all.
     pub without_nats: bool,
     /// What happens to doorbells on the way.
     pub bells: Mode,
     /// Whether claims must come within two seconds.
     pub prompt: bool,
-    /// How long what is left may take before the run is over, whatever is missing.
+    /// How long the remaining work may take before the run ends anyway.
     pub patience: Duration,
 }
 
@@ -44,11 +44,11 @@ pub enum Fault {
     LoseStream,
 }
 
-/// How many processes of each role there are.
+/// Returns the number of processes of a role.
 pub const fn strength(role: Role) -> usize {
     match role {
         Role::Worker => 4,
-        // Of two, one may be frozen while the other is cut off: an outage of sweeping, in which nothing is taken for lost.
+        // Two are not enough: one may be frozen while the other is cut off. Then no sweep runs, and no process is taken for lost.
         Role::Sweep => 3,
         Role::Tool | Role::Orchestrator | Role::Relay => 2,
     }
@@ -66,12 +66,12 @@ const MOSTLY_WORKERS: [Role; 8] = [
 ];
 
 impl Plan {
-    /// What happens between a process and PostgreSQL while nothing else does.
+    /// Returns the mode of the proxy to PostgreSQL while there is no other fault.
     pub fn calm(&self, role: Role) -> Mode {
         if self.slow > 0.0 && role != Role::Sweep { Mode::SlowCommits { share: self.slow } } else { Mode::Pass }
     }
 
-    /// The faults, in order of time.
+    /// Returns the faults, in order of time.
     pub fn schedule(&self) -> Vec<(Duration, Fault)> {
         let mut dice = Dice::new(self.seed);
         let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! What the turns of a storm do: a script that an instruction carries, and that a worker follows from wherever the cards say it stands.
+//! What the turns of a storm do: a script in the instruction, which a worker follows from the step that the cards show.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -16,20 +16,20 @@ use super::dice::Dice;
 pub enum Op {
     /// Ask the model, write what it said.
     Think,
-    /// Ask for so many calls, and wait for them.
+    /// Ask for this many calls, and wait for them.
     Call(usize),
-    /// Ask somebody who is never there, and wait for the timeout.
+    /// Call a target that has no worker, and wait for the timeout.
     Wait,
-    /// Give a task to each of these, and wait for all; or, where one is to fail, for that one.
+    /// Fork these tasks, and wait for all; or, with `fail_fast`, until one fails.
     Fork { tasks: Vec<Task>, fail_fast: bool },
-    /// Come to a bad end.
+    /// End as failed.
     Fail,
 }
 
-/// Who is to do it, and what.
+/// The agent, and its script.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// None: somebody new.
+    /// `None` means a new agent.
     pub agent_id: Option<AgentId>,
     pub script: Script,
 }
@@ -40,7 +40,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// A script for a turn that nobody waits for.
+    /// Returns a random script for a turn that no other turn waits for.
     pub fn any(dice: &mut Dice, children: &[AgentId]) -> Script {
         let mut ops = Vec::new();
         for _ in 0..dice.one_of(3) {
@@ -82,12 +82,12 @@ impl Script {
     }
 }
 
-/// How many steps the cards of an output box say were taken: each left one thought.
+/// Returns the number of steps taken, from the cards of an output box: each step left one thought.
 pub fn steps_taken(output: &[Placed]) -> usize {
     live(output).filter(|card| card.metadata.card_type == CardType::thought()).count()
 }
 
-/// How many answers there are.
+/// Returns the number of answers.
 pub fn answers(output: &[Placed]) -> usize {
     live(output).filter(|card| card.metadata.card_type == CardType::tool_result()).count()
 }

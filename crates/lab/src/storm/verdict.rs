@@ -1,4 +1,4 @@
-//! What must hold when a storm is over: the database by itself, the database against the ledger, the stream against the outbox.
+//! What must hold when a storm is over: the database is consistent, it agrees with the ledger, and the stream agrees with the outbox.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use waybill_core::{
 use super::ledger::{Entry, Line};
 use crate::figure::{Bar, Figure};
 
-/// What the database says of itself: each must be 0.
+/// Checks of the database alone: each count must be 0.
 const WRONG: [(&str, &str); 18] = [
     ("turns that have not ended", "select count(*) from state.turns where status = 'open'"),
     (
@@ -196,7 +196,7 @@ pub(crate) async fn of_the_database(admin: &mut PgConnection, turns: usize) -> R
     Ok(figures)
 }
 
-/// What was told to the ledger, against the database.
+/// Compares the ledger with the database.
 pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turns: usize) -> Result<Vec<Figure>> {
     let (mut accepted, mut wrote, mut refused) = (HashSet::new(), HashSet::new(), HashSet::new());
     let (mut asked, mut executed) = (HashMap::new(), HashMap::new());
@@ -243,9 +243,9 @@ pub(super) async fn of_the_ledger(admin: &mut PgConnection, lines: &[Line], turn
 #[derive(Clone, Copy, Debug, FromRow)]
 pub(super) struct End {
     agent_turn_id: TurnId,
-    /// None: it has not.
+    /// `None` means that it has not ended.
     ended_at: Option<f64>,
-    /// Under which it ended: that of the worker who ended it, or a later one.
+    /// The token under which it ended: that of the worker that ended it, or a later one.
     claim_token: Option<ClaimToken>,
 }
 
@@ -259,8 +259,9 @@ pub(super) async fn ends(admin: &mut PgConnection) -> Result<HashMap<TurnId, End
     Ok(ends.into_iter().map(|end| (end.agent_turn_id, end)).collect())
 }
 
-/// From the kill of a process to the moment when another had its turns, or they ended without another, for each of them; without the time in which the
-/// database was away meanwhile, and the lease after that, in which no process is taken for lost. A turn that stays open waits to the end of the run.
+/// Returns, for each turn of a killed process, the time from the kill until another process had the turn, or until the turn ended without
+/// one. Outages of the database, and the lease after each, are subtracted: no process is taken for lost then. A turn that stays open waits to
+/// the end of the run.
 pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease: Duration) -> Vec<f64> {
     let pauses: Vec<(f64, f64)> = lines
         .iter()
@@ -270,7 +271,7 @@ pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease
         })
         .collect();
     let over = lines.last().map_or(0.0, |line| line.at);
-    // By turn: claims, and when somebody let go of it.
+    // By turn: its claims, and when a worker released it.
     let mut claims: HashMap<TurnId, Vec<(f64, &str)>> = HashMap::new();
     let mut left: HashMap<TurnId, Vec<f64>> = HashMap::new();
     let mut of_process: HashMap<&str, Vec<(f64, TurnId, ClaimToken)>> = HashMap::new();
@@ -287,7 +288,7 @@ pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease
     let mut times = Vec::new();
     for line in lines {
         let Entry::Killed { by } = &line.entry else { continue };
-        // What it did shortly before may be heard of shortly after.
+        // An action shortly before the kill may reach the ledger shortly after it.
         for (claimed, turn_id, token) in
             of_process.get(by.as_str()).into_iter().flatten().filter(|(at, ..)| *at <= line.at)
         {
@@ -300,7 +301,7 @@ pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease
             let by_others = claims[turn_id].iter().filter(|(at, other)| *at > line.at && other != by);
             let next = by_others.map(|(at, _)| *at).min_by(f64::total_cmp);
             let end = ends.get(turn_id);
-            // Its end had been written, it only could not say so.
+            // The turn's end was written, but the process was killed before it could report it.
             if next.is_none() && end.is_some_and(|end| end.claim_token == Some(*token)) {
                 continue;
             }
@@ -312,7 +313,7 @@ pub(super) fn kill_to_resumed(lines: &[Line], ends: &HashMap<TurnId, End>, lease
     times
 }
 
-/// From the acceptance of a turn that nothing was before, to its first claim.
+/// Returns, for each turn with no other turn before it, the time from its acceptance to its first claim.
 pub(super) fn accepted_to_claimed(lines: &[Line]) -> Vec<f64> {
     let mut first: HashMap<TurnId, f64> = HashMap::new();
     for line in lines {
@@ -327,7 +328,7 @@ pub(super) fn accepted_to_claimed(lines: &[Line]) -> Vec<f64> {
     accepted.filter_map(|(at, turn_id)| Some((first.get(turn_id)? - at).max(0.0))).collect()
 }
 
-/// The smallest value that this share is not above.
+/// Returns the smallest value such that at least this share of the values is not above it.
 pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = (values.len() as f64 * share).ceil() as usize;

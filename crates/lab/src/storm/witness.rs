@@ -1,4 +1,4 @@
-//! What can be seen only while a storm rages: a queue's mark, and what a prune would drop at that moment.
+//! Checks that are possible only during a storm: a queue's mark, and what a prune would drop at that moment.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,7 +23,7 @@ struct Seen {
     pruned: HashSet<TurnId>,
 }
 
-/// Looks on from the beginning of a storm to its end.
+/// Observes a storm from its beginning to its end.
 #[derive(Debug)]
 pub(super) struct Witness {
     over: watch::Sender<bool>,
@@ -31,13 +31,13 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// `url` is an administrator's.
+    /// Starts to observe. `url` is an administrator's.
     pub(super) fn begin(url: String, kernel: Kernel) -> Witness {
         let (over, ended) = watch::channel(false);
         let looking = tokio::spawn(async move {
             let mut seen = Seen::default();
             while !*ended.borrow() {
-                // Where the server is down, there is nothing to be seen.
+                // While the server is down, there is nothing to see.
                 let _ = look(&url, &kernel, &ended, &mut seen).await;
                 sleep(PAUSE).await;
             }
@@ -50,7 +50,7 @@ impl Witness {
         self.over.send_replace(true);
         let seen = self.looking.await?;
         let (none, some) = (Bar::AtMost(0.0), Bar::AtLeast(plan.duration.as_secs_f64() / 2.0));
-        // A queue is looked at anew when five hundred places were drawn in all of them together, and marked the second time.
+        // A queue is examined again after five hundred places were drawn in all queues together, and is marked the second time.
         let marked = Bar::AtLeast(PROJECTS.min(plan.turns / 60) as f64);
         let count = |what: &str, n: usize, unit: &'static str, bar: Bar| Figure::new(what, n as f64, unit, bar);
         Ok([
@@ -84,7 +84,7 @@ async fn look(url: &str, kernel: &Kernel, ended: &watch::Receiver<bool>, seen: &
         .fetch_all(&mut admin)
         .await?;
         seen.hidden.extend(hidden);
-        // What is needed both before and after the plan was needed while it was made.
+        // A turn that is needed both before and after the plan was made was needed during it too.
         let before = needed(&mut admin).await?;
         let plan = retention::plan(kernel, &mut admin, Duration::ZERO, false).await?;
         let after = needed(&mut admin).await?;
@@ -96,7 +96,7 @@ async fn look(url: &str, kernel: &Kernel, ended: &watch::Receiver<bool>, seen: &
     Ok(())
 }
 
-/// Turns that have not ended, or of which an event is not published yet. Where no relay has ever published, no reader waits for events.
+/// Returns turns that have not ended, or that have an unpublished event. If no relay has ever published, no reader waits for events.
 async fn needed(admin: &mut PgConnection) -> Result<HashSet<TurnId>> {
     let turns: Vec<TurnId> = sqlx::query_scalar(
         "select agent_turn_id from state.agent_inbox

@@ -1,5 +1,5 @@
-//! Tools of every kind, while the workers that call them and the service that answers for one of them are killed: each is done once for
-//! each call, and each result is applied once.
+//! Tools of every kind, while the workers that call them and the service that serves one of them are killed: each call takes effect
+//! once, and each result is applied once.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,7 +32,7 @@ use crate::{
     storm::dice::Dice,
 };
 
-/// How often, and where.
+/// How many turns and kills.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
@@ -49,7 +49,7 @@ const LEASE: Duration = Duration::from_secs(1);
 const PROCESSES: usize = 2;
 /// The kinds of tools that each turn calls.
 pub const KINDS: [&str; 4] = ["http_do", "mcp_http_do", "mcp_stdio_do", "python_do"];
-/// How long each call takes, so that somebody can be killed in it.
+/// How long each call takes: long enough for a kill in the middle.
 pub const PACE: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -106,7 +106,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     };
     let mut hands = (0..2 * PROCESSES).map(hire).collect::<Result<Vec<_>>>()?;
 
-    let bar = progress("tools, while somebody is killed", options.turns as u64);
+    let bar = progress("tools, while processes are killed", options.turns as u64);
     let mut dice = Dice::new(options.seed);
     let (mut launched, begun) = (Vec::new(), Instant::now());
     for kill in 1..=options.kills {
@@ -171,7 +171,7 @@ fn manifests(outside: &Outside) -> Result<Vec<waybill_core::resource::Manifest>>
     Ok(manifests.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
 }
 
-/// Calls every tool once, then says what came back.
+/// Calls every tool once, then answers with the results.
 fn script(asked: &Asked) -> Reply {
     let results: Vec<&str> = asked.results().map(|said| said.text.as_str()).collect();
     if !results.is_empty() {
@@ -209,7 +209,7 @@ async fn account(
     ledgers: &[Ledger; 2],
     turns: usize,
 ) -> Result<Vec<Figure>> {
-    // Every call, what it was of, and how often it was answered.
+    // Every call, its tool, and how often it was answered.
     let calls: Vec<(uuid::Uuid, String, i64, i64)> = sqlx::query_as(
         "select c.tool_call_id, c.content ->> 'tool_name',
                 (select count(*) from cardbox.cards r where r.tool_call_id = c.tool_call_id and r.type = 'tool.result'),

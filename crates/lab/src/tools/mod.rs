@@ -1,7 +1,7 @@
-//! Tools of others: servers that do what they are asked once for each key, and servers that do not mean well.
+//! External tools: servers that act once for each idempotency key, and hostile servers.
 //!
-//! [`Outside`] is a server on 127.0.0.1 that answers plain HTTP and MCP, and remembers who asked for what. [`stdio`] is an MCP server as a
-//! program. [`killed`], [`hostile`] and [`washing`] are what `waybill chaos tools` does with them.
+//! [`Outside`] is a server on 127.0.0.1 that answers plain HTTP and MCP, and records each call. [`stdio`] is an MCP server as a
+//! program. [`killed`], [`hostile`] and [`washing`] are the parts of `waybill chaos tools`.
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ pub mod hostile;
 pub mod killed;
 pub mod washing;
 
-/// What the tools of [`Outside`] and [`stdio`] take.
+/// Returns the parameters of the tools of [`Outside`] and [`stdio`].
 pub fn parameters() -> Value {
     json!({
         "type": "object",
@@ -44,7 +44,7 @@ pub fn parameters() -> Value {
     })
 }
 
-/// As an MCP server says it of its tool `do`, and of `shifty`, which it changes.
+/// Returns an MCP server's description of its tool `do`, and of `shifty`, whose description changes.
 fn description(tool: &str, version: u32) -> String {
     match tool {
         "shifty" => format!("Does something, version {version}."),
@@ -52,12 +52,12 @@ fn description(tool: &str, version: u32) -> String {
     }
 }
 
-/// What pins a tool of these servers, in its first version.
+/// Returns the schema hash that pins a tool of these servers, in its first version.
 pub fn pin(tool: &str) -> String {
     schema_hash(tool, Some(&description(tool, 1)), &parameters(), None)
 }
 
-/// What was done, kept so that it outlives whoever did it: a line for each key.
+/// A file of what was done, one line per key. It outlives the process that did it.
 #[derive(Clone, Debug)]
 pub struct Ledger(PathBuf);
 
@@ -66,7 +66,7 @@ impl Ledger {
         Ledger(path.as_ref().to_owned())
     }
 
-    /// Does it, unless it was done: the line is there before anybody is told.
+    /// Notes a key, unless it was noted before, and returns whether it was new. The line is on disk before the caller gets an answer.
     pub fn once(&self, key: &str) -> Result<bool> {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.0)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
@@ -104,15 +104,15 @@ pub struct Got {
 #[derive(Debug, Default)]
 struct Seen {
     got: Vec<Got>,
-    /// How often each key was done: not how often it was asked for.
+    /// How often each key took effect, which is not how often it was asked for.
     effects: HashMap<String, u32>,
-    /// Requests for what nobody was sent to.
+    /// Requests for paths that no tool names.
     secrets: usize,
-    /// Of the tool `shifty`.
+    /// The version of the tool `shifty`.
     version: u32,
 }
 
-/// A server of tools. Ends when it is dropped.
+/// A server of tools. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Outside {
     port: u16,
@@ -173,12 +173,12 @@ impl Outside {
         self.inner.seen().effects.clone()
     }
 
-    /// How often something was reached that no tool names.
+    /// Returns how often a path was requested that no tool names.
     pub fn secrets(&self) -> usize {
         self.inner.seen().secrets
     }
 
-    /// The server says something else of `shifty` from now on.
+    /// Changes the description of `shifty` from now on.
     pub fn shift(&self, version: u32) {
         self.inner.seen().version = version;
     }
@@ -189,7 +189,7 @@ async fn secret(State(inner): State<Arc<Inner>>) -> &'static str {
     "you should not be here"
 }
 
-/// What a server makes of a mode.
+/// How a server answers a call.
 enum Act {
     Say(Value),
     Text(String),
@@ -200,7 +200,7 @@ enum Act {
     Cut,
 }
 
-/// Whatever it says: a server that was asked has seen the call, and has done it unless it says that it has not.
+/// Records a call and chooses the answer. Whatever the answer is, the call has taken effect, unless the server answers that it is busy.
 async fn act(inner: &Inner, tool: &str, key: &str, arguments: &Map<String, Value>) -> Act {
     let n = arguments.get("n").and_then(|n| n.as_i64().or_else(|| n.as_str()?.parse().ok())).unwrap_or_default();
     let mode = arguments.get("mode").and_then(Value::as_str).unwrap_or("ok");
@@ -213,7 +213,7 @@ async fn act(inner: &Inner, tool: &str, key: &str, arguments: &Map<String, Value
     if mode == "busy" && is_first {
         return Act::Status(StatusCode::SERVICE_UNAVAILABLE);
     }
-    // Once for each key, however often it is asked for; and before anybody is told, who may be gone by then.
+    // Takes effect once for each key, however often it is asked for, and before the answer, since the caller may be gone by then.
     inner.seen().effects.entry(key.to_owned()).or_insert(1);
     sleep(match mode {
         "never" => Duration::from_secs(600),
@@ -242,7 +242,7 @@ async fn act(inner: &Inner, tool: &str, key: &str, arguments: &Map<String, Value
     }
 }
 
-/// Lines of noise, and one with a needle.
+/// Returns lines of noise, and one with a needle.
 pub fn large(n: i64, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 200);
     let mut line = 0;
@@ -280,7 +280,7 @@ async fn done(
     }
 }
 
-/// What a server answers to a message; none: it wants none.
+/// Returns a server's answer to a message. `None` means that the message needs no answer.
 async fn rpc(inner: &Inner, message: &Value) -> Option<Value> {
     let id = message.get("id")?.clone();
     let params = &message["params"];
@@ -295,7 +295,7 @@ async fn rpc(inner: &Inner, message: &Value) -> Option<Value> {
         "tools/list" => {
             let version = inner.seen().version;
             let tool = |name: &str| json!({ "name": name, "description": description(name, version), "inputSchema": parameters() });
-            // Says that its list holds for a day. It does not.
+            // The server falsely says that its list is valid for a day.
             json!({ "resultType": "complete", "tools": [tool("do"), tool("shifty")], "ttlMs": 86_400_000, "cacheScope": "public" })
         }
         "tools/call" => {
@@ -317,7 +317,7 @@ async fn rpc(inner: &Inner, message: &Value) -> Option<Value> {
                 Act::Binary => {
                     json!({ "content": [{ "type": "image", "data": "AAAA", "mimeType": "image/png" }], "resultType": "complete" })
                 }
-                // An answer to a question that nobody asked; the real one never comes.
+                // An answer with an unknown request id; the real answer never comes.
                 Act::Garbled | Act::Cut | Act::Redirect => {
                     return Some(
                         json!({ "jsonrpc": "2.0", "id": 987_654, "result": text("for somebody else".to_owned()) }),
@@ -340,7 +340,7 @@ async fn rpc_over_http(State(inner): State<Arc<Inner>>, Json(message): Json<Valu
     }
 }
 
-/// An MCP server as a program: a message a line, on standard input and output. Speaks the older protocol alone.
+/// Runs an MCP server as a program: one message per line, on standard input and output. Speaks only the older protocol.
 pub async fn stdio(ledger: &Ledger, pace: Duration) -> Result<()> {
     let (mut lines, mut out) = (BufReader::new(tokio::io::stdin()).lines(), tokio::io::stdout());
     let inner = Inner { seen: Mutex::new(Seen { version: 1, ..Seen::default() }), pace };
@@ -366,7 +366,7 @@ pub async fn stdio(ledger: &Ledger, pace: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Meanings that these vectors know: words of one line mean the same.
+/// Meanings that these vectors know: the words of one line mean the same.
 const MEANINGS: [&[&str]; 8] = [
     &["holiday", "holidays", "leave", "vacation", "假期", "休假", "年假"],
     &["salary", "salaries", "wage", "wages", "pay", "工资", "薪水", "薪资"],
@@ -378,7 +378,7 @@ const MEANINGS: [&[&str]; 8] = [
     &["meeting", "meetings", "conference", "会议", "开会"],
 ];
 
-/// Vectors by a small dictionary of meanings, and by the words themselves where it knows none.
+/// Returns a vector from a small dictionary of meanings, and from the words themselves where it has none.
 pub fn vector(text: &str) -> Vec<f32> {
     const REST: usize = 56;
     let mut vector = vec![0.0_f32; MEANINGS.len() + REST];

@@ -1,5 +1,5 @@
-//! Ways to wash a label off: content from outside takes every road there is through a project, and at its end a turn that has seen it pays. `pay` needs an
-//! approval of turns that have seen content from outside, and nobody approves. So no payment may be made, and each must have been asked for.
+//! Ways to wash a label off: content from outside takes every path through a project, and at the end a turn that has seen it pays. `pay` needs an
+//! approval for turns that have seen content from outside, and nothing is approved. So no payment may be made, and each must have asked for approval.
 
 use std::{
     sync::Arc,
@@ -43,7 +43,7 @@ use crate::{
 };
 
 const DATABASE: &str = "waybill_washing";
-/// A turn that has neither paid nor asked by then never will.
+/// A turn that has neither paid nor asked for approval by then never will.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One stage of a way.
@@ -57,9 +57,9 @@ enum Stage {
     Run(Vec<Value>, How),
     /// What the last turn delivered is published.
     Publish(String),
-    /// The last turn is done again by somebody who pays.
+    /// The last turn is forked under a profile that pays.
     Fork,
-    /// The last stage: a turn follows a plan. It, or whoever it asks, pays.
+    /// The last stage: a turn follows a plan. It, or an agent that it asks, pays.
     Pays(Vec<Value>, How),
 }
 
@@ -84,11 +84,16 @@ fn call(tool: &str, arguments: Value) -> Value {
     json!({ "tool": tool, "arguments": arguments })
 }
 
-fn plan(steps: &[Value]) -> String {
-    format!("PLAN {} about quinces", json!(steps))
+/// Returns a word that is unique to this way: a search for it finds only content of this way.
+fn word(n: usize) -> String {
+    format!("quince{n}x")
 }
 
-/// Follows the plan in its question. `payer` pays first, whatever it is told.
+fn plan(n: usize, steps: &[Value]) -> String {
+    format!("PLAN {} about {}", json!(steps), word(n))
+}
+
+/// Follows the plan in its question. `payer` pays first, whatever its question says.
 fn script(asked: &Asked) -> Reply {
     let since = asked.messages.iter().rposition(|said| said.text.contains("PLAN ")).unwrap_or_default();
     let question = asked.messages.get(since).and_then(|said| Some(said.text.split_once("PLAN ")?.1));
@@ -102,11 +107,11 @@ fn script(asked: &Asked) -> Reply {
     }
     match steps.get(n_done) {
         Some(step) => Reply::call(step["tool"].as_str().unwrap_or_default(), &step["arguments"]),
-        None => Reply::say("quinces are done"),
+        None => Reply::say(question.and_then(|text| text.rsplit(' ').next()).unwrap_or_default()),
     }
 }
 
-/// The ways, each with its name. `n` tells their payments apart; `agent` is somebody who remembers.
+/// Returns the ways, each with its name. `n` identifies the way's payments; `agent` is an agent that remembers.
 fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
     use Stage::*;
     let taint = || call("http_do", json!({ "n": n, "mode": "ok" }));
@@ -114,29 +119,29 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
     let path = |name: &str| format!("w{n}/{name}");
     let at = |name: &str| json!({ "path": path(name), "part": "whole" });
     let read = |name: &str| call("read_artifact", at(name));
-    let write = |name: &str| call("write_artifact", json!({ "path": path(name), "content": "quinces" }));
-    let child = |steps: &[Value]| json!({ "target_ref": "reader", "instruction": plan(steps) });
+    let write = |name: &str| call("write_artifact", json!({ "path": path(name), "content": word(n) }));
+    let child = |steps: &[Value]| json!({ "target_ref": "reader", "instruction": plan(n, steps) });
     let fork = |tasks: &[Value]| call("fork_join", json!({ "tasks": tasks }));
     let delegate = |steps: &[Value], wait: bool| {
-        call("delegate_async", json!({ "target_ref": "reader", "instruction": plan(steps), "wait": wait }))
+        call("delegate_async", json!({ "target_ref": "reader", "instruction": plan(n, steps), "wait": wait }))
     };
     let ask = |steps: &[Value], history: bool| {
-        let question = plan(steps);
+        let question = plan(n, steps);
         call("ask_expert", json!({ "expert_profile": "reader", "question": question, "include_history": history }))
     };
     let existing = |strategy: &str, steps: &[Value]| {
-        let arguments = json!({ "target_strategy": strategy, "target_ref": agent, "instruction": plan(steps) });
+        let arguments = json!({ "target_strategy": strategy, "target_ref": agent, "instruction": plan(n, steps) });
         call("delegate_async", arguments)
     };
     let package = |name: &str, steps: &[Value]| {
         let package = json!({
-            "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": "quinces",
+            "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": word(n),
             "design_artifacts": { "rules": path(name) },
         });
-        call("send_handoff", json!({ "target_ref": "reader", "package": package, "instruction": plan(steps) }))
+        call("send_handoff", json!({ "target_ref": "reader", "package": package, "instruction": plan(n, steps) }))
     };
-    let search = |kind: &str| call("search_knowledge", json!({ "question": format!("quinces w{n}"), "kind": kind }));
-    let todo = || call("update_todo", json!({ "changes": [{ "change": "add", "text": "quinces" }] }));
+    let search = |kind: &str| call("search_knowledge", json!({ "question": word(n), "kind": kind }));
+    let todo = || call("update_todo", json!({ "changes": [{ "change": "add", "text": word(n) }] }));
     let list = || call("list_artifacts", json!({ "prefix": format!("w{n}/") }));
     let shown = How { profile: Some("shown"), ..PLAIN };
     let outside = || Put(path("mail.txt"), "text/plain", true);
@@ -159,7 +164,7 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
             vec![
                 outside(),
                 Pays(
-                    vec![call("search_artifacts", json!({ "text": "quinces", "prefix": format!("w{n}/") })), pay()],
+                    vec![call("search_artifacts", json!({ "text": word(n), "prefix": format!("w{n}/") })), pay()],
                     PLAIN,
                 ),
             ],
@@ -188,7 +193,7 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
             vec![Run(vec![taint(), write("a.txt")], PLAIN), Pays(vec![read("a.txt"), pay()], PLAIN)],
         ),
         (
-            "a copy of such an artifact",
+            "a copy of an artifact of a turn that saw it",
             vec![
                 Run(vec![taint(), write("a.txt")], PLAIN),
                 Run(vec![read("a.txt"), write("b.txt")], PLAIN),
@@ -196,7 +201,7 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
             ],
         ),
         (
-            "the name of such an artifact",
+            "the name of an artifact of a turn that saw it",
             vec![Run(vec![taint(), write("a.txt")], PLAIN), Pays(vec![list(), pay()], PLAIN)],
         ),
         ("a document that is found", vec![Know(path("d"), "t", true), Pays(vec![search("knowledge"), pay()], PLAIN)]),
@@ -234,15 +239,15 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
             vec![Pays(vec![fork(&[child(&[]), child(&[taint()]), child(&[])]), pay()], PLAIN)],
         ),
         ("a grandchild's result", vec![Pays(vec![fork(&[child(&[fork(&[child(&[taint()])])])]), pay()], PLAIN)]),
-        ("a child that is told what to do", vec![Pays(vec![taint(), fork(&[child(&[pay()])])], PLAIN)]),
-        ("a delegate that is told", vec![Pays(vec![taint(), delegate(&[pay()], false)], PLAIN)]),
+        ("a child that is instructed to pay", vec![Pays(vec![taint(), fork(&[child(&[pay()])])], PLAIN)]),
+        ("a delegate that is instructed to pay", vec![Pays(vec![taint(), delegate(&[pay()], false)], PLAIN)]),
         ("a delegate's result", vec![Pays(vec![delegate(&[taint()], true), pay()], PLAIN)]),
         (
             "a principal that is launched",
             vec![Pays(
                 vec![
                     taint(),
-                    call("launch_principal", json!({ "profile_name": "reader", "instruction": plan(&[pay()]) })),
+                    call("launch_principal", json!({ "profile_name": "reader", "instruction": plan(n, &[pay()]) })),
                 ],
                 PLAIN,
             )],
@@ -274,7 +279,7 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
             vec![Run(vec![taint()], PLAIN), Pays(vec![pay()], How { sees_last: true, ..PLAIN })],
         ),
         (
-            "a fork of such a turn by somebody else",
+            "a fork, under another profile, of a turn that came from outside",
             vec![Run(vec![call("own_do", json!({ "n": n, "mode": "ok" }))], How { external: true, ..PLAIN }), Fork],
         ),
         (
@@ -337,11 +342,11 @@ fn manifests(outside: &Outside, n: usize) -> Result<Vec<waybill_core::resource::
     Ok(manifests.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?)
 }
 
-/// What became of a way.
+/// The outcome of a way.
 enum Outcome {
     Asked,
     Paid,
-    /// Nobody came to pay: the way leads nowhere, and shows nothing.
+    /// No turn tried to pay: the way leads nowhere, and proves nothing.
     Nowhere,
 }
 
@@ -395,20 +400,20 @@ pub async fn run() -> Result<Vec<Figure>> {
             }
             Outcome::Nowhere => {
                 nowhere += 1;
-                eprintln!("chaos tools: nobody came to pay: {name}");
+                eprintln!("chaos tools: no turn tried to pay: {name}");
             }
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    // A turn that has seen nothing from outside pays by itself: it is the label that asks.
+    // A turn that has seen nothing from outside pays without approval: only the label causes the question.
     let clean = vec![Stage::Pays(vec![call("pay", json!({ "n": n }))], PLAIN)];
     let pays = matches!(road.take(&mut admin, n, agents[n], clean).await?, Outcome::Paid);
     drop(crew);
     Ok(vec![
         Figure::new("ways to wash a label", n as f64, "ways", Bar::AtLeast(30.0)),
         Figure::new("payments without an approval at their end", f64::from(paid), "payments", Bar::AtMost(0.0)),
-        Figure::new("ways at whose end nobody came to pay", f64::from(nowhere), "ways", Bar::AtMost(0.0)),
+        Figure::new("ways at whose end no turn tried to pay", f64::from(nowhere), "ways", Bar::AtMost(0.0)),
         Figure::new("payments of a turn that saw nothing from outside", f64::from(pays), "payments", Bar::AtLeast(1.0)),
     ])
 }
@@ -445,11 +450,11 @@ impl Road {
                 Stage::Put(path, media_type, is_external) => {
                     let path = path.parse()?;
                     let put = Put { media_type: Some(media_type), is_external, ..Put::new(&path) };
-                    let text = format!("# quinces w{n}\n");
+                    let text = format!("# {}\n", word(n));
                     self.artifacts.put_bytes(self.project_id, put, text.into_bytes().into()).await?;
                 }
                 Stage::Know(path, title, is_external) => {
-                    let (path, text) = (path.parse()?, format!("All about quinces w{n}."));
+                    let (path, text) = (path.parse()?, word(n));
                     let mut work = self.kernel.begin(self.project_id).await?;
                     apply(&mut work, Applied { path: &path, title, text: &text, is_external }, "cli:lab").await?;
                     work.commit().await?;
@@ -457,11 +462,11 @@ impl Road {
                 Stage::Publish(path) => {
                     let mut work = self.kernel.begin(self.project_id).await?;
                     let turn_id = last.context("a turn to publish")?;
-                    publish(&mut work, turn_id, &path.parse()?, (&format!("quinces w{n}"), false), "cli:lab").await?;
+                    publish(&mut work, turn_id, &path.parse()?, (&word(n), false), "cli:lab").await?;
                     work.commit().await?;
                 }
                 Stage::Run(steps, how) => {
-                    let turn_id = self.start(&steps, how, (session_id, agent_id), last).await?;
+                    let turn_id = self.start(n, &steps, how, (session_id, agent_id), last).await?;
                     self.end(turn_id).await?;
                     last = Some(turn_id);
                 }
@@ -482,23 +487,24 @@ impl Road {
                     return self.paid(admin, n, forked.agent_turn_id).await;
                 }
                 Stage::Pays(steps, how) => {
-                    let turn_id = self.start(&steps, how, (session_id, agent_id), last).await?;
+                    let turn_id = self.start(n, &steps, how, (session_id, agent_id), last).await?;
                     return self.paid(admin, n, turn_id).await;
                 }
             }
         }
-        bail!("a way ends with somebody who pays")
+        bail!("a way ends with a turn that pays")
     }
 
     async fn start(
         &self,
+        n: usize,
         steps: &[Value],
         how: How,
         of_way: (SessionId, AgentId),
         last: Option<TurnId>,
     ) -> Result<TurnId> {
         let mut work = self.kernel.begin(self.project_id).await?;
-        let mut wanted = Launch::new(how.profile.unwrap_or("doer").parse()?, plan(steps));
+        let mut wanted = Launch::new(how.profile.unwrap_or("doer").parse()?, plan(n, steps));
         wanted.external = how.external;
         wanted.session_id = how.in_session.then_some(of_way.0);
         wanted.agent_id = how.by_agent.then_some(of_way.1);
@@ -528,10 +534,10 @@ impl Road {
         }
     }
 
-    /// Waits until somebody has paid or asked for it; or until the turn is over without either.
+    /// Waits until a turn has paid or has asked for approval; or until the turn is over without either.
     async fn paid(&self, admin: &mut PgConnection, n: usize, turn_id: TurnId) -> Result<Outcome> {
         let begun = Instant::now();
-        let mut is_over = false;
+        let mut over: Option<Instant> = None;
         loop {
             if self.outside.got().iter().any(|got| got.tool == "pay" && usize::try_from(got.n) == Ok(n)) {
                 return Ok(Outcome::Paid);
@@ -547,12 +553,13 @@ impl Road {
             if asked {
                 return Ok(Outcome::Asked);
             }
-            // Those that it asked without waiting for them may still be at it.
-            let patience = if is_over { PATIENCE / 6 } else { PATIENCE };
-            if begun.elapsed() > patience {
+            // Agents that it asked without waiting for them may still be running.
+            if begun.elapsed() > PATIENCE || over.is_some_and(|over| over.elapsed() > PATIENCE / 3) {
                 return Ok(Outcome::Nowhere);
             }
-            is_over = is_over || self.status(turn_id).await? != "open";
+            if over.is_none() && self.status(turn_id).await? != "open" {
+                over = Some(Instant::now());
+            }
             sleep(Duration::from_millis(20)).await;
         }
     }

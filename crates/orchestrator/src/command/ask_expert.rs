@@ -1,4 +1,4 @@
-//! `ask_expert` (PM-7): a question to somebody new, whose deliverable is the answer.
+//! `ask_expert` (PM-7): a question to a new agent, whose deliverable is the answer.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ struct Arguments {
     deadline_seconds: Option<f64>,
 }
 
-/// A question, and what the caller has written so far.
+/// Packs the question, and what the caller has written so far.
 fn handover() -> Handover {
     Handover::of(&["question"], &["history"])
 }

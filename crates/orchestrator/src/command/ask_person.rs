@@ -1,4 +1,4 @@
-//! `ask_person` (HO-7): a question or an approval. The call waits for whoever decides; then it is answered.
+//! `ask_person` (HO-7): a question or an approval. The call waits until a person decides; then it is answered.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -31,10 +31,10 @@ impl Arguments {
         let kind = self.kind.unwrap_or(Kind::Question);
         let deadline_seconds = self.deadline_seconds.unwrap_or(DEADLINE_SECONDS);
         if !(1..=LONGEST_SECONDS).contains(&deadline_seconds) {
-            return Err(Error::bad_request(format!("`deadline_seconds` is 1 to {LONGEST_SECONDS}")));
+            return Err(Error::bad_request(format!("`deadline_seconds` must be 1 to {LONGEST_SECONDS}")));
         }
         if kind == Kind::Approval && !(self.default.is_null() || self.default.is_boolean()) {
-            return Err(Error::bad_request("the `default` of an approval is true or false"));
+            return Err(Error::bad_request("the `default` of an approval must be true or false"));
         }
         let Arguments { question, about, default, .. } = self;
         Ok(Request { kind, question, about, deadline_seconds, four_eyes: false, default })
@@ -62,7 +62,7 @@ impl Handler for AskPerson {
     }
 }
 
-/// As whoever asked is told it.
+/// Returns the decision as the caller gets it.
 fn told(kind: Kind, decided: &Decided) -> Value {
     let mut told = json!({ "decision": decided.decision.as_str(), "by": decided.by });
     match kind {

@@ -1,4 +1,4 @@
-//! `delegate_async` and `launch_principal` (PM-6, PM-7): one task for one agent, waited for or not.
+//! `delegate_async` and `launch_principal` (PM-6, PM-7): one task for one agent, with or without waiting for its result.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -71,13 +71,14 @@ impl Handler for LaunchPrincipal {
     }
 }
 
-/// How long whoever hands over waits for what comes of it; none: as long as that is usual.
+/// How long the caller waits for the result. `None` means the default.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
     pub(super) seconds: Option<f64>,
 }
 
-/// One task for one agent: answered when it is dispatched, with what else there is to say, or by its end.
+/// Hands one task to one agent. Without waiting, the call is answered when the task is dispatched, with the fields of `also`; otherwise its
+/// end answers the call.
 pub(super) async fn hand_over(
     kernel: &Kernel,
     command: &Command,
@@ -92,7 +93,7 @@ pub(super) async fn hand_over(
     spawn::fan_out(kernel, command, fan).await
 }
 
-/// Dispatches and answers in one transaction: delivered again, the call is answered already and nothing is written.
+/// Dispatches and answers in one transaction: if the call is delivered again, it is already answered and nothing is written.
 async fn send(
     kernel: &Kernel,
     command: &Command,

@@ -1,4 +1,4 @@
-//! `fork_join` (PM-8, PM-9): many tasks side by side, one result.
+//! `fork_join` (PM-8, PM-9): many tasks in parallel, one result.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;

@@ -1,5 +1,5 @@
-//! `map_reduce` (PM-11, CX-7): somebody plans, many work, somebody puts the results together. Three batches of one call; each but the last gives
-//! the call back, and what is to be done next is read from the batches that are over.
+//! `map_reduce` (PM-11, CX-7): a planner, many workers, and a reducer that combines the results. These are three batches of one call; each
+//! but the last gives the call back, and the next stage follows from the batches that are over.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ const PLAN: i16 = 0;
 const MAP: i16 = 1;
 const REDUCE: i16 = 2;
 
-/// What is asked of everybody, the part of it that is this one's, and what may be read.
+/// Packs the common instruction, the task's own part of it, and the boxes that it may read.
 fn handover() -> Handover {
     Handover::of(&["instruction", "part"], &["input_box_ids", "results_box_id"])
 }
@@ -66,7 +66,7 @@ impl Handler for MapReduce {
             let output_box_id = command.asked.output_box_id;
             let (stage, tasks) = match batches.last() {
                 None => (PLAN, vec![asked.task(&asked.planner_profile, Value::Null, None)]),
-                // Somebody left it in the middle: the same tasks, of which some are dispatched.
+                // Another process left it half done: the same tasks, some of which are dispatched.
                 Some(last) if last.status == "open" => {
                     (last.stage, asked.tasks(&mut work, output_box_id, last.stage, &batches).await?)
                 }
@@ -101,7 +101,7 @@ impl Arguments {
         task
     }
 
-    /// What a stage is to do, as the stage before it says.
+    /// Returns the tasks of a stage, from the results of the stage before.
     async fn tasks(
         &self,
         work: &mut UnitOfWork,
@@ -114,7 +114,7 @@ impl Arguments {
             PLAN => Ok(vec![self.task(&self.planner_profile, Value::Null, None)]),
             MAP => {
                 let planned = read(work, before(PLAN)).await?;
-                // What the planner said goes to the workers in the caller's name: the caller answers for where it came from.
+                // The planner's parts go to the workers in the caller's name: so if they are external, the caller is marked too.
                 let is_external =
                     |placed: &Placed| placed.reading.live().is_some_and(|card| card.origin == Origin::External);
                 if planned.iter().any(is_external) {
@@ -129,12 +129,12 @@ impl Arguments {
 }
 
 async fn read(work: &mut UnitOfWork, results_box_id: Option<BoxId>) -> Result<Vec<Placed>, Error> {
-    let gone = || Error::refused("not_found", "the results of the stage before are gone");
+    let gone = || Error::refused("not_found", "the results of the previous stage are gone");
     let span = Span::whole(results_box_id.ok_or_else(gone)?);
     card_box::read(work, span, None).await.map_err(|error| handover::Error::Box(error).into())
 }
 
-/// A list; or one under `parts`; or either as text.
+/// Reads the plan: a list, a list under `parts`, or either as text.
 fn plan(results: &[Placed]) -> Result<Vec<Value>, Error> {
     let said = results.first().and_then(|placed| placed.reading.live()).map(|card| match &card.content {
         Content::Text(text) => json::parse(text.as_bytes()).unwrap_or(Value::Null),
@@ -148,25 +148,25 @@ fn plan(results: &[Placed]) -> Result<Vec<Value>, Error> {
         },
         _ => Vec::new(),
     };
-    let message = "the planner's deliverable is no plan: a JSON list of parts, or `{\"parts\": […]}`";
+    let message = "the planner's deliverable is not a plan: expected a JSON list of parts, or `{\"parts\": […]}`";
     if parts.is_empty() { Err(Error::refused("no_plan", message)) } else { Ok(parts) }
 }
 
-/// What the workers found joins the results of the caller's session (CX-9). Written again it changes nothing.
+/// Adds the workers' deliverables to the results of the caller's session (CX-9). Writing them again changes nothing.
 async fn remember(work: &mut UnitOfWork, command: &Command, batches: &[Batch]) -> Result<(), Error> {
     let Some(session_id) = command.asked.session_id else { return Ok(()) };
     let Some(map) = batches.iter().find(|batch| batch.stage == MAP) else { return Ok(()) };
-    // Not for a call that is over, or somebody else's.
+    // Not for a call that is over, or that another process holds.
     call::hold(work, &command.call).await?;
     let card_ids = batch::deliverables(work, map.batch_id).await?;
     let patch = Patch::default().reset(BoxId::new()).results(&card_ids);
-    // The call's own key: the step that called may have written a patch too.
+    // The call's id is the idempotency key: the step that made the call may have written a patch of its own.
     let key: StepId = command.call.tool_call_id.to_string().parse().expect("an id is an id");
     blackboard::patch(work, session_id, key, &patch).await?;
     Ok(())
 }
 
-/// One deadline for all stages.
+/// Returns the time that is left: there is one deadline for all stages.
 fn left(deadline: Duration, batches: &[Batch]) -> Duration {
     let Some(first) = batches.first() else { return deadline };
     let last = batches.iter().filter_map(|batch| batch.closed_at).max().unwrap_or(first.created_at);

@@ -4,10 +4,10 @@
 //!   claim ──▶ read what is asked, and by whom ──▶ the handler ──▶ answered, in the transaction that acts
 //!                                                     └─────────▶ a batch is open: its last child's end answers
 //! ```
-//! A fixed number of commands is in hand at a time. A handler keeps nothing: what it is to do next it reads from the database, so that
-//! whoever claims the call after it goes on where it stopped. A command that is delivered again acts once and is answered alike.
+//! A fixed number of commands is handled at a time. A handler keeps no state: it reads from the database what to do next, so that the
+//! process that claims the call after it continues where it stopped. A command that is delivered again acts once and gets the same answer.
 //!
-//! A new flow is one file: a [`Handler`] with its own handover, made of [`spawn`]'s parts, and a line in [`handlers`].
+//! A new flow is one file: a [`Handler`] with its own handover, built from the parts in [`spawn`], and a line in [`handlers`].
 
 use std::{convert::Infallible, fmt::Debug, future::pending, sync::Arc, time::Duration};
 
@@ -46,15 +46,15 @@ mod provision;
 mod send_handoff;
 pub mod spawn;
 
-/// How commands are answered.
+/// Settings of the command loop.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub lease: Duration,
-    /// How many at a time.
+    /// How many commands at a time.
     pub most: usize,
-    /// Between two looks for them at most, while nobody rings.
+    /// The poll interval for commands while no ring arrives.
     pub look: Duration,
-    /// Where packages find what they name. Without, none can be sent.
+    /// The store of the artifacts that packages name. Without it, no package can be sent.
     pub artifacts: Option<Artifacts>,
 }
 
@@ -64,28 +64,28 @@ impl Default for Config {
     }
 }
 
-/// A command, and who gave it.
+/// A command, and its caller.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub call: ClaimedCall,
     pub asked: Asked,
-    /// Of the turn that calls.
+    /// The profile of the calling turn.
     pub profile: Profile,
     pub arguments: Map<String, Value>,
 }
 
 impl Command {
-    /// Whoever gave it.
+    /// Returns the agent that calls.
     pub fn caller(&self) -> AgentId {
         self.call.agent_id
     }
 
-    /// The trace of whoever gave it. A turn that was given none begins one.
+    /// Returns the trace of the calling turn. A turn without one begins a trace.
     pub fn trace_id(&self) -> TraceId {
         self.asked.trace_id.unwrap_or_else(|| TraceId::of(self.call.agent_turn_id))
     }
 
-    /// PM-10
+    /// Checks whether the caller's profile may delegate to the target (PM-10).
     pub fn may_delegate_to(&self, target: &Target) -> Result<(), Error> {
         if self.profile.delegation_policy.allows(&target.name, &target.tags.iter().cloned().collect()) {
             return Ok(());
@@ -94,34 +94,34 @@ impl Command {
         Err(Error::refused("forbidden", message))
     }
 
-    /// The arguments as a handler knows them; what it does not know is refused.
+    /// Reads the arguments into a handler's type; unknown ones are refused.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let read = serde_json::from_value(Value::Object(self.arguments.clone()));
         read.map_err(|error| Error::bad_request(format!("the arguments of `{}`: {error}", self.asked.tool_name)))
     }
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// With this card.
+    /// It was answered with this card.
     Answered(CardId),
-    /// Will be, by the last child of this batch.
+    /// The last child of this batch will answer it.
     Awaiting(BatchId),
-    /// People are asked, with this card; it comes back once they have decided.
+    /// A person is asked with this card; the command comes back after the decision.
     Asking(CardId),
 }
 
 /// One flow.
 pub trait Handler: Debug + Send + Sync {
-    /// What it is called by.
+    /// Returns the tool by which agents call it.
     fn tool(&self) -> InternalTool;
 
-    /// Acts, and answers or leaves it to a batch. Asked again with the same call, it acts once.
+    /// Acts, and answers the call or leaves that to a batch. For the same call it acts only once.
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>>;
 }
 
-/// All flows.
+/// Returns the handlers of all flows.
 pub fn handlers(artifacts: Option<Artifacts>) -> Vec<Box<dyn Handler>> {
     vec![
         Box::new(delegate::DelegateAsync),
@@ -137,7 +137,7 @@ pub fn handlers(artifacts: Option<Artifacts>) -> Vec<Box<dyn Handler>> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Whoever asked is told, and may do something else.
+    /// The caller gets the reason, and may do something else.
     #[error("{message}")]
     Refused { code: &'static str, message: String },
     #[error(transparent)]
@@ -163,13 +163,14 @@ impl Error {
         Error::refused("bad_request", message)
     }
 
-    /// What whoever asked is told: `busy` may be tried again, `rejected` not. None: it is none of its business.
+    /// Returns the status and the code for the caller: `busy` may be retried, `rejected` not. `None` means an error that is not for the caller.
     fn verdict(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Error::Refused { code, .. } => Some(("rejected", code)),
             Error::Turn(turn::Error::Busy) => Some(("busy", "busy")),
             Error::Turn(turn::Error::RecursionDepthExceeded { .. }) => Some(("rejected", "recursion_depth_exceeded")),
             Error::Turn(turn::Error::BudgetExhausted(_)) => Some(("rejected", "budget_exhausted")),
+            Error::Turn(turn::Error::Quota { .. }) if self.is_busy() => Some(("busy", "quota")),
             Error::Turn(turn::Error::Quota { .. }) => Some(("rejected", "quota")),
             Error::Turn(turn::Error::NotFound(_) | turn::Error::NoArtifact(_)) => Some(("rejected", "not_found")),
             Error::Turn(turn::Error::Card(_) | turn::Error::Invalid(_)) => Some(("rejected", "bad_request")),
@@ -177,6 +178,15 @@ impl Error {
             Error::Resource(resource::Error::NotFound { .. }) => Some(("rejected", "not_found")),
             Error::Artifact(_) => Some(("rejected", "not_stored")),
             _ => None,
+        }
+    }
+
+    /// Checks whether a retry may soon help: a queue is full, or the project has reached its limit of open turns.
+    fn is_busy(&self) -> bool {
+        match self {
+            Error::Turn(turn::Error::Busy) => true,
+            Error::Turn(turn::Error::Quota { retry_after, .. }) => *retry_after <= 60,
+            _ => false,
         }
     }
 
@@ -189,7 +199,7 @@ impl Error {
     }
 }
 
-// What the database said is known by the kernel alone.
+// Only the kernel interprets errors of the database.
 impl From<handover::Error> for Error {
     fn from(error: handover::Error) -> Error {
         use waybill_kernel::{card, card_box};
@@ -239,7 +249,7 @@ impl From<artifact::Error> for Error {
     }
 }
 
-/// Whoever asked cannot mend it.
+/// Returns an error that the caller cannot fix.
 fn no_store() -> Error {
     Error::refused("unavailable", "this orchestrator has no object store: start it with --artifacts")
 }
@@ -250,7 +260,7 @@ impl From<work::Error> for Error {
     }
 }
 
-/// Answers commands for ever.
+/// Answers commands forever.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     let handlers: Arc<[Box<dyn Handler>]> = handlers(config.artifacts.clone()).into();
     let target = PMO.parse().expect("a target");
@@ -265,22 +275,22 @@ pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     unreachable!("it has no end")
 }
 
-/// How often a statement may take too long before that counts as a failed attempt.
+/// How often a statement may time out before that counts as a failed attempt.
 const MOST_TIMED_OUT: u32 = 8;
 
-/// Until it is done. However often the server is in trouble, the ids of what is written are the same.
+/// Carries out a command until it is done. Retries after errors of the server write the same ids.
 async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall) -> Result<(), String> {
     let tool_call_id = call.tool_call_id;
     let mut n_timed_out = 0;
     loop {
         match deliver(kernel, handlers, call).await {
             Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
-            // Another orchestrator has it, or its turn waits for it no longer.
+            // Another orchestrator has it, or its turn no longer waits for it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
-            // One that always takes longer than the server allows would be tried for ever.
+            // Without a limit, a command that always times out would be retried forever.
             Err(error) if error.is_of_the_server() && n_timed_out < MOST_TIMED_OUT => {
                 n_timed_out += u32::from(error.timed_out());
-                tracing::debug!(%tool_call_id, %error, "a command is tried again");
+                tracing::debug!(%tool_call_id, %error, "a command is retried");
                 sleep(Duration::from_millis(250)).await;
                 continue;
             }
@@ -293,7 +303,7 @@ async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall
     }
 }
 
-/// Acts on a command, once, and says what it was answered: the same however often it is delivered.
+/// Acts on a command once, and returns its answer, which is the same however often the command is delivered.
 pub async fn deliver(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall) -> Result<Answer, Error> {
     let outcome = match read(kernel, handlers, call).await {
         Ok((handler, command)) => handler.handle(kernel, &command).await,
@@ -307,7 +317,7 @@ pub async fn deliver(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &Clai
         done => done,
     };
     match outcome {
-        // It was answered before?
+        // It may have been answered before.
         Err(Error::Turn(turn::Error::Stale(_) | turn::Error::NotFound(_))) => {
             let mut work = begin(kernel, call).await?;
             match call::answer(&mut work, call.tool_call_id).await? {
@@ -319,14 +329,14 @@ pub async fn deliver(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &Clai
     }
 }
 
-/// What is written in it is the word of the turn that calls: labelled, where that has seen content from outside.
+/// Begins a unit of work for the calling turn: what it writes is labelled as external if that turn has seen external content.
 pub(crate) async fn begin(kernel: &Kernel, call: &ClaimedCall) -> Result<UnitOfWork, Error> {
     let mut work = kernel.begin(call.project_id).await.map_err(turn::Error::from)?;
     external::label_as(&mut work, call.agent_turn_id).await?;
     Ok(work)
 }
 
-/// What is asked, by whom, and who is to handle it. What the caller's profile does not allow is refused here, whatever its model was shown.
+/// Reads the command and finds its handler. A tool that the caller's profile does not allow is refused here, whatever its model was shown.
 async fn read<'h>(
     kernel: &Kernel,
     handlers: &'h [Box<dyn Handler>],
@@ -334,26 +344,26 @@ async fn read<'h>(
 ) -> Result<(&'h dyn Handler, Command), Error> {
     let mut work = begin(kernel, call).await?;
     let asked = call::asked(&mut work, call).await?;
-    let asked = asked.ok_or_else(|| Error::bad_request("the call cannot be read any more"))?;
+    let asked = asked.ok_or_else(|| Error::bad_request("the call can no longer be read"))?;
     work.commit().await?;
     let tool_name = &asked.tool_name;
     let handler = handlers.iter().find(|handler| handler.tool().as_str() == tool_name);
-    let handler = handler.ok_or_else(|| Error::refused("not_found", format!("there is no `{tool_name}`")))?;
+    let handler = handler.ok_or_else(|| Error::refused("not_found", format!("there is no tool `{tool_name}`")))?;
     let profile = asked.profile.clone();
-    let profile = profile.ok_or_else(|| Error::refused("forbidden", "the turn has no profile that allows anything"))?;
+    let profile = profile.ok_or_else(|| Error::refused("forbidden", "the turn has no profile: it may call nothing"))?;
     if !profile.allowed_internal_tools.contains(&handler.tool()) {
         let message = format!("profile `{}` does not allow `{tool_name}`", profile.name);
         return Err(Error::refused("forbidden", message));
     }
     let arguments = match json::parse(asked.arguments.as_bytes()) {
         Ok(Value::Object(arguments)) => arguments,
-        Ok(_) => return Err(Error::bad_request(format!("the arguments of `{tool_name}` are an object"))),
+        Ok(_) => return Err(Error::bad_request(format!("the arguments of `{tool_name}` must be an object"))),
         Err(error) => return Err(Error::bad_request(format!("the arguments of `{tool_name}`: {error}"))),
     };
     Ok((handler.as_ref(), Command { call: call.clone(), asked, profile, arguments }))
 }
 
-/// A refusal is an answer, and a failure: never a success that says no.
+/// Answers a command with a refusal. That is a failure, never a success that says no.
 async fn reject(
     kernel: &Kernel,
     call: &ClaimedCall,
@@ -365,14 +375,14 @@ async fn reject(
     answer(begin(kernel, call).await?, call, status, result).await
 }
 
-/// Has people asked about a command, and commits.
+/// Requests a decision of a person about a command, and commits.
 async fn ask(mut work: UnitOfWork, call: &ClaimedCall, request: &Request) -> Result<Answer, Error> {
     let card_id = request::ask(&mut work, call, request).await?;
     work.commit().await?;
     Ok(Answer::Asking(card_id))
 }
 
-/// Answers, and commits what was done. If the call was answered before, or is not ours any more, nothing of it is written.
+/// Answers, and commits what was done. If the call was answered before, or another process holds it, nothing is written.
 pub(crate) async fn answer(
     mut work: UnitOfWork,
     call: &ClaimedCall,

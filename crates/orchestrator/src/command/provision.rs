@@ -1,4 +1,4 @@
-//! `provision_agent` (PM-1): somebody who is here to stay, and remembers.
+//! `provision_agent` (PM-1): makes a permanent agent that keeps its memory.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;

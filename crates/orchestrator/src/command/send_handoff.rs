@@ -1,4 +1,4 @@
-//! `send_handoff` (HO-5, HO-7, HO-9): a delegation whose context is a package that was checked. The card, the pins and the turn are one transaction.
+//! `send_handoff` (HO-5, HO-7, HO-9): a delegation whose context is a checked package. The card, the pins and the turn are one transaction.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -50,11 +50,11 @@ impl Handler for SendHandoff {
             let mut work = begin(kernel, &command.call).await?;
             let is_open = !batch::of_call(&mut work, command.call.tool_call_id).await?.is_empty();
             drop(work);
-            let sender = Sender { agent_turn_id: command.call.agent_turn_id, profile: &command.profile };
+            let sender = Sender::Turn { agent_turn_id: command.call.agent_turn_id, profile: &command.profile };
             let project_id = command.call.project_id;
             let mut verdict = handoff::check(kernel, artifacts, project_id, &asked.package, Some(sender)).await?;
             if is_open {
-                // It was sent; what is left of that is done, whatever has changed since.
+                // It was sent already; the rest of that is done, whatever has changed since.
                 verdict.problems.clear();
             }
             let content = verdict.content(&asked.package)?;

@@ -1,4 +1,4 @@
-//! The parts that flows are made of: whom a task is for, its dispatch, and the batch that waits for many.
+//! The parts of which flows are made: the target of a task, its dispatch, and the batch that waits for many tasks.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -23,44 +23,44 @@ use waybill_kernel::{
 
 use super::{Answer, Command, Error, begin};
 
-/// How long a wait is that names no deadline, and the longest there is.
+/// The default deadline of a wait, and the longest one.
 pub const DEADLINE: Duration = Duration::from_secs(3600);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Children of one batch.
+/// The most children of one batch.
 pub const MOST_TASKS: usize = 20_000;
-/// Children that are dispatched in one transaction.
+/// How many children are dispatched in one transaction.
 const PORTION: usize = 200;
-/// How often a busy agent is asked, each time after twice as long.
+/// How often the dispatch to a busy agent is tried; the pause doubles each time.
 const ATTEMPTS: u32 = 7;
 const BACKOFF: Duration = Duration::from_millis(50);
 
-/// Who is to do a task (PM-6).
+/// Which agent does a task (PM-6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// An agent that is made of a profile.
+    /// A new agent, made from a profile.
     #[default]
     New,
-    /// An agent that there is, with what it remembers.
+    /// An existing agent, with its memory.
     Reuse,
-    /// An agent that is made of another: with what that one remembers, and what it is writing.
+    /// A copy of an existing agent, with its memory and what it is writing.
     Clone,
 }
 
-/// Whom a task is for, and what it is told.
+/// The target of a task, and its arguments.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub target_strategy: Strategy,
     /// The name of a profile, or the id of an agent.
     pub target_ref: String,
-    /// By the handover of its flow.
+    /// The arguments that the handover of its flow packs.
     pub arguments: Map<String, Value>,
-    /// It takes part in the caller's session: sees what was said there, and what comes of it is said there too.
+    /// Whether it takes part in the caller's session: it sees what was said there, and its result is added there.
     pub in_session: bool,
 }
 
 impl Task {
-    /// By the recipe behind every delegation (PM-5).
+    /// Makes a task for the default handover of every delegation (PM-5).
     pub fn instructed(
         target_strategy: Strategy,
         target_ref: String,
@@ -83,18 +83,18 @@ impl Task {
 pub struct Addressed<'t> {
     task: &'t Task,
     target: Target,
-    /// Who is reused, or cloned.
+    /// The agent that is reused or cloned.
     existing: Option<AgentId>,
 }
 
-/// Whether what is asked is allowed now, or was when its batch was opened.
+/// Whether permissions are checked now, or were checked when the batch was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Heeded,
     AsItWas,
 }
 
-/// Looks the targets of tasks up, and whether the caller may delegate to each (PM-10), and wait for it (PM-6).
+/// Looks up the targets of tasks, and checks that the caller may delegate to each (PM-10) and wait for it (PM-6).
 pub async fn address<'t>(
     work: &mut UnitOfWork,
     command: &Command,
@@ -105,11 +105,11 @@ pub async fn address<'t>(
     let limit = resource::settings(work).await?.max_recursion_depth;
     let depth = command.asked.recursion_depth + 1;
     if i64::from(depth) > i64::from(limit) && policy == Policy::Heeded {
-        let message = format!("a spawn would be {depth} deep; the project's limit is {limit}");
+        let message = format!("the delegation would be {depth} levels deep; the project's limit is {limit}");
         return Err(Error::refused("recursion_depth_exceeded", message));
     }
     if command.asked.session_id.is_none() && tasks.iter().any(|task| task.in_session) {
-        return Err(Error::bad_request("`in_session`: your own turn is in no session"));
+        return Err(Error::bad_request("`in_session` is not possible: your own turn is in no session"));
     }
     let refs = tasks.iter().filter(|task| task.target_strategy != Strategy::New);
     let refs: HashSet<AgentId> = refs.map(|task| agent_ref(&task.target_ref)).collect::<Result<_, _>>()?;
@@ -129,7 +129,7 @@ pub async fn address<'t>(
         if let (Strategy::Reuse, Some(agent_id)) = (task.target_strategy, existing)
             && !reused.insert(agent_id)
         {
-            return Err(Error::bad_request(format!("agent {agent_id} is reused twice: once per batch")));
+            return Err(Error::bad_request(format!("agent {agent_id} is reused twice: only once per batch")));
         }
         names.push((name, existing));
     }
@@ -161,10 +161,10 @@ fn profile_ref(text: &str) -> Result<Name, Error> {
     text.parse().map_err(|error| Error::bad_request(format!("`target_ref`: {error}")))
 }
 
-/// The ids of a task: minted before it is dispatched, so that its end always finds it.
+/// The ids of a task. They are made before it is dispatched, so that its end always finds it.
 pub type Minted = batch::Task;
 
-/// For somebody who is there already it is that one, else somebody new.
+/// Makes the ids of a task: a reused agent keeps its id, otherwise the agent gets a new one.
 pub fn mint(addressed: &Addressed<'_>) -> Minted {
     let agent_id = match addressed.task.target_strategy {
         Strategy::Reuse => addressed.existing.unwrap_or_else(AgentId::new),
@@ -173,7 +173,7 @@ pub fn mint(addressed: &Addressed<'_>) -> Minted {
     Minted { agent_id, agent_turn_id: TurnId::new() }
 }
 
-/// Within the caller's rights.
+/// Returns how contexts are packed, within the caller's rights.
 pub fn packing<'a>(command: &'a Command, handover: &'a Handover) -> Packing<'a> {
     Packing {
         session_id: command.asked.session_id,
@@ -183,18 +183,18 @@ pub fn packing<'a>(command: &'a Command, handover: &'a Handover) -> Packing<'a> 
     }
 }
 
-/// One task that is to be dispatched.
+/// One task to dispatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatch<'a> {
     pub to: &'a Addressed<'a>,
     pub ids: Minted,
-    /// The batch, and its place in it.
+    /// The batch, and the position in it.
     pub batch: Option<(BatchId, i32)>,
-    /// Among how many is parted what the caller may spend: whoever is still to be dispatched, and itself.
+    /// The number of shares into which the caller's budget is split: one for each task still to be dispatched, and one for the caller.
     pub shares: i32,
 }
 
-/// Packs the contexts of tasks, makes their agents and enqueues their turns (PM-3), in the caller's transaction: each once, however often.
+/// Packs the contexts of tasks, makes their agents and enqueues their turns (PM-3), in the caller's transaction. Repeating it changes nothing.
 pub async fn dispatch(
     work: &mut UnitOfWork,
     command: &Command,
@@ -255,7 +255,7 @@ pub async fn dispatch(
     Ok(dispatched)
 }
 
-/// A batch to be.
+/// A batch to open.
 #[derive(Clone, Copy, Debug)]
 pub struct Fan<'a> {
     pub stage: i16,
@@ -266,7 +266,7 @@ pub struct Fan<'a> {
     pub tasks: &'a [Task],
 }
 
-/// Opens the batch of a command, or finds it open, dispatches what is left of it, portion by portion, and leaves the call to its end.
+/// Opens the batch of a command, or finds it open, and dispatches the remaining tasks in portions. The end of the batch answers the call.
 pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result<Answer, Error> {
     if fan.tasks.is_empty() || fan.tasks.len() > MOST_TASKS {
         return Err(Error::bad_request(format!("a batch has 1 to {MOST_TASKS} tasks, not {}", fan.tasks.len())));
@@ -275,7 +275,7 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
     let mut work = begin(kernel, call).await?;
     let batches = batch::of_call(&mut work, call.tool_call_id).await?;
     let known = batches.iter().find(|batch| batch.stage == fan.stage).map(|batch| batch.batch_id);
-    // Of a batch that somebody has opened what is left is dispatched, whatever has changed since: it was allowed then.
+    // If the batch is open already, its remaining tasks are dispatched whatever has changed since: they were allowed then.
     let policy = if known.is_some() { Policy::AsItWas } else { Policy::Heeded };
     let (addressed, named) = match (look_up(&mut work, command, &fan, policy).await, known) {
         (Ok(found), _) => found,
@@ -300,7 +300,7 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
     work.commit().await?;
     let open = Open { kernel, command, handover: fan.handover, named: &named, batch_id };
     open.check_again(&addressed).await?;
-    // Once more where somebody else was at it too: what it did is not to be taken for the end of the batch.
+    // Again if another process was dispatching too: its work must not be taken for the end of the batch.
     for _ in 0..3 {
         if open.dispatch_left(&addressed).await? {
             break;
@@ -309,7 +309,7 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
     open.leave().await
 }
 
-/// Whom the tasks are for, and what they inherit: before anything is written, so that a fork is refused as a whole.
+/// Looks up the targets of the tasks and what they inherit. This is before anything is written, so that a fork is refused as a whole.
 async fn look_up<'t>(
     work: &mut UnitOfWork,
     command: &Command,
@@ -322,7 +322,7 @@ async fn look_up<'t>(
     Ok((addressed, named))
 }
 
-/// A batch that is open, and what is to be dispatched for it.
+/// An open batch, and what is needed to dispatch its tasks.
 struct Open<'a> {
     kernel: &'a Kernel,
     command: &'a Command,
@@ -336,7 +336,7 @@ impl Open<'_> {
         begin(self.kernel, &self.command.call).await
     }
 
-    /// Whether two wait for each other is seen by whoever opened its batch last.
+    /// Checks again for a deadlock: if two agents wait for each other, the process that opened the later batch sees it.
     async fn check_again(&self, addressed: &[Addressed<'_>]) -> Result<(), Error> {
         let reuses = addressed.iter().filter(|to| to.task.target_strategy == Strategy::Reuse);
         let reused: Vec<AgentId> = reuses.filter_map(|to| to.existing).collect();
@@ -351,7 +351,7 @@ impl Open<'_> {
         self.give_up(indexes, "would_deadlock").await
     }
 
-    /// All that is left, portion by portion. False: somebody else was at it, and there may be more.
+    /// Dispatches the remaining tasks in portions. False means that another process was dispatching too, and there may be more.
     async fn dispatch_left(&self, addressed: &[Addressed<'_>]) -> Result<bool, Error> {
         let mut work = self.begin().await?;
         let left = batch::undispatched(&mut work, self.batch_id).await?;
@@ -369,7 +369,7 @@ impl Open<'_> {
             match self.dispatch(portion).await {
                 Ok(()) => {}
                 Err(Error::Turn(turn::Error::Stale(_))) => return Ok(false),
-                // One of them is to blame; the others are not to suffer for it.
+                // One of them caused the error; the others should not fail with it.
                 Err(error) if error.verdict().is_some() => self.one_by_one(portion).await?,
                 Err(error) => return Err(error),
             }
@@ -396,8 +396,8 @@ impl Open<'_> {
         Ok(work.commit().await?)
     }
 
-    /// Each in a transaction of its own. One whose queue is full is asked again and again, and given up in the end; one that cannot be is given up at
-    /// once.
+    /// Dispatches each in a transaction of its own. If an agent's queue is full, it is tried several times before the task fails; a task that
+    /// cannot be dispatched fails at once.
     async fn one_by_one(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {
         let index = |task: &Dispatch<'_>| task.batch.map(|(_, task_index)| task_index);
         let mut left: Vec<Dispatch<'_>> = tasks.to_vec();
@@ -406,7 +406,7 @@ impl Open<'_> {
             for task in left {
                 match self.dispatch(&[task]).await {
                     Ok(()) | Err(Error::Turn(turn::Error::Stale(_))) => {}
-                    Err(Error::Turn(turn::Error::Busy)) => busy.push(task),
+                    Err(error) if error.is_busy() => busy.push(task),
                     Err(error) => match error.verdict() {
                         Some((_, code)) => self.give_up(index(&task), code).await?,
                         None => return Err(error),
@@ -422,7 +422,7 @@ impl Open<'_> {
         self.give_up(left.iter().filter_map(index), "busy").await
     }
 
-    /// These tasks fail, with a code.
+    /// Fails these tasks with a code.
     async fn give_up(&self, indexes: impl IntoIterator<Item = i32>, code: &str) -> Result<(), Error> {
         let indexes: Vec<i32> = indexes.into_iter().collect();
         if indexes.is_empty() {
@@ -433,7 +433,7 @@ impl Open<'_> {
         Ok(work.commit().await?)
     }
 
-    /// The batch answers the call.
+    /// Leaves the answer to the batch.
     async fn leave(&self) -> Result<Answer, Error> {
         let call = &self.command.call;
         let mut alone = self.kernel.alone(call.project_id).await.map_err(turn::Error::from)?;
@@ -442,9 +442,9 @@ impl Open<'_> {
     }
 }
 
-/// `deadline_seconds` of a command.
+/// Reads the `deadline_seconds` of a command.
 pub fn deadline(seconds: Option<f64>) -> Result<Duration, Error> {
     let Some(seconds) = seconds else { return Ok(DEADLINE) };
     let asked = Duration::try_from_secs_f64(seconds).ok().filter(|asked| !asked.is_zero() && *asked <= LONGEST);
-    asked.ok_or_else(|| Error::bad_request(format!("`deadline_seconds` is above 0 and at most {}", LONGEST.as_secs())))
+    asked.ok_or_else(|| Error::bad_request(format!("`deadline_seconds` must be > 0 and at most {}", LONGEST.as_secs())))
 }

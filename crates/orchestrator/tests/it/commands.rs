@@ -1,4 +1,4 @@
-//! What agents ask of the orchestrator (PM-2, PM-3, PM-6 … PM-11): delegate, ask, fork, map and reduce.
+//! The commands of agents (PM-2, PM-3, PM-6 … PM-11): delegate, ask, fork, map and reduce.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -33,7 +33,7 @@ const ALL: [&str; 8] = [
     "ask_person",
 ];
 
-/// A project with profiles, and somebody to run turns.
+/// A project with profiles, and a worker that runs turns.
 pub(crate) struct Team {
     pub(crate) t: TestDb,
     worker: WorkerId,
@@ -49,7 +49,7 @@ fn deliverable(content: Content) -> NewCard {
 }
 
 impl Team {
-    /// `lead` may delegate to `helper`, to whoever is tagged `research`, and to itself; `loner` to nobody.
+    /// `lead` may delegate to `helper`, to profiles tagged `research`, and to itself; `loner` may not delegate.
     pub(crate) async fn new() -> Team {
         let t = fresh_db().await;
         let mut work = t.begin().await;
@@ -84,7 +84,7 @@ impl Team {
         &self.t.kernel
     }
 
-    /// Somebody who is here to stay.
+    /// Makes a permanent agent.
     pub(crate) async fn resident(&self, profile: &str) -> AgentId {
         let agent_id = AgentId::new();
         let mut work = self.t.begin().await;
@@ -94,7 +94,7 @@ impl Team {
         agent_id
     }
 
-    /// A turn of an agent with its profile, claimed.
+    /// Starts and claims a turn of an agent with its profile.
     pub(crate) async fn turn(
         &self,
         agent_id: AgentId,
@@ -161,7 +161,7 @@ impl Team {
         serde_json::to_value(&card.content).unwrap()
     }
 
-    /// A turn that is ready again after its call was answered.
+    /// Claims a turn that is ready again after its call was answered.
     pub(crate) async fn resumed(&self, turn: &Claimed) -> (Claimed, Value) {
         let again = self.claim().await.expect("it is ready again");
         assert_eq!(again.fence.agent_turn_id(), turn.fence.agent_turn_id());
@@ -226,8 +226,8 @@ fn text(text: &str) -> Content {
     Content::Text(text.to_owned())
 }
 
-/// PM-3, PM-5, PM-6: `new` makes an agent of a profile; it is told the instruction and who sent it, and nothing else. It is gone when it is
-/// over. The caller goes on at once.
+/// PM-3, PM-5, PM-6: `new` makes an agent from a profile; it gets the instruction and its sender, and nothing else. It is gone when its turn
+/// is over. The caller continues at once.
 #[tokio::test]
 async fn a_task_is_delegated_to_somebody_new() {
     let team = Team::new().await;
@@ -250,8 +250,8 @@ async fn a_task_is_delegated_to_somebody_new() {
     team.finish(&again, End::Success, text("done")).await;
 }
 
-/// PM-6: `reuse` addresses somebody with what it remembers, and keeps it in the order of its queue; `clone` makes somebody with what another
-/// remembers and is writing.
+/// PM-6: `reuse` addresses an agent with its memory, in the order of its queue; `clone` makes an agent with what another one remembers and
+/// is writing.
 #[tokio::test]
 async fn somebody_is_reused_or_cloned_with_what_it_remembers() {
     let team = Team::new().await;
@@ -266,7 +266,7 @@ async fn somebody_is_reused_or_cloned_with_what_it_remembers() {
     let child = team.claim().await.unwrap();
     let texts = team.texts(child.context_box_id).await;
     assert_eq!(texts[..3], ["again", "lead", "first"], "the question, then what it remembers");
-    // It is at it, and has written something, when it is cloned.
+    // It is running, and has written something, when it is cloned.
     let thought = Draft::new(CardType::thought(), Role::Assistant, text("hm")).seal().unwrap();
     let step = Step {
         step_id: StepId::new(),
@@ -305,7 +305,7 @@ async fn somebody_is_reused_or_cloned_with_what_it_remembers() {
     assert_eq!(why[0].rule, "memory");
 }
 
-/// PM-7, LESSONS: the answer of whoever is asked comes back; what the caller has written goes along if it says so.
+/// PM-7, LESSONS: the expert's answer comes back; what the caller has written is included if it says so.
 #[tokio::test]
 async fn an_expert_answers() {
     let team = Team::new().await;
@@ -338,7 +338,7 @@ async fn an_expert_answers() {
         (told["status"].as_str(), told["result"]["deliverable"]["reason"].as_str()),
         (Some("failed"), Some("no light"))
     );
-    // Somebody is launched, and nobody waits.
+    // An agent is launched, and the caller does not wait.
     let turn = team.lead().await;
     let told = team.answered(&turn, "launch_principal", json!({ "profile_name": "lead", "instruction": "go" })).await;
     assert_eq!(told["result"]["status"], "accepted");
@@ -509,12 +509,12 @@ async fn what_is_wrong_is_refused() {
     team.refused("lead", "fork_join", json!({ "tasks": [new("helper")], "deadline_seconds": 0 }), "bad_request").await;
     team.refused("lead", "fork_join", json!({ "tasks": [new("helper"), new("stranger")] }), "forbidden").await;
     team.refused("lead", "no_such_tool", json!({}), "not_found").await;
-    // PM-10: by tag and by name; no policy: nobody. And what the profile does not allow to be called at all.
+    // PM-10: by tag and by name; without a policy, no agent. And a tool that the profile does not allow.
     team.refused("lead", "delegate_async", new("stranger"), "forbidden").await;
     team.refused("loner", "delegate_async", new("helper"), "forbidden").await;
     team.refused("loner", "provision_agent", json!({ "profile_name": "helper" }), "forbidden").await;
     team.refused("mute", "delegate_async", new("helper"), "forbidden").await;
-    // SE-3: somebody else's box, for one of two tasks: nothing is dispatched, and it is on record.
+    // SE-3: another agent's box, for one of two tasks: nothing is dispatched, and the attempt is on record.
     let other = team.lead().await;
     let theirs =
         json!({ "target_ref": "helper", "instruction": "x", "context_box_id": other.output_box_id.to_string() });
@@ -526,7 +526,7 @@ async fn what_is_wrong_is_refused() {
     assert_eq!(team.count("select count(*) from state.pmo_batches").await, 0);
 }
 
-/// PM-6: waiting for somebody who waits for you, through whatever batches, would never end.
+/// PM-6: waiting for an agent that waits for the caller, through any batches, would never end.
 #[tokio::test]
 async fn a_wait_that_would_never_end_is_refused() {
     let team = Team::new().await;
@@ -550,7 +550,7 @@ async fn a_wait_that_would_never_end_is_refused() {
         assert_eq!(told["result"]["error"]["code"], "would_deadlock");
         grandchild = team.resumed(&grandchild).await.0;
     }
-    // Without waiting it queues up behind, and nobody is stuck.
+    // Without waiting it is queued, and no agent is stuck.
     let queued = json!({ "target_strategy": "reuse", "target_ref": first.to_string(), "instruction": "later" });
     let told = team.answered(&grandchild, "delegate_async", queued).await;
     assert_eq!((told["result"]["status"].as_str(), &told["result"]["turn_epoch"]), (Some("accepted"), &Value::Null));
@@ -579,7 +579,7 @@ async fn a_spawn_too_deep_is_refused() {
     }
 }
 
-/// PM-8, LESSONS: somebody whose queue is full is asked again, and then is a failure with a code; the others do not wait for it.
+/// PM-8, LESSONS: an agent whose queue is full is tried again, and then its task fails with a code; the others do not wait for it.
 #[tokio::test]
 async fn a_busy_agent_is_a_failure_of_its_task() {
     let team = Team::new().await;
@@ -637,7 +637,7 @@ async fn a_fork_is_taken_over_in_the_middle() {
     call::reclaim(&mut alone, call.tool_call_id, call.claim_token, false).await.unwrap();
     if let Some(again) = team.claim_call().await {
         team.deliver(&again).await.unwrap();
-        // Whoever was thought dead comes back: it changes nothing.
+        // The process that was thought dead comes back: it changes nothing.
         let _ = team.deliver(&call).await;
     }
     assert_eq!(team.count("select count(*) from state.turns where batch_id is not null").await, 450);
@@ -692,8 +692,8 @@ async fn fail_fast_reaches_every_child() {
     assert!(team.claim().await.is_none(), "what was queued has ended");
 }
 
-/// PM-11, CX-7, CX-9: a flow of three batches: somebody plans, many work and are shown no session, somebody puts it together; the results join the
-/// session's. Handlers keep nothing between the stages.
+/// PM-11, CX-7, CX-9: a flow of three batches: one agent plans, many work and see no session, one combines; the results are added to the
+/// session's. Handlers keep no state between the stages.
 #[tokio::test]
 async fn a_plan_is_mapped_and_reduced() {
     let team = Team::new().await;
@@ -788,7 +788,7 @@ async fn two_never_wait_for_each_other() {
     }
 }
 
-/// LESSONS: a join never fails on what somebody delivered: text that cannot be cut anywhere, JSON as deep as it may be.
+/// LESSONS: a join never fails because of a deliverable: text that cannot be cut anywhere, JSON as deep as allowed.
 #[tokio::test]
 async fn whatever_is_delivered_the_batch_is_joined() {
     let team = Team::new().await;

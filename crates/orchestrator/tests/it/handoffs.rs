@@ -133,7 +133,7 @@ async fn a_package_is_handed_over_with_what_it_names() {
     let cards = team.cards(child.context_box_id).await;
     let handed = cards.iter().find(|card| card.metadata.card_type.as_str() == "handoff.package").unwrap();
     let Content::Handoff(handoff) = &handed.content else { panic!("{handed:?}") };
-    assert_eq!(Value::Object(handoff.package.clone()), package(&["A", "B"]), "all of it, also what nobody knows");
+    assert_eq!(Value::Object(handoff.package.clone()), package(&["A", "B"]), "all of it, also the unknown field");
     assert_eq!(
         handoff.artifacts.len(),
         2 * 4 + 2 + 1,
@@ -165,7 +165,7 @@ async fn nobody_hands_over_what_they_may_not_read() {
     } }))
     .await;
     for at in ["scenarios/open.md", "secret/one.md", "secret/two.md"] {
-        desk.put(at, "of somebody").await;
+        desk.put(at, "of another").await;
     }
     let note = |more: Value| {
         let mut note = json!({ "version": "2.0", "handoff_type": "note", "timestamp": "2026-01-04T15:30:00" });
@@ -189,7 +189,7 @@ async fn nobody_hands_over_what_they_may_not_read() {
         0,
         "of a folder, what it may read"
     );
-    // A person may hand it over; whoever was handed it may hand it on.
+    // A person may hand it over; an agent that was handed it may hand it on.
     let package = note(json!({ "note": "secret/one.md" }));
     let verdict =
         handoff::check(&team.t.kernel, &desk.artifacts, team.t.project_id, package.as_object().unwrap(), None)
@@ -211,7 +211,7 @@ async fn nobody_hands_over_what_they_may_not_read() {
     assert_eq!(told["status"], "success", "{told}");
 }
 
-/// HO-1, HO-2, HO-5, HO-6: everything that is wrong is told at once, and nothing was sent.
+/// HO-1, HO-2, HO-5, HO-6: all problems are reported at once, and nothing is sent.
 #[tokio::test]
 async fn all_that_is_wrong_is_told_at_once() {
     let desk = Desk::new().await;
@@ -280,7 +280,7 @@ async fn a_gate_may_ask_for_a_persons_approval() {
         let turn = team.lead().await;
         let call = team.ask(&turn, "send_handoff", sending(&draft())).await;
         assert!(matches!(team.deliver(&call).await.unwrap(), Answer::Asking(_)));
-        assert!(team.claim_call().await.is_none(), "nobody but a person is asked");
+        assert!(team.claim_call().await.is_none(), "only a person is asked");
         let mut work = team.t.begin().await;
         let open = request::list(&mut work, 0, 10).await.unwrap();
         assert_eq!((open.len(), open[0].tool_call_id, open[0].request.kind), (1, call.tool_call_id, Kind::Approval));
@@ -325,7 +325,7 @@ async fn a_gate_may_ask_for_a_persons_approval() {
     assert_eq!(team.count("select count(*) from cardbox.cards where type = 'handoff.package'").await, 1);
 }
 
-/// A question waits for words; where nobody says any, for what was said beforehand.
+/// A question waits for an answer in words; if none comes, the default applies.
 #[tokio::test]
 async fn a_question_is_answered_by_a_person_or_by_its_deadline() {
     let desk = Desk::new().await;
@@ -364,12 +364,12 @@ async fn a_question_is_answered_by_a_person_or_by_its_deadline() {
     team.refused("lead", "ask_person", json!({ "question": "?", "deadline_seconds": 0 }), "bad_request").await;
     team.refused("lead", "ask_person", json!({ "question": "?", "kind": "approval", "default": 7 }), "bad_request")
         .await;
-    // Who waits for somebody who does not come back does not wait for ever.
+    // If the turn that waits is stopped, its question is withdrawn.
     let turn = team.lead().await;
     let call = team.ask(&turn, "ask_person", question(json!({}))).await;
     team.deliver(&call).await.unwrap();
     let mut work = team.t.begin().await;
     waybill_kernel::turn::stop(&mut work, turn.fence.agent_turn_id(), "enough").await.unwrap();
     work.commit().await.unwrap();
-    assert!(request::list(&mut team.t.begin().await, 0, 10).await.unwrap().is_empty(), "nobody is asked any more");
+    assert!(request::list(&mut team.t.begin().await, 0, 10).await.unwrap().is_empty(), "no person is asked any more");
 }

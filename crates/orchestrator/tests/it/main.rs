@@ -66,7 +66,7 @@ impl House {
         turn::enqueue(&mut alone, &[request], &[card]).await.unwrap();
     }
 
-    /// One turn of each agent, from its beginning to its end.
+    /// Runs one turn of each agent, from its beginning to its end.
     async fn round(&self) {
         let mut alone = self.t.kernel.alone(self.t.project_id).await.unwrap();
         let mut claiming = Claiming { lease: Duration::from_secs(60), ..Claiming::new(WorkerId::new(), llm()) };
@@ -117,7 +117,7 @@ impl House {
     }
 }
 
-/// L0-9: what is written is told, in order, once; also what is written while a relay is killed and another takes its place.
+/// L0-9: every event is published in order, once; also those written while a relay is killed and another takes its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_outlive_their_relay() {
     let house = House::new().await;
@@ -131,7 +131,7 @@ async fn events_outlive_their_relay() {
     house.round().await;
     let last = house.relay();
     house.told(24).await;
-    // An event is in the stream before it is marked as told.
+    // An event is in the stream before it is marked as published.
     for _ in 0..200 {
         if outbox::lag(&house.t.kernel).await.unwrap().n_unpublished == 0 {
             break;
@@ -143,7 +143,7 @@ async fn events_outlive_their_relay() {
     watching.abort();
 }
 
-/// L0-16: a stream that is deleted, and a server that is killed with all it held, are told everything again.
+/// L0-16: after a stream is deleted, or a server is killed with all its data, every event is published again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_stream_is_told_again() {
     let mut house = House::new().await;
@@ -181,7 +181,7 @@ async fn the_watch_rings_for_what_nobody_heard() {
     watching.abort();
 }
 
-/// A stream that takes everything but the events of one agent, while it is told so.
+/// A stream that refuses the events of one agent while this is switched on, and accepts all others.
 #[derive(Debug)]
 struct Picky {
     feed: NatsFeed,
@@ -240,13 +240,13 @@ async fn an_event_that_is_refused_holds_up_its_agent_alone() {
     assert_eq!((listed.len(), listed[0].subject_id, listed[0].sweep.as_str()), (1, refuses.into(), quarantine::EVENTS));
     assert!(listed[0].quarantined_at.is_some());
 
-    // The stream is lost meanwhile: everything is told again but what is set aside.
+    // The stream is lost meanwhile: everything is published again except what is in quarantine.
     house.feed.delete().await.unwrap();
     let others = "select count(*) from state.outbox where agent_id <> $1";
     let n: i64 = sqlx::query_scalar(others).bind(refuses).fetch_one(&mut house.t.admin().await).await.unwrap();
     house.told(n as usize).await;
 
-    // Mended and let go, they come, in order: which `told` asks of every agent.
+    // Once the fault is fixed and they are released, they arrive in order, which `told` checks for every agent.
     is_picky.store(false, std::sync::atomic::Ordering::SeqCst);
     let mut work = house.t.begin().await;
     quarantine::retry(&mut work, Some(refuses.into())).await.unwrap();

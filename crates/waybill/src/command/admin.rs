@@ -20,45 +20,46 @@ pub(crate) const WEEKS_AHEAD: i32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Rows that a sweep could not handle, again and again, and agents whose events the stream refuses.
+    /// List and retry what is in quarantine: rows that a sweep failed on repeatedly, and agents whose events the stream refuses.
     #[command(subcommand)]
     Quarantine(Quarantine),
-    /// Make lost head rows anew, from inbox, turns, steps and edges. Agents that have theirs are left alone.
+    /// Rebuild lost head rows from inbox, turns, steps and edges. Agents that still have their head row are not changed.
     RebuildState {
-        /// Slug or id.
+        /// The project: its slug or its id.
         #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
-        /// Only this agent; without it, every agent of the project that has lost its head row.
+        /// Only this agent. If omitted, every agent of the project that has lost its head row.
         #[arg(long)]
         agent: Option<AgentId>,
         #[command(flatten)]
         service: Service,
     },
-    /// One tick of the watchdogs: lapsed leases, deadlines, turns whose time has come. Prints what it did.
+    /// Run the watchdogs once and print what they did: expired leases, deadlines, turns that are due.
     ///
-    /// `waybill orchestrator` runs them again and again.
+    /// `waybill orchestrator` runs them all the time.
     Sweep {
         #[command(flatten)]
         service: Service,
         #[command(flatten)]
         bus: Bus,
     },
-    /// How far the events of the outbox are behind the stream.
+    /// Show how many events of the outbox are not published yet.
     Outbox {
         #[command(flatten)]
         service: Service,
     },
-    /// Drop history that is older than this, by the week: steps, edges, events, receipts, patches, refusals. Without --yes it only says what would go.
+    /// Drop old history, week by week: steps, edges, events, receipts, patches, refusals.
     ///
-    /// Nothing that a turn without an end can reach is dropped. Cards, boxes, turns, grants, packages and artifacts stay.
+    /// Without --yes it only shows what would be dropped. Nothing that an open turn can reach is dropped. Cards, boxes, turns, grants, packages
+    /// and artifacts stay.
     Prune {
-        /// Such as 90d, 12w or 2y.
+        /// Drop history older than this age, such as 90d, 12w or 2y.
         #[arg(long, value_name = "AGE", value_parser = age)]
         older_than: Duration,
-        /// Drop events too that were not published: for an installation that will never have a relay again.
+        /// Also drop events that were not published, for an installation that will never run a relay again. If omitted, they are kept.
         #[arg(long)]
         drop_unpublished: bool,
-        /// Do it.
+        /// Drop it. If omitted, only show what would be dropped.
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -66,16 +67,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Move history that lies in the rest, because its week had no partition, into partitions of its weeks.
+    /// Move history out of the default partition ("the rest") into partitions for its weeks.
     ///
-    /// Turns go on meanwhile, unless the partition of the present week is the one that is missing.
+    /// History goes to the rest if its week has no partition. Turns continue meanwhile, unless the partition of the current week is missing.
     EmptyRest {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Make the partitions of the weeks to come. What has none goes to a partition for the rest.
+    /// Create the partitions of the coming weeks. History of a week without a partition goes to the rest.
     ExtendPartitions {
-        /// How many weeks ahead.
+        /// How many weeks ahead to create.
         #[arg(long, default_value_t = WEEKS_AHEAD)]
         weeks: i32,
         #[command(flatten)]
@@ -85,20 +86,20 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Quarantine {
-    /// The rows that failed last, of all projects.
+    /// List the rows of all projects that failed last.
     List {
-        /// How many at most.
+        /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i32,
         #[command(flatten)]
         service: Service,
     },
-    /// Let the sweeps and the relay try again what a project has in quarantine.
+    /// Take the rows of a project out of quarantine, so that the sweeps and the relay retry them.
     Retry {
-        /// Slug or id.
+        /// The project: its slug or its id.
         #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
-        /// Only this turn, call or batch, or the events of this agent; without it, all of the project's.
+        /// Only this turn, call or batch, or the events of this agent. If omitted, all rows of the project.
         #[arg(long)]
         subject: Option<Uuid>,
         #[command(flatten)]
@@ -137,7 +138,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             work.commit().await?;
             report(json, "freed", freed)?;
             if freed == 0 {
-                bail!("nothing of project {project:?} is in quarantine under that id");
+                bail!("nothing of project {project:?} is in quarantine under that id (see `quarantine list`)");
             }
         }
         Command::RebuildState { project, agent, service } => {
@@ -194,7 +195,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 println!("kept from {} on: {}", held.since, held.why);
             }
             let n = plan.partitions.len();
-            println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: say --yes to do it" });
+            println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: add --yes to drop them" });
         }
         Command::Outbox { service } => {
             let lag = outbox::lag(&service.kernel().await?).await?;
@@ -203,7 +204,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             } else {
                 let oldest = lag.oldest_at.map(|at| at.to_rfc3339()).unwrap_or_default();
                 output::table(
-                    ["unpublished", "oldest_at", "shards told again"],
+                    ["unpublished", "oldest_at", "shards replaying"],
                     [[lag.n_unpublished.to_string(), oldest, lag.n_replaying.to_string()]],
                 );
             }
@@ -229,7 +230,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
             output::table(["", "table", "week of", "rows"], rows);
             if left.iter().any(|rest| rest.week.is_some()) {
-                println!("more came to the rest meanwhile: run it again");
+                println!("more rows were added to the rest meanwhile: run this again");
             }
         }
     }
@@ -252,9 +253,9 @@ fn show(swept: &Swept, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// So many days, weeks or years.
+/// Parses an age in days, weeks or years.
 fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no age: say 90d, 12w or 2y");
+    let wrong = || format!("{text:?} is not an age: write days, weeks or years, such as 90d, 12w or 2y");
     let units = [("d", 1), ("w", 7), ("y", 365)];
     let (number, days) =
         units.iter().find_map(|(unit, days)| Some((text.strip_suffix(unit)?, *days))).ok_or_else(wrong)?;

@@ -17,17 +17,19 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Put somebody on the roster who is here to stay, and remembers.
+    /// Add an agent to the roster that stays and has a memory, and print its id.
     Provision {
+        /// The profile of the agent.
         profile: Name,
         #[command(flatten)]
         place: Place,
     },
-    /// Who is on the roster, and what each is doing.
+    /// List the agents on the roster with their status.
     List {
-        /// Go on after this one.
+        /// Continue after this agent, the last one of the previous page. If omitted, begin with the first.
         #[arg(long)]
         after: Option<AgentId>,
+        /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
         #[command(flatten)]

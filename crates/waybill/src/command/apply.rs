@@ -1,4 +1,4 @@
-//! `waybill apply`: profiles, tools, plans and settings from files.
+//! `waybill apply`: applies profiles, tools, plans and settings from files.
 
 use std::{
     fs,
@@ -22,13 +22,13 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// YAML files, or folders of them (`*.yaml`, `*.yml`); `-` is standard input. Documents are separated by `---`.
+    /// A YAML file, or a folder of them (`*.yaml`, `*.yml`); `-` for standard input; can be repeated. Documents are separated by `---`.
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Slug or id.
+    /// The project: its slug or its id.
     #[arg(long, env = "WAYBILL_PROJECT")]
     project: String,
-    /// Check everything, and say what would change.
+    /// Check everything and show what would change, without changing it.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -43,19 +43,19 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     for manifest in &manifests {
         tool::check_manifest(manifest).map_err(anyhow::Error::msg)?;
     }
-    // Without the file it is not known which models have a price.
+    // Only the providers file knows which models have a price.
     let providers = arguments.models.providers.is_some().then(|| arguments.models.read()).transpose()?;
     for manifest in &manifests {
         let (Manifest::Profile(profile), Some(installation)) = (manifest, &providers) else { continue };
-        // One that was applied before is `doctor`'s to find.
+        // A summariser that was applied earlier is checked by `waybill doctor`.
         let summariser = manifests.iter().find_map(|manifest| match manifest {
             Manifest::Profile(other) if Some(&other.name) == profile.summariser.as_ref() => Some(&**other),
             _ => None,
         });
         for model in without_price(&installation.providers, profile, summariser) {
             eprintln!(
-                "warning: profile `{}` has a limit of money and asks {model}, which has no price in the file of providers: its turns will end \
-                 with `no_price`. Give it a price there, 0 where it costs nothing.",
+                "warning: profile `{}` has a cost limit and uses {model}, which has no price in the providers file: its turns will end \
+                 with `no_price`. Give the model a price there, 0 if it is free.",
                 profile.name
             );
         }
@@ -104,7 +104,7 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-/// Every complaint names file, line and field; none shows the line itself, where a key may stand that does not belong there.
+/// Parses YAML documents. Every error names the file, line and field. None shows the line itself, which may hold a key by mistake.
 pub(crate) fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<Vec<T>> {
     serde_saphyr::from_multiple(text).map_err(|error| {
         let said = error.without_snippet().to_string();

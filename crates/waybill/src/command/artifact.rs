@@ -23,16 +23,16 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Store a file, or all files of a folder. The same content again is no new version.
+    /// Store a file, or all files of a folder. Storing the same content again makes no new version.
     Put {
-        /// `-`: what comes in.
+        /// The file or folder; `-` for standard input.
         file: PathBuf,
-        /// Where it is to stand. Without, the name of the file or folder.
+        /// The path to store it under. If omitted, the name of the file or folder. Required for standard input.
         path: Option<ArtifactPath>,
-        /// What it is; without, as its name says.
+        /// Its media type. If omitted, it follows from the name.
         #[arg(long, value_name = "TYPE")]
         media_type: Option<String>,
-        /// It came from outside: a turn that reads it may need an approval for some tools.
+        /// Mark it as content from outside: a turn that reads it may need an approval for some tools.
         #[arg(long)]
         external: bool,
         #[command(flatten)]
@@ -40,13 +40,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Write the content of an artifact to a file, verified. Of a folder, everything below it.
+    /// Fetch an artifact, or all artifacts below a folder, and verify the content.
     Get {
+        /// The path of the artifact or folder.
         path: ArtifactPath,
-        /// File, or folder for a folder; `-`: to the output.
+        /// The file to write, or the folder if PATH is a folder; `-` for standard output.
         #[arg(default_value = "-")]
         to: PathBuf,
-        /// Not the newest version but this one.
+        /// The version to fetch. If omitted, the newest.
         #[arg(long)]
         version: Option<i32>,
         #[command(flatten)]
@@ -54,39 +55,45 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// List what stands below a prefix, each in its newest version.
+    /// List the artifacts below a prefix, each with its newest version.
     List {
+        /// Only paths that begin with this. If omitted, all.
         #[arg(default_value = "")]
         prefix: String,
-        /// Begin after this path.
+        /// Continue after this path. If omitted, begin with the first.
         #[arg(long, default_value = "")]
         after: String,
+        /// How many to list at most.
         #[arg(long, default_value_t = 1000)]
         most: i64,
         #[command(flatten)]
         place: Place,
     },
-    /// List the versions of a path.
+    /// List the versions of an artifact.
     Versions {
+        /// The path of the artifact.
         path: ArtifactPath,
         #[command(flatten)]
         place: Place,
     },
-    /// Take a path out of the index. Whoever was handed a version of it still has it.
+    /// Remove an artifact from the index. Agents that were handed a version of it can still read that version.
     Remove {
+        /// The path of the artifact.
         path: ArtifactPath,
-        /// All versions but the newest.
+        /// Remove all versions except the newest. If omitted, all versions.
         #[arg(long)]
         older: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Let go of what was removed and no card speaks of any more. The orchestrator deletes the objects within minutes of the grace.
+    /// Release removed versions that no card refers to any more.
+    ///
+    /// The orchestrator deletes the objects within minutes after the grace period.
     Collect {
         #[command(flatten)]
         place: Place,
     },
-    /// What the project has stored, and may.
+    /// Show how many bytes the project stores, and its quota.
     Usage {
         #[command(flatten)]
         place: Place,
@@ -118,7 +125,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if below.is_empty() {
                 bail!("there is no artifact {path}, nor any below it");
             }
-            ensure!(to != Path::new("-"), "{path} is a folder of {} artifacts: say where they are to go", below.len());
+            ensure!(to != Path::new("-"), "{path} is a folder of {} artifacts: name a folder to write to", below.len());
             for one in &below {
                 let name = one.path.as_str().strip_prefix(path.as_str()).unwrap_or_default().trim_start_matches('/');
                 get(&artifacts, project_id, &one.path, Which::Newest, &to.join(name)).await?;
@@ -145,7 +152,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if as_json {
                 output::json(&serde_json::json!({ "n_removed": n_removed, "n_collected": n_collected }))?;
             } else {
-                println!("{n_removed} versions removed; {n_collected} that no card speaks of are let go");
+                println!("{n_removed} versions removed; {n_collected} that no card refers to released");
             }
         }
         Command::Collect { place } => {
@@ -155,7 +162,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if as_json {
                 output::json(&serde_json::json!({ "n_collected": n_collected }))?;
             } else {
-                println!("{n_collected} versions are let go");
+                println!("{n_collected} versions released");
             }
         }
         Command::Usage { place } => {
@@ -189,11 +196,11 @@ fn show(artifacts: &[Artifact], as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What is to be stored where: one file, or those of a folder. A link is not followed.
+/// Returns what to store under which path: one file, or all files of a folder. Links are not followed.
 fn sources(file: &Path, path: Option<ArtifactPath>) -> Result<Vec<(PathBuf, ArtifactPath)>> {
     let name = || file.file_name().and_then(|name| name.to_str()).unwrap_or_default().parse::<ArtifactPath>();
     if file == Path::new("-") {
-        return Ok(vec![(file.to_owned(), path.context("say where what comes in is to stand")?)]);
+        return Ok(vec![(file.to_owned(), path.context("name the path to store standard input under")?)]);
     }
     let root = path.map_or_else(name, Ok)?;
     if !file.is_dir() {
@@ -205,14 +212,14 @@ fn sources(file: &Path, path: Option<ArtifactPath>) -> Result<Vec<(PathBuf, Arti
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name();
-            let name = name.to_str().with_context(|| format!("{}: its name is no text", entry.path().display()))?;
+            let name = name.to_str().with_context(|| format!("{}: its name is not UTF-8", entry.path().display()))?;
             let (kind, path) = (entry.file_type()?, below.join(name)?);
             if kind.is_dir() {
                 left.push((entry.path(), path));
             } else if kind.is_file() {
                 found.push((entry.path(), path));
             } else {
-                eprintln!("{}: left out, it is neither a file nor a folder", entry.path().display());
+                eprintln!("{}: skipped, because it is neither a file nor a folder", entry.path().display());
             }
         }
     }
@@ -241,7 +248,7 @@ async fn put(
     Ok(stored?)
 }
 
-/// Shown in a terminal, for what takes a while.
+/// Returns a progress bar, hidden for small content.
 fn bar(size: u64, path: &ArtifactPath) -> indicatif::ProgressBar {
     if size < 64 << 20 {
         return indicatif::ProgressBar::hidden();
@@ -251,7 +258,7 @@ fn bar(size: u64, path: &ArtifactPath) -> indicatif::ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
 }
 
-/// What can be read, in portions.
+/// Turns a reader into a stream of portions.
 pub(crate) fn content(
     reader: impl AsyncRead + Send + Unpin + 'static,
 ) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send {
@@ -276,7 +283,7 @@ async fn get(artifacts: &Artifacts, project_id: ProjectId, path: &ArtifactPath, 
     if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         tokio::fs::create_dir_all(folder).await.with_context(|| folder.display().to_string())?;
     }
-    // Under its name only once it is whole.
+    // The file gets its name only when it is complete.
     let begun =
         to.with_file_name(format!(".{}.part", to.file_name().and_then(|name| name.to_str()).unwrap_or("artifact")));
     let mut file = tokio::fs::File::create(&begun).await.with_context(|| begun.display().to_string())?;

@@ -14,138 +14,141 @@ use crate::figures;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// What cards and boxes cost, and that it does not grow with history.
+    /// Measure what cards and boxes cost, and that the cost does not grow with history.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Box {
         /// Cards in the largest box.
         #[arg(long, default_value_t = 1_000_000)]
         cards: i64,
-        /// The size for CI: 50,000 cards, fewer samples.
+        /// Use the small size for CI: 50,000 cards, fewer samples.
         #[arg(long)]
         short: bool,
     },
-    /// What a doorbell costs with NATS and inside one process, and what idle workers cost.
+    /// Measure what a doorbell costs with NATS and inside one process, and what idle workers cost.
     ///
     /// Starts a private NATS, and a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Bells {
-        /// The size for CI: fewer samples, a shorter look.
+        /// Use the small size for CI: fewer samples, a shorter window.
         #[arg(long)]
         short: bool,
     },
-    /// What it costs to put a model call together: composing, writing the request and hashing it, against writing the messages plainly.
+    /// Measure what a model call costs before it is sent: composing, writing and hashing the request.
+    ///
+    /// The baseline writes the messages without any of that.
     Compose {
-        /// Messages of a hundred tokens each.
+        /// Number of messages, of a hundred tokens each.
         #[arg(long, default_value_t = 10_000)]
         messages: usize,
-        /// The size for CI: fewer samples.
+        /// Use the small size for CI: fewer samples.
         #[arg(long)]
         short: bool,
     },
-    /// What a fork costs: commits and rows for each child, growth with their number, fairness between batches.
+    /// Measure what a fork costs: commits and rows per child, growth with their number, fairness between batches.
     ///
     /// Starts a private NATS, and a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Fork {
         /// Children of the largest fork.
         #[arg(long, default_value_t = 10_000)]
         children: usize,
-        /// The size for CI: 1,000 children, once.
+        /// Use the small size for CI: 1,000 children, once.
         #[arg(long)]
         short: bool,
     },
-    /// What a turn of 400 model calls leaves on disk and how long its steps take, beside LangGraph.
+    /// Measure the disk space and step time of a turn of 400 model calls, compared with LangGraph.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead. LangGraph is fetched once, by
     /// pip.
     Storage {
-        /// The size for CI: 80 calls, a shorter history, and without LangGraph.
+        /// Use the small size for CI: 80 calls, a shorter history, and without LangGraph.
         #[arg(long)]
         short: bool,
     },
-    /// How much of what models read a provider's prompt cache serves: siblings of a fork, an expert with history, the turns of a session.
+    /// Measure how much of the model input a provider's prompt cache serves.
     ///
-    /// Starts a private PostgreSQL with durability on.
+    /// Covers siblings of a fork, an expert with history, and the turns of a session. Starts a private PostgreSQL with durability on.
     Cache {
-        /// The size for CI: 12 children, 8,000 tokens of history, 20 turns.
+        /// Use the small size for CI: 12 children, 8,000 tokens of history, 20 turns.
         #[arg(long)]
         short: bool,
     },
-    /// What the API adds: starting a turn over HTTP, with a key, against the same launch inside the process.
+    /// Measure what the API adds: starting a turn over HTTP with a key, compared with the same launch inside the process.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Api {
-        /// The size for CI: fewer and shorter windows.
+        /// Use the small size for CI: fewer and shorter windows.
         #[arg(long)]
         short: bool,
     },
-    /// Large content, streamed through the API: how much memory that takes; and the same content under many paths.
+    /// Measure the memory that streaming large content through the API takes, and storing the same content under many paths.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Artifacts {
-        /// Of the large content.
+        /// Size of the large content in megabytes.
         #[arg(long, default_value_t = 5_120)]
         megabytes: u64,
-        /// An object store instead of a folder, reached as the environment says: s3://BUCKET/PREFIX.
+        /// An object store, such as s3://BUCKET/PREFIX, with the credentials of the environment. If omitted, a folder.
         #[arg(long, value_name = "URL")]
         store: Option<String>,
-        /// The size for CI: 512 MB, 100 paths.
+        /// Use the small size for CI: 512 MB, 100 paths.
         #[arg(long)]
         short: bool,
     },
-    /// Turns at half of what is possible, beside a transaction that somebody holds open.
+    /// Run turns at half of the possible rate while another connection holds a transaction open.
     ///
-    /// Starts a private PostgreSQL with durability on. Long: three minutes of it.
+    /// Starts a private PostgreSQL with durability on. Full size: the transaction is open for three minutes.
     Held {
-        /// The size for CI: ten seconds of it.
+        /// Use the small size for CI: ten seconds.
         #[arg(long)]
         short: bool,
     },
-    /// `waybill worker` as a process: it never holds more than `--most`, knows of all that it holds, and turns end as soon under load as without.
+    /// Measure `waybill worker` as a process, with and without load.
     ///
+    /// It must never hold more than `--most` turns, must know all turns that it holds, and turns must end as soon under load as without.
     /// Starts a private NATS, a private PostgreSQL with durability on, and two worker processes on the demo model.
     Serve {
-        /// The size for CI: a backlog of 300 turns, 6 seconds at each load.
+        /// Use the small size for CI: a backlog of 300 turns, 6 seconds at each load.
         #[arg(long)]
         short: bool,
     },
-    /// Turns beside a dump, while the partitions of weeks to come are missing and orchestrators try to make them.
+    /// Run turns during a database dump, while partitions of future weeks are missing and orchestrators try to create them.
     ///
-    /// Starts a private PostgreSQL with durability on. Long: twenty rounds of ten seconds.
+    /// Starts a private PostgreSQL with durability on. Full size: twenty rounds of ten seconds.
     Weeks {
-        /// The size for CI: three rounds of four seconds.
+        /// Use the small size for CI: three rounds of four seconds.
         #[arg(long)]
         short: bool,
     },
-    /// What is known, found: by exact terms in Chinese and English, by meaning, and how long it takes as there is more of it.
+    /// Measure knowledge search: recall by exact terms in Chinese and English and by meaning, and time as the data grows.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Knowledge {
-        /// By meaning too: the server must have the extension `vector`, which `.ci/vectors` builds.
+        /// Also search by meaning. The server must have the extension `vector`, which `.ci/vectors` builds. If omitted, only by terms.
         #[arg(long)]
         vectors: bool,
-        /// The size for CI: 15,000 chunks in the end, fewer questions.
+        /// Use the small size for CI: up to 15,000 chunks, fewer questions.
         #[arg(long)]
         short: bool,
     },
-    /// What transitions take in a large project among thousands of small ones, whatever the planner's statistics, and how many rows they read.
+    /// Measure transitions in a large project among thousands of small ones: their time and the rows they read.
     ///
-    /// Starts a private PostgreSQL with durability on.
+    /// Neither may depend on the planner's statistics. Starts a private PostgreSQL with durability on.
     Skew {
         /// Agents of the large project, with five cards each.
         #[arg(long, default_value_t = 200_000)]
         agents: i32,
-        /// The size for CI: 4,000 agents among 200 projects, fewer rounds.
+        /// Use the small size for CI: 4,000 agents among 200 projects, fewer rounds.
         #[arg(long)]
         short: bool,
     },
-    /// What turns cost, against the same rows written by pgbench; growth with agents; fairness between projects.
+    /// Measure what turns cost, compared with pgbench writing the same rows; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Turns {
         /// Agents with history in the larger database.
         #[arg(long, default_value_t = 1_000_000)]
         agents: u32,
-        /// The size for CI: 20,000 agents, fewer and shorter windows, and no bar beside pgbench.
+        /// Use the small size for CI: 20,000 agents, fewer and shorter windows, and no bar for the comparison with pgbench.
         #[arg(long)]
         short: bool,
     },
@@ -155,7 +158,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let measured = async {
         match command {
             Command::Box { cards, short } => {
-                ensure!(cards >= 10_000, "--cards {cards}: the largest box holds at least 10,000");
+                ensure!(cards >= 10_000, "--cards {cards}: must be at least 10,000");
                 let long = card_box::Options { cards, samples: 400 };
                 card_box::run(if short { card_box::Options { cards: 50_000, samples: 120 } } else { long }).await
             }
@@ -165,7 +168,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 bells::run(if short { brief } else { long }).await
             }
             Command::Compose { messages, short } => {
-                ensure!(messages >= 100, "--messages {messages}: at least 100, or there is nothing to measure");
+                ensure!(messages >= 100, "--messages {messages}: must be at least 100");
                 compose::run(compose::Options { messages, samples: if short { 20 } else { 100 } }).await
             }
             Command::Held { short } => {
@@ -188,7 +191,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 knowledge::run(knowledge::Options { few: 5_000, many, questions, vectors }).await
             }
             Command::Fork { children, short } => {
-                ensure!((1_000..=20_000).contains(&children), "--children {children}: 1,000 to 20,000");
+                ensure!((1_000..=20_000).contains(&children), "--children {children}: must be 1,000 to 20,000");
                 let long = fork::Options { children, rounds: 3 };
                 fork::run(if short { fork::Options { children: 1_000, rounds: 1 } } else { long }).await
             }
@@ -206,7 +209,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                     growth: Bar::AtMost(1.05),
                     with_peer: true,
                 };
-                // So little is stored that the first pages of every table are most of it.
+                // At this size, the first pages of every table are most of what is stored.
                 let brief = storage::Options {
                     calls: [20, 80],
                     history: 40_000,
@@ -226,17 +229,17 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             Command::Artifacts { megabytes, store, short } => {
                 let program = std::env::current_exe().context("this program cannot be found")?;
                 let long = artifact::Options { program, megabytes, paths: 1_000, memory: Bar::AtMost(100.0), store };
-                // CI builds without optimisation: the pages of the program alone are a good part of it.
+                // CI builds without optimisation: the pages of the program alone are a large part of the memory.
                 let brief = artifact::Options { megabytes: 512, paths: 100, memory: Bar::None, ..long.clone() };
                 artifact::run(if short { &brief } else { &long }).await
             }
             Command::Skew { agents, short } => {
-                ensure!(agents >= 4_000, "--agents {agents}: the large project has at least 4,000");
+                ensure!(agents >= 4_000, "--agents {agents}: must be at least 4,000");
                 let long = skew::Options { agents, projects: 10_000, rounds: 20 };
                 skew::run(if short { skew::Options { agents: 4_000, projects: 200, rounds: 6 } } else { long }).await
             }
             Command::Turns { agents, short } => {
-                ensure!(agents >= 10_000, "--agents {agents}: the larger database has at least 10,000");
+                ensure!(agents >= 10_000, "--agents {agents}: must be at least 10,000");
                 let long = turns::Options {
                     agents,
                     window: Duration::from_millis(500),

@@ -18,30 +18,36 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show cards as JSON, one a line, and verify their hashes; what has ended shows its tombstone.
+    /// Show cards as JSON, one per line, and verify their hashes. An expired or erased card shows its tombstone.
     Show {
+        /// The cards to show.
         #[arg(required = true, value_name = "CARD")]
         card_ids: Vec<CardId>,
         #[command(flatten)]
         place: Place,
     },
-    /// Everybody who could see a card, and why: whom it was handed to, by whom; who was granted it; whose children wrote it.
+    /// List all agents that could see a card, and why.
+    ///
+    /// Covers agents that wrote it, got it in a handover, were granted it, or whose children wrote it.
     Sight {
+        /// The card.
         #[arg(value_name = "CARD")]
         card_id: CardId,
+        /// How many to list at most.
         #[arg(long, default_value_t = 1000)]
         most: i64,
         #[command(flatten)]
         place: Place,
     },
-    /// Destroy the content of cards for good. Id, hash, lineage and the reason stay.
+    /// Erase the content of cards for good. Id, hash, lineage and the reason stay.
     Erase {
+        /// The cards to erase.
         #[arg(required = true, value_name = "CARD")]
         card_ids: Vec<CardId>,
-        /// Slug or id.
+        /// The project: its slug or its id.
         #[arg(long)]
         project: String,
-        /// Why: kept in the audit.
+        /// Why they are erased. It is kept in the audit.
         #[arg(long)]
         reason: String,
         #[command(flatten)]
@@ -103,14 +109,14 @@ async fn show(card_ids: &[CardId], place: &Place) -> Result<ExitCode> {
     let mut work = place.begin().await?;
     let batch = card::fetch(&mut work, card_ids, None).await?;
     for reading in &batch.found {
-        println!("{}", json::wire(&serde_json::to_string(reading)?)); // as it was sent to us
+        println!("{}", json::wire(&serde_json::to_string(reading)?)); // in the form in which it was sent to us
     }
     if !batch.missing.is_empty() {
         bail!("not found in this project: {:?}", batch.missing);
     }
     let tampered = |reading: &&Reading| matches!(reading, Reading::Live(card) if !card.verifies());
     if let Some(reading) = batch.found.iter().find(tampered) {
-        bail!("card {} does not say what was hashed: it was changed round the database's guards", reading.card_id());
+        bail!("card {} does not match its hash: it was changed behind the database's guards", reading.card_id());
     }
     Ok(ExitCode::SUCCESS)
 }

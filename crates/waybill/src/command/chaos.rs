@@ -25,125 +25,126 @@ use crate::figures;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Turns, while workers, tools, sweeps, relays, NATS and PostgreSQL are killed, frozen and cut off.
+    /// Run turns while workers, tools, sweeps, relays, NATS and PostgreSQL are killed, frozen and cut off.
     ///
-    /// Starts a PostgreSQL and a NATS of its own. Long: 100,000 turns in 22 minutes.
+    /// Starts its own PostgreSQL and NATS. Full size: 100,000 turns in 22 minutes.
     Turns {
         #[command(flatten)]
         options: Options,
-        /// Break the database first: the run is to notice.
+        /// Break the database in this way first; the run should notice it. If omitted, the database is not broken.
         #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(MUTANTS.map(|mutant| mutant.name)))]
         mutant: Option<String>,
     },
-    /// Turns without NATS; with doorbells dropped and doubled; with the stream of events deleted again and again.
+    /// Run turns without NATS, then with doorbells dropped and doubled, then with the event stream deleted repeatedly.
     Bells {
         #[command(flatten)]
         options: Options,
     },
-    /// Turns, while workers and tools are cut off from PostgreSQL without noticing, for longer than their lease.
+    /// Run turns while workers and tools are cut off from PostgreSQL, without noticing, for longer than their lease.
     Partition {
         #[command(flatten)]
         options: Options,
     },
-    /// A team of agents on the scripted model, whose worker is killed at every step boundary and at random instants.
+    /// Run a team of agents on the scripted model, and kill its worker at every step boundary and at random instants.
     ///
-    /// Starts a PostgreSQL and a NATS of its own.
+    /// Starts its own PostgreSQL and NATS.
     Team {
         #[command(flatten)]
         options: Options,
     },
-    /// An agent on the scripted model whose context is compacted, its worker killed at every step boundary and at random instants: all that is paid for is on
-    /// record.
+    /// Run an agent whose context is compacted, and kill its worker: every paid model call must be on record.
     ///
-    /// Starts a PostgreSQL and a NATS of its own.
+    /// The worker is killed at every step boundary and at random instants. Uses the scripted model, and starts its own PostgreSQL and NATS.
     Compaction {
         #[command(flatten)]
         options: Options,
     },
-    /// Agents that call themselves, fan out and retry without end, each tree under a limit, while workers and orchestrators are killed.
+    /// Run agents that call themselves, fan out and retry without end, each tree under a limit, while processes are killed.
     ///
-    /// Long: 10,000 agents.
+    /// Workers and orchestrators are killed. Full size: 10,000 agents.
     Budgets {
         #[command(flatten)]
         options: Options,
-        /// How many run away, those of all trees together.
+        /// Number of runaway agents over all trees. If omitted, 10,000, or 500 with --short.
         #[arg(long)]
         agents: Option<usize>,
     },
-    /// One project tries to reach another over HTTP, with valid keys of its own and every id of the other; then with the API's checks off, and
-    /// with row security off.
+    /// Let one project try to reach another over HTTP, with its own valid keys and every id of the other.
     ///
-    /// Long: 100,000 attempts, each beside one for what never was.
+    /// Then again with the API's checks off, and with row security off. Full size: 100,000 attempts, each paired with one for an id that never
+    /// existed.
     Walls {
         #[command(flatten)]
         options: Options,
     },
-    /// Keys inside one project try what they are not for, with every id, fence and token of the others known to them.
+    /// Let keys of one project try what they are not allowed to do, knowing every id, fence and token of the others.
     ///
-    /// Long: 20,000 attempts.
+    /// Full size: 20,000 attempts.
     Roles {
         #[command(flatten)]
         options: Options,
     },
-    /// One project does its worst to the API with all its keys: long polls, streams, idle uploads, half heads, large pages, schemas that would take hours,
-    /// forged keys. Another goes on beside it.
+    /// Let one project abuse the API with all its keys while another project works beside it.
     ///
-    /// Long: 30 seconds of each part.
+    /// Uses long polls, streams, idle uploads, half-sent headers, large pages, schemas that would take hours, and forged keys.
+    /// Full size: 30 seconds of each part.
     Neighbours {
         #[command(flatten)]
         options: Options,
     },
-    /// Processes that store artifacts and send packages, killed at random instants.
+    /// Kill processes that store artifacts and send packages, at random instants.
     ///
-    /// Long: 200 kills.
+    /// Full size: 200 kills.
     Artifacts {
         #[command(flatten)]
         options: Options,
-        /// An object store instead of a folder, reached as the environment says: s3://BUCKET/PREFIX.
+        /// An object store, such as s3://BUCKET/PREFIX, with the credentials of the environment. If omitted, a folder.
         #[arg(long, value_name = "URL")]
         store: Option<String>,
     },
-    /// Tools of every kind, while workers and a tool service are killed; then flows among tools that do not mean well; then every way to wash off the label
-    /// of content from outside.
+    /// Run tools of every kind while workers and a tool service are killed, then attack through hostile tools.
     ///
-    /// Long: 300 turns and 150 kills; 2,000 flows.
+    /// The attacks are flows among hostile tools, and every way to remove the label of content from outside. Full size: 300 turns and 150 kills;
+    /// 2,000 flows.
     Tools {
         #[command(flatten)]
         options: Options,
     },
-    /// Failover to a synchronous standby, beside writers: the primary is killed, the standby promoted, again and again.
+    /// Fail over to a synchronous standby under write load: the primary is killed and the standby promoted, repeatedly.
     ///
-    /// Long: 20 failovers.
+    /// Full size: 20 failovers.
     Failover {
         #[command(flatten)]
         options: Options,
     },
-    /// Three times as much as can be done, over HTTP, beside another project.
+    /// Send three times the possible load over HTTP while another project works beside it.
     ///
-    /// Long: a minute of it.
+    /// Full size: one minute of overload.
     Overload {
         #[command(flatten)]
         options: Options,
     },
-    /// Clocks that are an hour off, workers that reach their limit of memory, a full disk under PostgreSQL.
+    /// Run with clocks that are an hour off, workers that reach their memory limit, and a full disk under PostgreSQL.
     Faults {
         #[command(flatten)]
         options: Options,
     },
-    /// An operator's day: every part is a process of its own, is killed and replaced beside load; the schema moves ahead; a backup is restored.
+    /// Run an operator's day under load: replace every part, migrate the schema, restore a backup.
+    ///
+    /// Every part is a separate process, which is killed and replaced.
     Day {
         #[command(flatten)]
         options: Options,
     },
-    /// A short storm, or short budgets, on databases that are broken on purpose. Each must be noticed by a figure of its own.
+    /// Run short storms, or short budgets, on databases that are broken on purpose. One of its own figures must notice each.
     Mutants {
-        /// Only this one.
+        /// Only this mutant. If omitted, all.
         #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(MUTANTS.map(|mutant| mutant.name)))]
         only: Option<String>,
-        /// Only two, chosen by this text: a commit, say.
+        /// Only two mutants, chosen by this text, such as a commit. If omitted, all.
         #[arg(long, value_name = "TEXT", conflicts_with = "only")]
         rotate: Option<String>,
-        /// Of the storms. Without it, a new one.
+        /// Seed of the storms. If omitted, a new one.
         #[arg(long)]
         seed: Option<u64>,
     },
@@ -151,10 +152,10 @@ pub(crate) enum Command {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Options {
-    /// The size for CI.
+    /// Use the small size for CI. If omitted, the full size.
     #[arg(long)]
     short: bool,
-    /// Of an earlier run, to have its faults again. Without it, a new one.
+    /// Seed of an earlier run, to repeat its faults. If omitted, a new one.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -170,7 +171,7 @@ fn any_seed() -> u64 {
     low >> 32
 }
 
-/// A calm: what the storms below differ from.
+/// Returns a plan without faults. The storms below override parts of it.
 fn calm(name: &'static str, seed: u64) -> Plan {
     Plan {
         name,
@@ -210,7 +211,7 @@ fn turns(options: Options) -> Plan {
         Plan {
             turns: 100_000,
             duration: Duration::from_secs(22 * 60),
-            // Half as many again as must be: some find nobody to kill, or somebody frozen already.
+            // Half again as many as required: some find no process to kill, or one that is frozen already.
             kills: 1_500,
             freezes: 300,
             nats_kills: 52,
@@ -222,7 +223,7 @@ fn turns(options: Options) -> Plan {
     }
 }
 
-/// Long enough for every mutant to show itself.
+/// Returns a storm that is long enough for every mutant to be noticed.
 fn brief(seed: u64) -> Plan {
     Plan {
         turns: 700,
@@ -254,7 +255,7 @@ fn partition(options: Options) -> Plan {
 fn team(options: Options, piece: team::Piece) -> Result<team::Options> {
     let (adapters, random, lease) = match options.short {
         true => (&team::ADAPTERS[..1], 8, Duration::from_millis(500)),
-        // Fifty, over all formats.
+        // About fifty over all formats.
         false => (&team::ADAPTERS[..], 17, Duration::from_secs(1)),
     };
     let program = std::env::current_exe().context("this program cannot be found")?;
@@ -347,7 +348,7 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             };
             for mutant in mutants {
                 let (mut by, mut storms) = (Vec::new(), 0);
-                // Whether a storm meets what is broken is a matter of chance. A storm of a given seed is not another the second time.
+                // It is a matter of chance whether a storm meets what is broken. With a given seed, a second storm would be the same.
                 while by.is_empty() && storms < if seed.is_some() { 1 } else { MOST_STORMS } {
                     storms += 1;
                     by = noticed(mutant, seed.unwrap_or_else(any_seed)).await?;
@@ -361,10 +362,10 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
     }
 }
 
-/// Storms that a mutant may outlast before it counts as not noticed.
+/// Storms that a mutant may survive before it counts as not noticed.
 const MOST_STORMS: usize = 4;
 
-/// The mutant's own figures that one storm makes fall short.
+/// Runs one storm and returns those of the mutant's own figures that fall short.
 async fn noticed(mutant: Mutant, seed: u64) -> Result<Vec<String>> {
     let measured = match mutant.trial {
         Trial::Storm => storm::run(&brief(seed), Some(mutant)).await?,

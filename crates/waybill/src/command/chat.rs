@@ -1,6 +1,6 @@
-//! `waybill chat`: a conversation in the terminal. Each line is a turn of one session; while a turn runs, a line steers it.
+//! `waybill chat`: a conversation in the terminal. Each line is a turn of one session. A line that is typed while a turn runs steers it.
 //!
-//! The conversation is the session: leave, and `--session` goes on with it, from any machine that reaches the database.
+//! The conversation is the session: `--session` continues it later, from any machine that reaches the database.
 
 use std::{
     io::{IsTerminal, Write as _},
@@ -36,23 +36,23 @@ use crate::{
 };
 
 const LOOK: Duration = Duration::from_millis(150);
-/// Of what was said before, so much is shown.
+/// How many earlier messages are shown when a session is continued.
 const RECALLED: i64 = 6;
 const HELP: &str = "\
 /exit        leave; the session stays
-/todo        the todo list
-/next TEXT   while a turn runs: the turn after it, instead of a word to the one that runs
-/stop        stop the turn that runs";
+/todo        show the todo list
+/next TEXT   while a turn runs: queue TEXT as the next turn, instead of steering the running one
+/stop        stop the running turn";
 
 /// A conversation with an agent.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Whom to talk to.
+    /// The profile of the agent to talk to.
     profile: Name,
-    /// Go on with this session; without it a new one is opened.
+    /// Continue this session. If omitted, a new one is opened.
     #[arg(long)]
     session: Option<SessionId>,
-    /// An agent that there is, with what it remembers.
+    /// Talk to this existing agent, which has a memory. If omitted, an agent is made for each turn.
     #[arg(long)]
     agent: Option<AgentId>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let last = Span { box_id: session.messages_box_id, from, upto: session.n_messages };
     let before = card_box::read(&mut work, last, None).await?;
     work.commit().await?;
-    println!("session {session_id}   /help says what else there is");
+    println!("session {session_id}   /help lists the commands");
     for placed in &before {
         if let Reading::Live(card) = &placed.reading {
             let is_ours = card.metadata.role == waybill_core::card::Role::User;
@@ -100,13 +100,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         is_terminal: std::io::stdin().is_terminal(),
     };
     chat.talk().await?;
-    println!("\nto go on: waybill chat {} --session {session_id}", chat.profile);
+    println!("\nto continue: waybill chat {} --session {session_id}", chat.profile);
     Ok(ExitCode::SUCCESS)
 }
 
 impl Chat {
     async fn talk(&mut self) -> Result<()> {
-        // A turn that was left while it ran is followed to its end first.
+        // A turn that still runs from an earlier chat is followed to its end first.
         let running = session::open_turns(&mut self.kernel.begin(self.project_id).await?, self.session_id)
             .await?
             .into_iter()
@@ -123,12 +123,12 @@ impl Chat {
                 "" => {}
                 "/exit" | "/quit" => return Ok(()),
                 text if self.helps(text).await? => {}
-                text if text.starts_with('/') => println!("there is no {text}; /help says what there is"),
+                text if text.starts_with('/') => println!("there is no command {text}; /help lists the commands"),
                 text => {
                     let DispatchResult { agent_id, agent_turn_id, .. } = match self.say(text, WhileRunning::Start).await
                     {
                         Ok(started) => started,
-                        // The conversation goes on, whatever was wrong with this line.
+                        // An error of one line does not end the conversation.
                         Err(error) => {
                             println!("  (not sent: {error:#})");
                             continue;
@@ -142,7 +142,7 @@ impl Chat {
         }
     }
 
-    /// Answers what is asked of the chat itself, at any time. False: the line is not such.
+    /// Runs a command that is allowed at any time. Returns false if the line is not such a command.
     async fn helps(&self, line: &str) -> Result<bool> {
         match line {
             "/help" => println!("{HELP}"),
@@ -184,8 +184,8 @@ impl Chat {
         Ok(())
     }
 
-    /// Shows a turn until it has ended: what it says, what it calls, what it asks people. Lines that are typed meanwhile are for it. False: the person
-    /// leaves; the turn goes on.
+    /// Shows a turn until it has ended: its text, its calls, its questions to people. Lines that are typed meanwhile go to it.
+    /// Returns false if the person leaves; the turn continues.
     async fn follow(&mut self, agent_id: AgentId, first: TurnId) -> Result<bool> {
         let (kernel, project_id) = (self.kernel.clone(), self.project_id);
         let mut pieces = kernel.bus().watch(project_id, agent_id);
@@ -196,7 +196,7 @@ impl Chat {
             tokio::select! {
                 Some(piece) = pieces.next() => {
                     if !shown.open_line {
-                        // What was done before it speaks is shown before.
+                        // Show earlier calls and results before the new text.
                         shown.look(&kernel, project_id, turn_id).await?;
                     }
                     shown.piece(turn_id, &piece);
@@ -223,7 +223,7 @@ impl Chat {
         }
     }
 
-    /// A line that is typed while a turn runs. Gives the turn that it starts, where it does.
+    /// Handles a line that is typed while a turn runs. Returns the turn that it starts, if it starts one.
     async fn hear(&self, line: &str, turn_id: TurnId, shown: &mut Shown) -> Result<Option<TurnId>> {
         if ["/exit", "/quit"].contains(&line) {
             shown.leaving = true;
@@ -245,12 +245,12 @@ impl Chat {
         }
         if let Some(text) = line.strip_prefix("/next ") {
             let queued = self.say(text, WhileRunning::Queue).await?;
-            println!("  (the next turn)");
+            println!("  (queued as the next turn)");
             return Ok(Some(queued.agent_turn_id));
         }
         let said = self.say(line, WhileRunning::Steer).await?;
         if said.status == DispatchStatus::Steered {
-            println!("  (it will see that at its next step)");
+            println!("  (the agent sees this at its next step)");
             return Ok(None);
         }
         Ok(Some(said.agent_turn_id))
@@ -277,19 +277,19 @@ impl Chat {
     }
 }
 
-/// What of a turn was shown already.
+/// What was already shown of a turn.
 #[derive(Default)]
 struct Shown {
-    /// Who speaks.
+    /// The name that is printed before the agent's text.
     who: String,
-    /// Of its output box.
+    /// How far its output box was shown.
     upto: i64,
-    /// Pieces of text were shown, and the line is open.
+    /// Streamed text was printed and its line is not finished.
     open_line: bool,
-    /// What was streamed need not be shown again when it is written.
+    /// The text that was streamed, so that it is not printed again when its card is written.
     streamed: String,
     lost: i32,
-    /// What a person is asked.
+    /// The open request to the person.
     asking: Option<Open>,
     leaving: bool,
     asked: Option<ToolCallId>,
@@ -297,7 +297,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Text on its way.
+    /// Prints a piece of streamed text.
     fn piece(&mut self, turn_id: TurnId, piece: &[u8]) {
         let Ok(piece) = serde_json::from_slice::<Value>(piece) else { return };
         if piece["agent_turn_id"] != turn_id.to_string() {
@@ -320,7 +320,7 @@ impl Shown {
         }
     }
 
-    /// What is new since the last look. True: the turn has ended.
+    /// Prints what is new since the last look. Returns true if the turn has ended.
     async fn look(&mut self, kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<bool> {
         let mut work = connect::begin(kernel, project_id).await?;
         let Some(summary) = turn::show(&mut work, &[turn_id]).await?.pop() else { return Ok(true) };
@@ -334,13 +334,13 @@ impl Shown {
         let lost = summary.n_lost_leases.unwrap_or_default();
         if lost > self.lost {
             self.end_line();
-            println!("  (its worker was lost; another one goes on)");
+            println!("  (its worker was lost; another one continues)");
         }
         self.lost = lost;
         let tree = turn::tree(&mut work, turn_id, 1_000).await?;
         let open = request::list(&mut work, 0, 100).await?;
         let mut ours = open.into_iter().filter(|open| tree.iter().any(|turn| turn.agent_turn_id == open.agent_turn_id));
-        // One that was answered here may be listed for a moment yet.
+        // A request that was answered here may still be listed for a moment.
         self.asking = ours.next().filter(|open| self.answered != Some(open.tool_call_id));
         if let Some(open) = self.asking.clone()
             && self.asked != Some(open.tool_call_id)

@@ -12,7 +12,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Every setting, its value, and where that came from: the environment, a file, or what is built in.
+    /// Show every setting, its value, and the source of the value: the environment, a file, or the built-in default.
     Show,
 }
 

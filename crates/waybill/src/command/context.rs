@@ -1,4 +1,4 @@
-//! `waybill context …`: what a model saw.
+//! `waybill context …`: shows what a model saw.
 
 use std::{
     io::{self, Write},
@@ -18,44 +18,50 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The model calls of a turn, by their receipts.
+    /// List the model calls of a turn, from their receipts.
     List {
+        /// The turn whose calls are listed.
         turn_id: TurnId,
         #[command(flatten)]
         place: Place,
     },
     /// Render a call again, verify it against its receipt, and show where each message came from.
     ///
-    /// Exits with 1 where the same bytes cannot be had, and says why.
+    /// If the same bytes cannot be reproduced, says why and exits with 1.
     Show {
+        /// The model call: `TURN/STEP`, or `TURN` for the last call of the turn.
         call: CallId,
-        /// Print the request, byte for byte as it was sent.
+        /// Print the request, byte for byte as it was sent. If omitted, a table of its messages is printed.
         #[arg(long)]
         request: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Which handover put a card before a turn: by which rule, from whom, out of which box, by which right.
+    /// Show which handover gave a card to a turn: the rule, the sender, the box and the right.
     ///
-    /// Exits with 1 where the turn does not have the card.
+    /// Exits with 1 if the turn does not have the card.
     Why {
+        /// The card.
         #[arg(value_name = "CARD")]
         card_id: CardId,
+        /// The turn that has the card.
         #[arg(long)]
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Compare two calls: by set, order and tokens, and where a prompt cache stops being of use.
+    /// Compare the context of two model calls: cards, order, tokens, and the message from which a prompt cache misses.
     Diff {
+        /// The first call: `TURN/STEP`, or `TURN` for the last call of the turn.
         left: CallId,
+        /// The second call, in the same form.
         right: CallId,
         #[command(flatten)]
         place: Place,
     },
 }
 
-/// `TURN/STEP`, or `TURN` for its last call.
+/// A model call as people write it: `TURN/STEP`, or `TURN` alone. What `TURN` alone means is up to the command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallId {
     pub(crate) turn_id: TurnId,
@@ -95,7 +101,7 @@ async fn render(place: &Place, CallId { turn_id, step_id }: CallId) -> Result<Ca
     Ok(replay::replay(&mut place.begin().await?, turn_id, step_id).await?)
 }
 
-/// Which handover put a card before a turn.
+/// Shows which handover gave a card to a turn.
 async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> Result<ExitCode> {
     let found = handover::why(&mut place.begin().await?, card_id, turn_id).await?;
     if as_json {
@@ -207,9 +213,9 @@ fn print_diff(diff: &diff::Diff, as_json: bool) -> Result<()> {
         diff.same_tokens.get()
     );
     match &diff.first_break {
-        None => println!("the right one goes on where the left one ends: a prompt cache misses nothing"),
+        None => println!("the right one continues where the left one ends: a prompt cache misses nothing"),
         Some(place) if place.message == 0 => {
-            println!("a prompt cache misses everything: the tools are others, {:?}", place.card_ids)
+            println!("a prompt cache misses everything: the tools differ, {:?}", place.card_ids)
         }
         Some(place) => {
             let layer = place.right.as_ref().or(place.left.as_ref()).map(ToString::to_string).unwrap_or_default();

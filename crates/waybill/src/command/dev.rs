@@ -1,4 +1,4 @@
-//! `waybill dev`: everything, in one command.
+//! `waybill dev`: runs everything in one command.
 
 use std::{
     env,
@@ -47,20 +47,20 @@ use crate::{
     watch::Watch,
 };
 
-/// The team of the demo project: `examples/demo` has the same.
+/// The team of the demo project, from `examples/demo`.
 const TEAM: &str = include_str!("../../../../examples/demo/profiles.yaml");
 const PROJECT: &str = "demo";
 const DATABASE: &str = "waybill";
 const LEASE: Duration = Duration::from_secs(2);
-/// Other commands bring work too, and cannot ring.
+/// Poll interval. Other commands add work too, and cannot ring a doorbell in this process.
 const LOOK: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Where everything is kept: the database, and the file that tells the other commands where to find it.
+    /// Folder for all data: the database, and the settings file that other commands read to find it.
     #[arg(long, default_value = ".waybill", value_name = "FOLDER")]
     data: PathBuf,
-    /// A database to use, as its owner, instead of a private PostgreSQL. Named here only: neither the environment nor a file can say it.
+    /// A database to use, as its owner. If omitted, a private PostgreSQL is started. It cannot be set in the environment or in a file.
     #[arg(long, value_name = "URL")]
     database_url: Option<SecretString>,
     #[command(flatten)]
@@ -69,10 +69,10 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Where the API listens. On this machine alone it may be used without a key.
+    /// Address that the API listens on. It must be a loopback address, because the API accepts requests without a key.
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Run turns in so many processes of their own, instead of in this one. One that is killed is started again.
+    /// Number of separate worker processes. One that ends is started again. 0 runs turns in this process.
     #[arg(long, default_value_t = 0)]
     workers: usize,
     #[command(flatten)]
@@ -82,13 +82,13 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     if !arguments.listen.ip().is_loopback() {
         bail!(
-            "--listen {}: `waybill dev` answers without a key, and so only this machine; `waybill serve` is for others",
+            "--listen {}: `waybill dev` needs no key, so it listens on loopback only; use `waybill serve` for others",
             arguments.listen
         );
     }
     let installation = arguments.models.read()?;
     let home = Home::at(&arguments.data)?;
-    // As root the database runs as another account, which must get in.
+    // As root, the database runs as another account, which must be able to enter the folder.
     if connect::uid() != Some(0) {
         let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         fs::set_permissions(&arguments.data, own).context("cannot close the data folder to others")?;
@@ -154,7 +154,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             () = until => {}
         }
     });
-    // They reach models and the bus as this process was told to.
+    // Workers reach models and the bus with the settings of this process.
     let environment: Vec<(&str, OsString)> = [
         ("WAYBILL_DATABASE_URL", Some(database.service_url.clone().into())),
         ("WAYBILL_ARTIFACTS", Some(place.into())),
@@ -189,7 +189,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     greet(&api_url, &api_key, &database.place, &pids);
     interrupted().await?;
-    eprintln!("ending");
+    eprintln!("shutting down");
     let _ = end.send(true);
     while parts.join_next().await.is_some() {}
     drop(database);
@@ -211,7 +211,7 @@ fn greet(api_url: &str, api_key: &str, place: &str, pids: &[u32]) {
     println!("Ctrl-C ends everything. The data stays in the folder.");
 }
 
-/// The right to use a data folder. The system takes it back when the process ends, however it ends.
+/// The right to use a data folder. The operating system releases it when the process ends, for whatever reason.
 struct Lock(fs::File);
 
 impl Lock {
@@ -235,7 +235,7 @@ impl Lock {
         }
     }
 
-    /// Tells a process that comes later where this one is.
+    /// Writes the address and process id into the lock file, for the error message of a later process.
     fn say(&mut self, api_url: &str) -> Result<()> {
         use std::io::Write;
         self.0.set_len(0)?;
@@ -244,11 +244,11 @@ impl Lock {
     }
 }
 
-/// What there is to work on.
+/// The database in use.
 struct Database {
     service_url: String,
     owner_url: String,
-    /// Which one it is, for people.
+    /// A description of the database for people.
     place: String,
     kept: Option<Arc<Kept>>,
 }
@@ -258,7 +258,7 @@ impl Database {
         let Some(url) = given else {
             let folder = home.path("postgres");
             if env::var_os("DATABASE_URL").is_some() {
-                eprintln!("DATABASE_URL is set and not used: `--database-url` names a database for `waybill dev`");
+                eprintln!("DATABASE_URL is set and not used: name a database with `--database-url` instead");
             }
             eprintln!("starting PostgreSQL in {}", folder.display());
             let kept = Kept::start(&folder).await?;
@@ -286,7 +286,7 @@ async fn migrate(owner_url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The demo project and its team, as far as they are not there yet.
+/// Creates the demo project and those of its profiles that do not exist yet.
 async fn seed(kernel: &Kernel) -> Result<ProjectId> {
     let project_id = match project::find(kernel, PROJECT).await {
         Ok(project_id) => project_id,
@@ -301,7 +301,7 @@ async fn seed(kernel: &Kernel) -> Result<ProjectId> {
     };
     let mut work = kernel.begin(project_id).await?;
     let there = resource::list(&mut work).await?;
-    // What somebody has changed since stays as it is.
+    // Profiles that a user has changed stay as they are.
     let is_new = |manifest: &Manifest| match manifest {
         Manifest::Profile(profile) => {
             !there.iter().any(|listed| listed.kind == "profile" && listed.name == profile.name)
@@ -316,7 +316,7 @@ async fn seed(kernel: &Kernel) -> Result<ProjectId> {
     Ok(project_id)
 }
 
-/// The key that was made before, while it works; else a new one.
+/// Returns the key in the file if it still works, or creates a new one.
 async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result<String> {
     if let Some(known) = fs::read_to_string(path).ok().and_then(|key| key.trim().parse::<ApiKey>().ok())
         && key::find(kernel, &known).await?.is_some_and(|holder| holder.project_id == project_id)
@@ -326,7 +326,7 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
     let name: Name = "dev".parse()?;
     let made = ApiKey::mint("dev");
     let mut work = kernel.begin(project_id).await?;
-    // Nobody has the ones that were lost with the file.
+    // Earlier keys were lost with the file: nothing can use them any more.
     for lost in key::list(&mut work, None, 1_000).await? {
         if lost.name == name && lost.revoked_at.is_none() {
             key::revoke(&mut work, lost.key_id, Duration::ZERO).await?;
@@ -337,7 +337,7 @@ async fn keep_key(kernel: &Kernel, project_id: ProjectId, path: &Path) -> Result
     Ok(made.expose().to_owned())
 }
 
-/// Where the other commands find it.
+/// Returns the settings file that lets other commands find the database.
 fn settings(database: &Database, artifacts: &str) -> String {
     let Database { service_url, owner_url, .. } = database;
     format!(
@@ -345,7 +345,7 @@ fn settings(database: &Database, artifacts: &str) -> String {
     )
 }
 
-/// For its owner alone.
+/// Writes a file that only its owner can read.
 fn write(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
@@ -367,17 +367,17 @@ fn start_worker(environment: &[(&str, OsString)], n: usize) -> Result<Child> {
             &LOOK.as_secs_f64().to_string(),
         ])
         .envs(environment.iter().cloned())
-        // That address is ours.
+        // This process listens on that address.
         .env_remove("WAYBILL_METRICS_LISTEN")
         .stdin(Stdio::null())
-        // Ctrl-C is for us: we end it in good order.
+        // Ctrl-C must reach only this process, which then ends the worker in order.
         .process_group(0)
         .kill_on_drop(true)
         .spawn();
     child.with_context(|| format!("worker {n} cannot be started"))
 }
 
-/// Starts a worker again that has ended, until everything is to end.
+/// Restarts a worker process that has ended, until `until` resolves.
 async fn keep_worker(
     mut child: Child,
     environment: Vec<(&'static str, OsString)>,
@@ -401,7 +401,7 @@ async fn keep_worker(
         match start_worker(&environment, n) {
             Ok(started) => {
                 child = started;
-                eprintln!("worker {n} again: process {}", child.id().unwrap_or_default());
+                eprintln!("worker {n} restarted: process {}", child.id().unwrap_or_default());
             }
             Err(error) => eprintln!("{error:#}"),
         }

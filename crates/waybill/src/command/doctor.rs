@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     bus: Bus,
     #[command(flatten)]
     models: Reached,
-    /// Also hold every project to what must be true of its turns, calls and boxes. Reads only; takes a while.
+    /// Also check the invariants of the turns, calls and boxes of every project. Only reads; takes a while.
     #[arg(long)]
     deep: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
     let mut checks = match Kernel::connect_unchecked(&arguments.service.config()).await {
         Ok(kernel) => {
             let mut checks = check::run(&kernel).await;
-            // Of another schema nothing more can be asked.
+            // The checks below need the expected schema.
             let is_fit = checks.iter().all(|check| check.ok);
             checks.insert(0, reachable(None));
             checks.push(check::statistics(&kernel).await);
@@ -85,7 +85,7 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
     Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether every model that is asked under a limit of money has a price.
+/// Checks whether every model that is used under a cost limit has a price.
 async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
     let (mut after, mut found) = (String::new(), Vec::new());
     loop {
@@ -106,16 +106,13 @@ async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
             }
         }
     }
-    let advice = if found.is_empty() {
-        ""
-    } else {
-        "Give these models a price in the file of providers, 0 where they cost nothing."
-    };
+    let advice =
+        if found.is_empty() { "" } else { "Give these models a price in the providers file, 0 if they are free." };
     let told = if found.is_empty() { "yes".to_owned() } else { found.join(", ") };
-    Ok(Check { check: "models under a limit of money have a price", ok: found.is_empty(), found: told, advice })
+    Ok(Check { check: "models under a cost limit have a price", ok: found.is_empty(), found: told, advice })
 }
 
-/// Every invariant, of the database and of every project.
+/// Checks every invariant of the database and of every project.
 async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
     broken.extend(invariant::of_database(kernel).await?);
     let (mut after, mut n_projects) = (String::new(), 0);
@@ -142,7 +139,7 @@ async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
     Ok(whole.chain(INVARIANTS.iter().map(|(invariant, _)| of(invariant, of_projects))).collect())
 }
 
-/// Away is no failure: nothing depends on it. Too old, or a login that is refused, is.
+/// Checks NATS. An unreachable server is no failure, because nothing depends on it. A server that is too old or refuses the login is one.
 async fn bus(bus: &Bus) -> Check {
     const CHECK: &str = "NATS usable";
     match bus.connect().await {
@@ -152,14 +149,14 @@ async fn bus(bus: &Bus) -> Check {
         Ok(_) => Check {
             check: CHECK,
             ok: true,
-            found: "away".to_owned(),
-            advice: "Work goes on, found by looking. Check that the server runs and that WAYBILL_NATS_URL points at it.",
+            found: "unreachable".to_owned(),
+            advice: "Work continues by polling. Check that the server runs and that WAYBILL_NATS_URL points at it.",
         },
         Err(error) => Check {
             check: CHECK,
             ok: false,
             found: format!("{error:#}"),
-            advice: "Use NATS 2.10 or newer, and a login that it knows.",
+            advice: "Use NATS 2.10 or newer, and a login that it accepts.",
         },
     }
 }

@@ -1,4 +1,4 @@
-//! `waybill fork`: do a recorded turn again with something changed, several times, and compare.
+//! `waybill fork`: runs a recorded turn again with changes, several times, and compares the results.
 
 use std::{collections::BTreeMap, fs, process::ExitCode};
 
@@ -31,25 +31,24 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// `TURN/STEP`: the model call that is done again; `TURN`: the first of it.
+    /// The model call to start from: `TURN/STEP`, or `TURN` for the first call of the turn.
     call: CallId,
-    /// Let a card say something else: `CARD=TEXT`, or `CARD=@FILE` (JSON, or else text). Given several times for different cards, all are changed
-    /// at once.
+    /// Change the content of a card: `CARD=TEXT`, or `CARD=@FILE` (JSON or text). Repeat it to change several cards at once.
     #[arg(long = "card", value_name = "CARD=TEXT")]
     cards: Vec<String>,
-    /// Somebody else does it.
+    /// Use another profile. If omitted, the recorded one.
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Name>,
-    /// Another model: `MODEL`, or `PROVIDER/MODEL`. Given several times, each is a variant of its own.
+    /// Use another model: `MODEL`, or `PROVIDER/MODEL`. Repeat it to compare several models, one variant each. If omitted, the recorded one.
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
-    /// What is different about the profile: a JSON merge patch, such as `{"memory": {"budget": 2000}}`. Given several times, each is a variant.
+    /// Change the profile with a JSON merge patch, such as `{"memory": {"budget": 2000}}`. Repeat it to compare several patches, one variant each.
     #[arg(long = "patch", value_name = "JSON")]
     patches: Vec<String>,
-    /// How often each variant is done.
+    /// How often each variant runs, 1 to 100.
     #[arg(short = 'n', long, default_value_t = 1)]
     times: usize,
-    /// Call tools and agents. Without it they answer as they did then.
+    /// Call tools and agents for real. If omitted, their recorded answers are used.
     #[arg(long)]
     live_tools: bool,
     #[command(flatten)]
@@ -58,7 +57,7 @@ pub(crate) struct Arguments {
     place: Place,
 }
 
-/// One run, of what was recorded or of a variant.
+/// The result of one run: the recorded one, or a run of a variant.
 #[derive(Serialize)]
 struct Outcome {
     variant: String,
@@ -70,15 +69,15 @@ struct Outcome {
     output_tokens: i64,
     microdollars: i64,
     seconds: f64,
-    /// What was called, and how often.
+    /// The tools that were called, and how often.
     tools: BTreeMap<String, usize>,
     deliverable: Option<Value>,
-    /// What the first call saw that is done again, compared with the recorded one.
+    /// The context of the first call of this run, compared with the recorded call.
     context: Option<Diff>,
 }
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
-    ensure!((1..=100).contains(&arguments.times), "-n {}: 1 to 100", arguments.times);
+    ensure!((1..=100).contains(&arguments.times), "-n {}: must be 1 to 100", arguments.times);
     let variants = variants(&arguments)?;
     let nats = arguments.bus.connect().await?;
     let (kernel, project_id) = arguments.place.open().await?;
@@ -137,7 +136,7 @@ async fn finished(
     Ok(outcome)
 }
 
-/// What is changed, by name. Without anything: once more, as it was.
+/// Returns the variants by name. Without any change, there is one: the recorded turn again.
 fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
     let cards: Vec<(CardId, Value)> = arguments.cards.iter().map(|said| changed(said)).collect::<Result<_>>()?;
     let base = Change { cards, profile_name: arguments.profile.clone(), profile_patch: None };
@@ -154,7 +153,7 @@ fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
     }
     for patch in &arguments.patches {
         let parsed: Value = serde_json::from_str(patch).with_context(|| format!("--patch {patch}"))?;
-        ensure!(parsed.is_object(), "--patch {patch}: a merge patch is an object");
+        ensure!(parsed.is_object(), "--patch {patch}: a merge patch must be a JSON object");
         variants.push((
             format!("patch {}", output::short(patch, 40)),
             Change { profile_patch: Some(parsed), ..base.clone() },
@@ -177,7 +176,7 @@ fn changed(said: &str) -> Result<(CardId, Value)> {
         Some(path) => fs::read_to_string(path).with_context(|| path.to_owned())?,
         None => text.to_owned(),
     };
-    // An object or a list is meant as such; anything else is text.
+    // Only a JSON object or list is read as JSON; anything else is text.
     let value = serde_json::from_str(&text).ok().filter(|value: &Value| value.is_object() || value.is_array());
     Ok((card_id.parse()?, value.unwrap_or(Value::String(text))))
 }

@@ -1,4 +1,4 @@
-//! `waybill grant …`: who may read a box beyond what was made for it or handed to it.
+//! `waybill grant …`: lets an agent read a box that it neither owns nor was handed.
 
 use std::process::ExitCode;
 
@@ -11,45 +11,50 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let an agent read a box, and hand it on.
+    /// Let an agent read a box and hand it on.
     Give {
+        /// The agent that gets the right.
         #[arg(long)]
         agent: AgentId,
-        /// What it may read.
+        /// The box that it may read.
         #[arg(long = "box", value_name = "BOX")]
         card_box: BoxId,
-        /// So many of its first cards. Without it all, also what is yet to come.
+        /// Only the first UPTO cards of the box. If omitted, all cards, including those added later.
         #[arg(long)]
         upto: Option<i64>,
-        /// Why: kept on record.
+        /// Why the right is given. It is kept on record.
         #[arg(long)]
         reason: String,
-        /// Who decides.
+        /// Who decided this. It is kept on record.
         #[arg(long, env = "USER", default_value = "operator")]
         by: String,
         #[command(flatten)]
         place: Place,
     },
-    /// End a grant. What was handed over by it stays where it is.
+    /// Revoke a grant. What was handed over under it stays where it is.
     Revoke {
+        /// The grant to revoke, as `waybill grant list` shows it.
         grant: GrantId,
-        /// Who decides.
+        /// Who decided this. It is kept on record.
         #[arg(long, env = "USER", default_value = "operator")]
         by: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Grants, the newest first.
+    /// List grants, newest first.
     List {
+        /// Only grants of this agent. If omitted, grants of all agents.
         #[arg(long)]
         agent: Option<AgentId>,
+        /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
         #[command(flatten)]
         place: Place,
     },
-    /// What agents asked for and were refused, the newest first.
+    /// List requests of agents that were refused, newest first.
     Refusals {
+        /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
         #[command(flatten)]

@@ -20,37 +20,38 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the types of packages: those that are built in, and the project's own.
+    /// List the package types: the built-in ones and those of the project.
     Types {
         #[command(flatten)]
         place: Place,
     },
-    /// Print the JSON Schema of a type of packages.
+    /// Print the JSON Schema of a package type.
     Schema {
+        /// The name of the type, as `waybill handoff types` shows it.
         name: Name,
         #[command(flatten)]
         place: Place,
     },
-    /// Say everything that is wrong with a package. Exits with 1 if anything is.
+    /// Check a package and list every problem. Exits with 1 if there is one.
     Check {
-        /// JSON; `-`: what comes in.
+        /// The package, as JSON; `-` for standard input.
         file: PathBuf,
         #[command(flatten)]
         storage: Storage,
         #[command(flatten)]
         place: Place,
     },
-    /// Check a package, and hand it to an agent.
+    /// Check a package and send it to an agent.
     Send {
-        /// JSON; `-`: what comes in.
+        /// The package, as JSON; `-` for standard input.
         file: PathBuf,
-        /// The profile of whoever gets it.
+        /// The profile of the receiving agent.
         #[arg(long)]
         profile: Name,
-        /// What is to be done with it.
+        /// What the agent does with it. If omitted, the instruction follows from the package.
         #[arg(long)]
         instruction: Option<String>,
-        /// An agent that there is, with what it remembers; without it one is made for the task.
+        /// Send it to this existing agent, which has a memory. If omitted, an agent is made for the task.
         #[arg(long)]
         agent: Option<AgentId>,
         #[command(flatten)]
@@ -144,6 +145,6 @@ fn read(file: &std::path::Path) -> Result<Map<String, Value>> {
     };
     match waybill_core::json::parse(&bytes).with_context(|| file.display().to_string())? {
         Value::Object(package) => Ok(package),
-        _ => bail!("{}: a package is a JSON object", file.display()),
+        _ => bail!("{}: a package must be a JSON object", file.display()),
     }
 }

@@ -1,4 +1,4 @@
-//! `waybill inbox`, `approve`, `reject`, `answer`: what people are asked.
+//! `waybill inbox`, `approve`, `reject`, `answer`: requests of agents to people.
 
 use std::process::ExitCode;
 
@@ -18,6 +18,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
+    /// How many to list at most.
     #[arg(long, default_value_t = 100)]
     most: i64,
     #[command(flatten)]
@@ -49,9 +50,9 @@ pub(crate) async fn list(arguments: Arguments, as_json: bool) -> Result<ExitCode
 /// One decision.
 #[derive(Debug, Args)]
 pub(crate) struct Deciding {
-    /// As `waybill inbox` lists it.
+    /// The request, as `waybill inbox` lists it.
     call: ToolCallId,
-    /// What else there is to say; whoever asked reads it.
+    /// A note that the asking agent reads. If omitted, there is none.
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]
@@ -64,7 +65,7 @@ pub(crate) struct Deciding {
 pub(crate) struct Answering {
     #[command(flatten)]
     deciding: Deciding,
-    /// Text; or JSON, where it is any.
+    /// The answer. It is read as JSON if it is valid JSON, otherwise as text.
     answer: String,
 }
 

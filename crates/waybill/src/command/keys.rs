@@ -1,4 +1,4 @@
-//! `waybill keys …`: who may use the API of a project, and for what.
+//! `waybill keys …`: manages the API keys of a project.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -23,38 +23,40 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a key. It is shown once.
+    /// Create a key. It is shown only once.
     Create {
-        /// Whose it is: `ci`, `billing-worker`.
+        /// The name of its user, such as `ci` or `billing-worker`.
         name: Name,
-        /// admin, operator (start and stop), worker (run turns), tool (answer calls), reader, approver (decide requests), auditor (read the record) or
-        /// developer (apply profiles and tools).
+        /// What it may do: admin, operator (start and stop), worker (run turns), tool (answer calls), reader, approver (decide requests),
+        /// auditor (read the record) or developer (apply profiles and tools).
         #[arg(long)]
         scope: Scope,
         #[command(flatten)]
         bounds: Bound,
-        /// How long it works. Without it, until it is revoked.
+        /// Days until it expires. If omitted, it works until it is revoked.
         #[arg(long, value_name = "DAYS")]
         days: Option<u32>,
         #[command(flatten)]
         place: Place,
     },
-    /// Make a key that takes the place of the one of this name, which works for a while longer.
+    /// Replace a key with a new one of the same name. The old one works for a while longer.
     Rotate {
+        /// The name of the key to replace.
         name: Name,
-        /// How long the old one still works.
+        /// Hours that the old key still works.
         #[arg(long, value_name = "HOURS", default_value_t = 24)]
         hours: u32,
         #[command(flatten)]
         place: Place,
     },
-    /// The keys of the project, without what makes them keys.
+    /// List the keys of the project, without their secrets.
     List {
         #[command(flatten)]
         place: Place,
     },
-    /// End a key, at once.
+    /// Revoke a key at once.
     Revoke {
+        /// The id of the key, as `waybill keys list` shows it.
         #[arg(value_name = "KEY")]
         key_id: KeyId,
         #[command(flatten)]
@@ -62,19 +64,19 @@ pub(crate) enum Command {
     },
 }
 
-/// What a key is for, beside its scope.
+/// The bounds of a key, in addition to its scope.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Bound {
-    /// Whose turns and calls it claims. A worker, a tool and a developer name at least one.
+    /// A target whose turns and calls the key may claim; can be repeated. The scopes worker, tool and developer need at least one.
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<Target>,
-    /// Artifacts that it reads and writes: this one, and what lies below it. Without it: all; a tool: none.
+    /// An artifact path that the key may read and write, with all paths below it; can be repeated. If omitted, all artifacts; for a tool, none.
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<ArtifactPath>,
-    /// Profiles that it starts turns of. Without it: all.
+    /// A profile that the key may start turns of; can be repeated. If omitted, all profiles.
     #[arg(long = "profile", value_name = "PROFILE")]
     profiles: Vec<Name>,
-    /// Whatever it starts or stores counts as content from outside.
+    /// Treat everything that the key starts or stores as content from outside.
     #[arg(long)]
     external: bool,
 }
@@ -100,7 +102,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 key.name == name && key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now)
             };
             let old = keys.iter().rev().find(works).with_context(|| format!("there is no key `{name}` that works"))?;
-            // As long as the old one had all in all.
+            // The new key lasts as long as the old one did in total.
             let lasts = old.expires_at.and_then(|at| (at - old.created_at).to_std().ok());
             let made = make(&mut work, &name, old.scope, &old.bounds, lasts, "key.rotate").await?;
             let ended = key::revoke(&mut work, old.key_id, Duration::from_secs(u64::from(hours) * 3_600)).await?;
@@ -148,7 +150,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a key is for, in a line.
+/// Describes the bounds of a key in one line.
 fn said(bounds: &Bounds) -> String {
     let list = |name: &str, values: Vec<String>| (!values.is_empty()).then(|| format!("{name} {}", values.join(", ")));
     let parts = [
@@ -160,7 +162,7 @@ fn said(bounds: &Bounds) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// A key that is to be shown, once it is kept.
+/// A new key. It is shown after it is committed.
 struct Made {
     listed: Listed,
     key: String,
@@ -188,7 +190,7 @@ impl Made {
             output::json(&json!({ "key": self.key, "listed": self.listed }))
         } else {
             println!("{}", self.key);
-            eprintln!("this is the only time it is shown");
+            eprintln!("store the key now: it is not shown again");
             Ok(())
         }
     }

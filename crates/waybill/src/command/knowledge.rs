@@ -1,4 +1,4 @@
-//! `waybill knowledge`: what a project knows, and what it publishes of what it has done.
+//! `waybill knowledge`: manages the documents of a project, and the results that it publishes as experience.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -16,7 +16,7 @@ use crate::{
     output,
 };
 
-/// Documents, or what was done before.
+/// What to search: documents, or published results of earlier turns.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Kind {
     #[default]
@@ -35,48 +35,52 @@ impl From<Kind> for knowledge::Kind {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Apply documents: Markdown or plain text, or folders of them. The same again changes nothing.
+    /// Add or update documents: Markdown or plain text, or folders of them. Unchanged documents stay as they are.
     Put {
-        /// Files, or folders that are walked (`*.md`, `*.txt`).
+        /// Files, or folders, which are searched for `*.md` and `*.txt`.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Where they are to stand: each below it, by its own name.
+        /// A folder to put them below, each under its own name. If omitted, at the top.
         #[arg(long, value_name = "FOLDER")]
         below: Option<ArtifactPath>,
-        /// They came from outside: a turn that is shown them may need an approval for some tools.
+        /// Mark them as content from outside: a turn that sees them may need an approval for some tools.
         #[arg(long)]
         external: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Documents, by path.
+    /// List documents by path.
     List {
-        /// Documents, or what was done before.
+        /// `knowledge` for documents, `experience` for published results of earlier turns.
         #[arg(long, value_enum, default_value_t)]
         kind: Kind,
+        /// How many to list at most.
         #[arg(long, default_value_t = 1000)]
         most: i64,
         #[command(flatten)]
         place: Place,
     },
-    /// Take a document out of what can be found.
+    /// Remove a document, so that searches no longer find it.
     Remove {
+        /// The path of the document.
         path: ArtifactPath,
-        /// Documents, or what was done before.
+        /// `knowledge` for documents, `experience` for published results of earlier turns.
         #[arg(long, value_enum, default_value_t)]
         kind: Kind,
         #[command(flatten)]
         place: Place,
     },
-    /// Find passages, as an agent would.
+    /// Search for passages, as an agent does.
     Search {
+        /// What to search for.
         question: String,
-        /// Only below these.
+        /// Only documents below this folder; can be repeated.
         #[arg(long = "below", required = true, value_name = "FOLDER")]
         below: Vec<ArtifactPath>,
-        /// Documents, or what was done before.
+        /// `knowledge` for documents, `experience` for published results of earlier turns.
         #[arg(long, value_enum, default_value_t)]
         kind: Kind,
+        /// How many passages to return at most.
         #[arg(long, default_value_t = 5)]
         most: usize,
         #[command(flatten)]
@@ -84,18 +88,19 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Publish what a turn delivered, as experience.
+    /// Publish the result of a turn as experience.
     Publish {
+        /// The turn whose result is published.
         turn: TurnId,
-        /// What it is to be known by.
+        /// The path to publish it under.
         path: ArtifactPath,
-        /// What it is called.
+        /// Its title.
         #[arg(long, default_value = "")]
         title: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Make vectors of what has none yet, with the model that the project's settings name under `embedding`.
+    /// Make vectors for documents that have none, with the model that the project's settings name under `embedding`.
     Embed {
         #[command(flatten)]
         reached: Reached,
@@ -164,7 +169,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let (kernel, project_id) = place.open().await?;
             let mut work = kernel.begin(project_id).await?;
             if resource::settings(&mut work).await?.embedding.is_none() {
-                bail!("the project names no model for vectors: apply `settings: {{embedding: {{provider, model}}}}`");
+                bail!("the project has no embedding model: apply `settings: {{embedding: {{provider, model}}}}`");
             }
             if !knowledge::has_vectors(&mut work).await? {
                 eprintln!("note: {}", knowledge::Error::NoVectors);
@@ -215,11 +220,11 @@ async fn put(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file by its name; of a folder, those inside by their paths from it.
+/// Collects a file under its name, or the files of a folder under their paths relative to it.
 fn walk(file: &std::path::Path, found: &mut Vec<(String, PathBuf)>) -> Result<()> {
     let is_text = |path: &std::path::Path| path.extension().is_some_and(|ending| ending == "md" || ending == "txt");
     if !file.is_dir() {
-        let name = file.file_name().and_then(|name| name.to_str()).context("a file without a name")?;
+        let name = file.file_name().and_then(|name| name.to_str()).context("the path has no UTF-8 file name")?;
         found.push((name.to_owned(), file.to_owned()));
         return Ok(());
     }
@@ -230,7 +235,7 @@ fn walk(file: &std::path::Path, found: &mut Vec<(String, PathBuf)>) -> Result<()
             if path.is_dir() {
                 open.push(path);
             } else if is_text(&path) {
-                let name = path.strip_prefix(file).unwrap_or(&path).to_str().context("a name that is no text")?;
+                let name = path.strip_prefix(file).unwrap_or(&path).to_str().context("a file name is not UTF-8")?;
                 found.push((name.to_owned(), path.clone()));
             }
         }

@@ -1,4 +1,4 @@
-//! `waybill lab …`: the processes that `waybill chaos` starts. Not for people.
+//! `waybill lab …`: the processes that `waybill chaos` starts. Not meant for direct use.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -27,12 +27,12 @@ pub(crate) enum Command {
     Orchestrator(Arguments),
     Sweep(Arguments),
     Relay(Arguments),
-    /// An MCP server on standard input and output, which does things once for each key.
+    /// Run an MCP server on standard input and output, which acts once for each idempotency key.
     Mcp {
         #[arg(long)]
         ledger: PathBuf,
     },
-    /// Stores artifacts and sends packages, until it is killed.
+    /// Store artifacts and send packages until killed.
     Bring {
         #[command(flatten)]
         service: Service,
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     name: String,
     #[arg(long)]
     ledger: u16,
-    /// Milliseconds.
+    /// The lease in milliseconds.
     #[arg(long)]
     lease: u64,
     #[arg(long, env = "WAYBILL_DATABASE_URL", hide_env_values = true)]
@@ -93,7 +93,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     };
     tokio::select! {
         ended = process::run(role, post) => ended?,
-        // A storm that was killed leaves nobody behind.
+        // If the storm is killed, its processes end too.
         () = orphaned() => {}
     }
     Ok(ExitCode::SUCCESS)

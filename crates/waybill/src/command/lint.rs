@@ -16,7 +16,7 @@ use crate::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Requests or transcripts, as JSON or JSONL; a folder for all such files in it; `-` for standard input.
+    /// Requests or transcripts, as JSON or JSONL; a folder for all `.json` and `.jsonl` files in it; `-` for standard input.
     #[arg(required = true)]
     files: Vec<PathBuf>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<ExitCode> {
     Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A folder stands for the files in it, in the order of their names.
+/// Expands a folder to the files in it, ordered by name.
 fn expand(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

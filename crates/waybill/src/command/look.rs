@@ -1,4 +1,4 @@
-//! `waybill box show`, `waybill batch show`, `waybill audit`: looking at one thing.
+//! `waybill box show`, `waybill batch show`, `waybill audit`: commands that only read.
 
 use std::process::ExitCode;
 
@@ -16,13 +16,15 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CardBox {
-    /// Its cards, in its order, each with the box it was put into.
+    /// Show the cards of a box in order, each with the box that it was added to.
     Show {
+        /// The box to show.
         #[arg(value_name = "BOX")]
         box_id: BoxId,
-        /// Go on after this place.
+        /// Continue after this place.
         #[arg(long, default_value_t = 0)]
         after: i64,
+        /// How many cards to show at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
         #[command(flatten)]
@@ -64,13 +66,15 @@ pub(crate) async fn card_box(command: CardBox, as_json: bool) -> Result<ExitCode
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Batch {
-    /// What became of its tasks.
+    /// Show the tasks of a batch with their status and result.
     Show {
+        /// The batch to show.
         #[arg(value_name = "BATCH")]
         batch_id: BatchId,
-        /// Go on after the task of this index.
+        /// Continue after the task with this index.
         #[arg(long, default_value_t = -1)]
         after: i32,
+        /// How many tasks to show at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
         #[command(flatten)]
@@ -107,9 +111,10 @@ pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
-    /// Go on after this one.
+    /// Continue after this entry, the last one of the previous page. If omitted, begin with the newest.
     #[arg(long)]
     after: Option<AuditId>,
+    /// How many to list at most.
     #[arg(long, default_value_t = 50)]
     most: i64,
     #[command(flatten)]

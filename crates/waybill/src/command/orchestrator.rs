@@ -35,25 +35,27 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Only one of its parts. Without it, all; the relay of events needs NATS.
+    /// Run only this part. If omitted, all parts run, except the relay if there is neither NATS nor an OTLP endpoint.
     #[arg(long)]
     only: Option<Part>,
-    /// Seconds that a process may be out of reach before others get what it holds. The same for all processes.
+    /// Lease in seconds: after a process has been out of reach for this long, its work goes to others. Use the same value for all processes.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
-    /// The JetStream stream that events go to.
+    /// The JetStream stream to publish events to.
     #[arg(long, default_value = STREAM)]
     stream: String,
-    /// Where traces of ended turns go: an OpenTelemetry collector, such as http://HOST:4318.
+    /// OpenTelemetry collector that gets the traces of ended turns, such as http://HOST:4318. If omitted, no traces are sent.
     #[arg(long, env = "WAYBILL_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Part {
-    /// What agents ask for: delegate, fork, …
+    /// Run the commands of agents: delegate, fork, …
     Commands,
+    /// Run the watchdogs.
     Sweep,
+    /// Publish events to NATS, and traces to the collector.
     Relay,
 }
 
@@ -62,7 +64,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
     if arguments.only == Some(Part::Relay) && nats.is_none() && arguments.otlp_endpoint.is_none() {
         bail!(
-            "the relay publishes to NATS: name it with --nats-url or WAYBILL_NATS_URL; or traces, to --otlp-endpoint"
+            "the relay has no receiver: set --nats-url or WAYBILL_NATS_URL for events, or --otlp-endpoint for traces"
         );
     }
     arguments.watch.begin("orchestrator", &kernel, true).await?;
@@ -77,7 +79,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers what agents ask for, watches, and relays events where there is somebody to tell.
+/// Runs the commands of agents and the watchdogs, and relays events if there is a receiver for them.
 pub(crate) async fn keep_going(
     kernel: &Kernel,
     nats: Option<&Nats>,

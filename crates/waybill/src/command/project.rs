@@ -17,18 +17,18 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a project.
+    /// Create a project.
     Create {
-        /// The name people use: a-z, 0-9 and `-`.
+        /// Its slug, the name that people use: a-z, 0-9 and `-`.
         slug: String,
         #[command(flatten)]
         service: Service,
     },
-    /// Delete a project with all it has, for good: cards, boxes, turns, keys, records. As the owner of the schema.
+    /// Delete a project and all its data for good: cards, boxes, turns, keys, records. Needs the owner of the schema.
     Delete {
-        /// Its slug.
+        /// The slug of the project.
         slug: String,
-        /// Its slug once more: there is no way back.
+        /// The slug again, as a confirmation: this cannot be undone.
         #[arg(long, value_name = "SLUG")]
         yes: String,
         #[command(flatten)]
@@ -38,12 +38,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         owner: Owner,
     },
-    /// List projects in the order of their slugs.
+    /// List projects, ordered by slug.
     List {
-        /// Begin after this slug.
+        /// Continue after this slug. If omitted, begin with the first.
         #[arg(long, default_value = "")]
         after: String,
-        /// How many at most.
+        /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i32,
         #[command(flatten)]
@@ -54,7 +54,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let projects = match command {
         Command::Delete { slug, yes, storage, service, owner } => {
-            ensure!(slug == yes, "--yes {yes}: say the slug of the project once more, {slug}");
+            ensure!(slug == yes, "--yes {yes}: must repeat the slug of the project, {slug}");
             let kernel = service.kernel().await?;
             let project_id = project::find(&kernel, &slug).await?;
             let artifacts = storage.open(&kernel)?;
@@ -63,9 +63,9 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             match artifacts {
                 Some(artifacts) => {
                     let n = artifacts.store().delete_project(project_id).await?;
-                    eprintln!("{n} objects of artifacts");
+                    eprintln!("artifacts: {n} objects");
                 }
-                None => eprintln!("no --artifacts: what it stored there, below {}, is left", project_id.simple()),
+                None => eprintln!("no --artifacts: the artifacts below {} are not deleted", project_id.simple()),
             }
             if json {
                 output::json(&serde_json::json!({ "project_id": project_id, "slug": slug, "deleted": deleted }))?;

@@ -1,4 +1,4 @@
-//! `waybill replay`: every model call of a run, rendered again.
+//! `waybill replay`: renders every model call of a run again.
 
 use std::process::ExitCode;
 
@@ -12,8 +12,9 @@ use crate::{command::turn::tree_of, connect::Place, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
+    /// The root turn of the run.
     turn: TurnId,
-    /// Only this turn, and not those it asked.
+    /// Only this turn. If omitted, all turns below it too.
     #[arg(long)]
     alone: bool,
     #[command(flatten)]
@@ -27,7 +28,7 @@ struct Rendered {
     profile_name: Option<String>,
     step_id: StepId,
     request_hash: String,
-    /// None: the same bytes were rendered. Else why not.
+    /// Why the same bytes could not be rendered. `None` means that they were.
     failed: Option<String>,
 }
 
@@ -66,7 +67,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
                 ]
             }),
         );
-        println!("{} turns, {} model calls, {failed} that cannot be had again", turns.len(), rendered.len());
+        println!("{} turns, {} model calls, {failed} that cannot be reproduced", turns.len(), rendered.len());
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

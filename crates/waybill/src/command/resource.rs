@@ -1,4 +1,4 @@
-//! `waybill resource …`: what a project has.
+//! `waybill resource …`: shows the profiles, tools, plans and settings of a project.
 
 use std::process::ExitCode;
 
@@ -11,17 +11,18 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Profiles, tools and plans by name, with their versions.
+    /// List profiles, tools and plans by name, with their versions.
     List {
         #[command(flatten)]
         place: Place,
     },
-    /// One of them as JSON, as it was applied.
+    /// Show a profile, tool, plan or the settings as JSON, as applied.
     Show {
+        /// What to show.
         kind: Kind,
-        /// Of a profile, tool or plan; settings have none.
+        /// The name of the profile, tool or plan. Not used for settings.
         name: Option<Name>,
-        /// Of a plan: this one, not the newest.
+        /// The version of a plan. If omitted, the newest.
         #[arg(long)]
         version: Option<i32>,
         #[command(flatten)]
@@ -63,7 +64,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Show { kind, name, version, place } => {
             let mut work = place.begin().await?;
-            let name = || name.as_ref().context("name the one to show: `waybill resource list` has them");
+            let name = || name.as_ref().context("the name is missing: `waybill resource list` shows the names");
             match kind {
                 Kind::Profile => output::json(&resource::profile(&mut work, name()?).await?.profile)?,
                 Kind::Tool => output::json(&resource::tool(&mut work, name()?).await?)?,

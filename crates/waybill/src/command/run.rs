@@ -1,4 +1,4 @@
-//! `waybill run`: have something done, and see it done.
+//! `waybill run`: starts a turn and waits for its result.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -13,36 +13,38 @@ use crate::{
     output, tree,
 };
 
-/// What is wanted, and of whom.
+/// What to do, and which agent does it.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
+    /// The profile of the agent that does it.
     profile: Name,
+    /// What the agent does.
     instruction: String,
-    /// What the result must have: `[{"name": …, "description": …}]`
+    /// The fields that the result must have: `[{"name": …, "description": …}]`. If omitted, the result is free-form.
     #[arg(long, value_name = "JSON")]
     result_fields: Option<String>,
-    /// A YAML or JSON file that says how the context is packed, instead of the usual way: a handover.
+    /// A YAML or JSON file with a handover, which says how the context is packed. If omitted, it is packed in the usual way.
     #[arg(long, value_name = "FILE")]
     handover: Option<PathBuf>,
-    /// Arguments that the handover speaks of besides `instruction`, `result_fields` and `input_box_ids` (the boxes of --box).
+    /// Arguments of the handover, in addition to `instruction`, `result_fields` and `input_box_ids` (the boxes of --box). If omitted, none.
     #[arg(long, value_name = "JSON", requires = "handover")]
     arguments: Option<String>,
-    /// An agent that there is, with what it remembers; without it one is made for the task.
+    /// Use this existing agent, which has a memory. If omitted, an agent is made for the task.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// A conversation that it is part of: opened with its first use.
+    /// The session that the turn belongs to. It is opened on first use. If omitted, the turn belongs to no session.
     #[arg(long)]
     session: Option<SessionId>,
-    /// What becomes of it where a turn of the session runs: `start` a turn beside it, `queue` as the next one, or `steer` the one that runs.
+    /// What to do if a turn of the session is running: `start` a turn beside it, `queue` the next turn, or `steer` the running one.
     #[arg(long, default_value = "start", value_parser = while_running, requires = "session")]
     while_running: WhileRunning,
-    /// A box that it is to see besides; as often as there are any.
+    /// A box that the turn also sees; can be repeated. If omitted, none.
     #[arg(long = "box", value_name = "BOX")]
     context_box_ids: Vec<BoxId>,
-    /// What is wanted came from outside, such as a mail: the turn has seen content from outside from the start.
+    /// The instruction came from outside, such as a mail: the turn counts as having seen content from outside from the start.
     #[arg(long)]
     external: bool,
-    /// The user of yours for whom this is done.
+    /// Your user for whom this is done. If omitted, none is recorded.
     #[arg(long, value_name = "USER")]
     on_behalf_of: Option<String>,
     #[command(flatten)]
@@ -52,7 +54,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Dispatches it. Gives the way back to it, too.
+    /// Dispatches the turn. Also returns the kernel and the project, to follow it.
     pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, DispatchResult)> {
         let fields =
             self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context("--result-fields")?;
@@ -88,14 +90,14 @@ impl Wanted {
 }
 
 fn while_running(text: &str) -> Result<WhileRunning, String> {
-    serde_json::from_value(text.into()).map_err(|_| "`start`, `queue` or `steer`".to_owned())
+    serde_json::from_value(text.into()).map_err(|_| "must be `start`, `queue` or `steer`".to_owned())
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Show who works on it, and what each used, while it happens: as a tree in a terminal, line by line elsewhere.
+    /// Show the tree of turns with their tokens and cost while they run: redrawn in a terminal, line by line elsewhere. If omitted, only the result.
     #[arg(long)]
     watch: bool,
 }

@@ -23,52 +23,52 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Where it listens.
+    /// Address to listen on.
     #[arg(long, env = "WAYBILL_LISTEN", default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// PEM of the certificate chain. Without it the address must be one of this machine alone, or behind something that speaks TLS.
+    /// PEM file of the certificate chain. If omitted, the address must be a loopback address, or --behind-tls must be set.
     #[arg(long, env = "WAYBILL_TLS_CERTIFICATE", value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// PEM of its key.
+    /// PEM file of the key of the certificate. Required with --tls-certificate.
     #[arg(long, env = "WAYBILL_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Something else in front of it speaks TLS: listen beyond this machine without.
+    /// Allow other addresses than loopback without TLS, because a proxy in front terminates it.
     #[arg(long, env = "WAYBILL_BEHIND_TLS")]
     behind_tls: bool,
-    /// Take tokens of this identity provider too (OpenID Connect): its address, as it stands in them.
+    /// Also accept tokens of this OpenID Connect provider: its issuer URL, exactly as in the tokens. If omitted, only API keys are accepted.
     #[arg(long, env = "WAYBILL_OIDC_ISSUER", value_name = "URL", requires = "oidc_audience")]
     oidc_issuer: Option<String>,
-    /// Whom such a token must be for.
+    /// The audience that such a token must name. Required with --oidc-issuer.
     #[arg(long, env = "WAYBILL_OIDC_AUDIENCE", value_name = "NAME", requires = "oidc_issuer")]
     oidc_audience: Option<String>,
-    /// The claim that says what its holder may do: {"PROJECT": "SCOPE"}
+    /// The claim of a token that says what its holder may do: {"PROJECT": "SCOPE"}
     #[arg(long, env = "WAYBILL_OIDC_CLAIM", value_name = "NAME", default_value = "waybill")]
     oidc_claim: String,
-    /// Bytes of a request at most.
+    /// Bytes of a request, at most.
     #[arg(long, default_value_t = Limits::default().most_bytes)]
     most_bytes: usize,
-    /// Requests of one key in a second at most; twice as many in a burst.
+    /// Requests of one key per second, at most; twice as many in a burst.
     #[arg(long, default_value_t = Limits::default().per_second)]
     per_second: f64,
-    /// Requests at a time. No project has more of them than are left for the others; so with the three that follow.
+    /// Requests at a time, at most. For this limit and the next three, a project can use at most as many as are left for the others.
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
-    /// Workers and tools that wait for work at a time; and as many streams of events.
+    /// Workers and tools that wait for work at a time, at most. The same limit applies to event streams.
     #[arg(long, default_value_t = Limits::default().most_waiting)]
     most_waiting: usize,
-    /// Uploads of artifacts at a time.
+    /// Uploads of artifacts at a time, at most.
     #[arg(long, default_value_t = Limits::default().most_uploads)]
     most_uploads: usize,
-    /// Connections at a time.
+    /// Connections at a time, at most.
     #[arg(long, default_value_t = Limits::default().most_connections)]
     most_connections: usize,
-    /// Seconds: while a project's oldest ready turn waits longer than this, it may start no more.
+    /// Seconds that the oldest ready turn of a project may wait. While it waits longer, the project cannot start turns.
     #[arg(long, default_value_t = Limits::default().most_wait.as_secs_f64())]
     most_wait: f64,
-    /// Connections to the database.
+    /// Database connections, at most.
     #[arg(long, default_value_t = 8)]
     connections: u32,
-    /// Seconds that requests under way are waited for when it is to end.
+    /// Seconds to wait for running requests at shutdown.
     #[arg(long, default_value_t = 10.0)]
     grace: f64,
 }
@@ -80,7 +80,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     if tls.is_none() && !arguments.listen.ip().is_loopback() && !arguments.behind_tls {
         bail!(
-            "{} can be reached from elsewhere, and keys would travel in the clear: name --tls-certificate and --tls-key, or say --behind-tls",
+            "{} is not a loopback address, and keys would be sent without encryption: \
+             set --tls-certificate and --tls-key, or --behind-tls if a proxy terminates TLS",
             arguments.listen
         );
     }
@@ -107,7 +108,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let config = Config { access: Access::Keys, limits, tls, artifacts, identity, ..Config::default() };
     let stop = async {
         if let Err(error) = interrupted().await {
-            tracing::error!(%error, "signals cannot be heard");
+            tracing::error!(%error, "cannot listen for signals");
         }
     };
     waybill_api::serve(listener, kernel, config, stop, Duration::from_secs_f64(arguments.grace)).await?;

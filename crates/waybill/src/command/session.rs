@@ -1,4 +1,4 @@
-//! `waybill session …`: conversations of several turns.
+//! `waybill session …`: manages conversations of several turns.
 
 use std::process::ExitCode;
 
@@ -28,62 +28,71 @@ const PAGE: i64 = 500;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Open a session, and print its id. `run --session` with a new id opens one too.
+    /// Open a session and print its id. `waybill run --session` with a new id opens one too.
     New {
-        /// What it is called.
+        /// Its title. If omitted, it has none.
         #[arg(long)]
         title: Option<String>,
-        /// To sort it by; as often as there are any.
+        /// A label; can be repeated. If omitted, it has none.
         #[arg(long)]
         label: Vec<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Sessions, the newest first.
+    /// List sessions, newest first.
     List {
-        /// Go on after this one.
+        /// Continue after this session, the last one of the previous page. If omitted, begin with the newest.
         #[arg(long)]
         after: Option<SessionId>,
+        /// How many to list at most.
         #[arg(long, default_value_t = 50)]
         most: i64,
         #[command(flatten)]
         place: Place,
     },
-    /// What was said, the todo list, the summary and what it covers, and the turns. With --json all of it, to keep elsewhere.
+    /// Show the messages, the todo list, the summary and the turns of a session. With --json, export all of it.
     Show {
+        /// The session to show.
         session: SessionId,
         #[command(flatten)]
         place: Place,
     },
-    /// Give a session another title or other labels.
+    /// Change the title or the labels of a session.
     Describe {
+        /// The session to change.
         session: SessionId,
-        /// What it is called.
+        /// The new title. If omitted, the title stays.
         #[arg(long)]
         title: Option<String>,
-        /// Instead of the labels that it has.
+        /// A label that replaces the present ones; can be repeated. If omitted, the labels stay.
         #[arg(long)]
         label: Option<Vec<String>>,
         #[command(flatten)]
         place: Place,
     },
-    /// Let no turn begin in a session any more. Those that are open go on.
+    /// End a session: no new turn can begin in it. Open turns continue.
     End {
+        /// The session to end.
         session: SessionId,
         #[command(flatten)]
         place: Place,
     },
-    /// Forget a session: its list of messages, todo list and summary. The cards stay with their turns; `erase` destroys them.
+    /// Forget a session: its list of messages, todo list and summary.
+    ///
+    /// The cards stay with their turns; `waybill session erase` destroys them.
     Forget {
+        /// The session to forget.
         session: SessionId,
         #[command(flatten)]
         place: Place,
     },
-    /// Destroy what was said and done in a session: the content of every card that its turns and their children wrote, then the session itself.
-    /// Artifacts that they stored and documents that were published from them stay. The audit says who did it, and why.
+    /// Erase a session: the content of every card that its turns and their children wrote, then the session itself.
+    ///
+    /// Artifacts that they stored and documents that were published from them stay. The audit records who did it, and why.
     Erase {
+        /// The session to erase.
         session: SessionId,
-        /// Why: kept in the audit.
+        /// Why it is erased. It is kept in the audit.
         #[arg(long)]
         reason: String,
         #[command(flatten)]
@@ -152,7 +161,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if as_json {
                 output::json(&json!({ "session_id": session, "n_cards": n_cards }))?;
             } else {
-                println!("{n_cards} cards were erased, and the session is forgotten");
+                println!("{n_cards} cards erased, and the session forgotten");
             }
         }
     }
@@ -165,11 +174,11 @@ async fn erase(session_id: SessionId, reason: &str, place: &Place, owner: &Owner
     session::find(&mut work, session_id, None).await?;
     session::end(&mut work, session_id).await?;
     work.commit().await?;
-    // Read after the session has ended: no turn begins in it any more.
+    // Read after the session has ended: no new turn can begin in it.
     let mut work = kernel.begin(project_id).await?;
     if session::is_at_work(&mut work, session_id).await? {
         bail!(
-            "a turn of session {session_id}, or of one that it asked, is open: stop it (`waybill turn stop`), or wait for its end"
+            "session {session_id} has an open turn, or one of its turns has an open child: stop it with `waybill turn stop`, or wait"
         );
     }
     let cards = session::written(&mut work, session_id).await?;
@@ -187,7 +196,7 @@ async fn erase(session_id: SessionId, reason: &str, place: &Place, owner: &Owner
     Ok(n_cards)
 }
 
-/// What was said in a session, all of it.
+/// Reads all messages of a session.
 async fn messages(work: &mut UnitOfWork, session: &session::Session) -> Result<Vec<Placed>> {
     let (mut messages, mut from) = (Vec::new(), 1);
     while from <= session.n_messages {

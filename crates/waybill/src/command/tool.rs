@@ -1,4 +1,4 @@
-//! `waybill tool`: manifests out of what others say of their tools.
+//! `waybill tool`: makes tool manifests from OpenAPI documents and MCP servers.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -12,22 +12,24 @@ use crate::{command::worker::Reached, connect::Place};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the operations of an OpenAPI document as tools. Read them, and `waybill apply` what you want.
+    /// Print the operations of an OpenAPI document as tool manifests.
+    ///
+    /// Review them, then `waybill apply` those that you want.
     FromOpenapi {
-        /// JSON or YAML.
+        /// The OpenAPI document, as JSON or YAML.
         file: PathBuf,
-        /// Only these, by `operationId`.
+        /// Only this operation, by its `operationId`; can be repeated. If omitted, all operations.
         #[arg(long = "operation", value_name = "ID")]
         operations: Vec<String>,
-        /// Instead of the server that the document names.
+        /// URL of the server. If omitted, the server that the document names.
         #[arg(long, value_name = "URL")]
         server: Option<String>,
     },
-    /// Print the tools of an MCP server, each pinned by the hash of what the server says of it now.
+    /// Print the tools of an MCP server as manifests, each pinned by the hash of its current description.
     FromMcp {
-        /// As the file of providers names it: `mcp_server: {name: …}`.
+        /// The name of the server in the providers file: `mcp_server: {name: …}`.
         server: Name,
-        /// Only these.
+        /// Only this tool; can be repeated. If omitted, all tools.
         #[arg(long = "tool", value_name = "NAME")]
         tools: Vec<String>,
         #[command(flatten)]
@@ -68,14 +70,14 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 })
                 .collect();
             let names: Vec<&str> = offered.iter().map(|offered| offered.tool.as_str()).collect();
-            ensure!(!manifests.is_empty(), "`{server}` has none of {tools:?}: it has {names:?}");
+            ensure!(!manifests.is_empty(), "`{server}` has none of the tools {tools:?}; its tools are {names:?}");
             manifests
         }
     };
     if as_json {
         crate::output::json(&manifests)?;
     } else {
-        // JSON is YAML: what is printed can be applied.
+        // JSON is valid YAML, so the output can be applied.
         for manifest in &manifests {
             println!("---\n{}", serde_json::to_string_pretty(manifest)?);
         }

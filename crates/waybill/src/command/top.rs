@@ -23,13 +23,13 @@ use crate::{connect::Service, figures::interrupted, output};
 pub(crate) struct Arguments {
     #[command(flatten)]
     service: Service,
-    /// Seconds between two looks.
+    /// Seconds between two refreshes.
     #[arg(long, default_value_t = 2.0)]
     every: f64,
-    /// Look once. With --json, or where nobody watches, it does so anyway.
+    /// Print once and exit. This is the default with --json, or if the output is not a terminal.
     #[arg(long)]
     once: bool,
-    /// Projects at most.
+    /// How many projects to show at most.
     #[arg(long, default_value_t = 20)]
     projects: i32,
 }
@@ -44,7 +44,7 @@ struct Seen {
 struct Project {
     #[serde(flatten)]
     busy: Busy,
-    /// By turns that were asked for in the last hour.
+    /// Of turns that were started in the last hour.
     spent: Spent,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
     loop {
         let seen = look(&kernel, arguments.projects).await?;
         if is_live {
-            // From the top of an empty screen.
+            // Clear the screen and start at the top.
             print!("\x1b[2J\x1b[H");
         }
         show(&seen);
@@ -87,7 +87,7 @@ async fn look(kernel: &Kernel, most: i32) -> Result<Seen> {
     Ok(Seen { vitals, projects })
 }
 
-/// The sum of what was read of a metric, of one target and status or of all.
+/// Returns the sum of a metric over one target and status. `None` means all.
 fn sum(seen: &Seen, name: &str, target: Option<&str>, status: Option<&str>) -> f64 {
     let of = |vital: &&Vital| {
         vital.vital == name

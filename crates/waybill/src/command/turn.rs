@@ -1,4 +1,4 @@
-//! `waybill turn …`: start one, look at it, stop it.
+//! `waybill turn …`: starts, shows and stops turns.
 
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
@@ -21,57 +21,64 @@ use crate::{
     tree::{self, dollars},
 };
 
-/// How often a stop is tried again where the database was busy, and after how long: five seconds in all.
+/// How often a stop is retried when the database was busy, and the pause between two tries: five seconds in all.
 const MOST_TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Have something done by an agent of a profile, and do not wait for it: prints the turn. `waybill run` waits.
+    /// Start a turn and print its id, without waiting for the result. `waybill run` waits.
     Start(Wanted),
-    /// Turns, the newest first.
+    /// List turns, newest first.
     List {
-        /// Go on after this one.
+        /// Continue after this turn, the last one of the previous page. If omitted, begin with the newest.
         #[arg(long)]
         after: Option<TurnId>,
+        /// How many to list at most.
         #[arg(long, default_value_t = 20)]
         most: i64,
-        /// Also those that turns asked for.
+        /// Also list turns that other turns started. If omitted, only root turns.
         #[arg(long)]
         all: bool,
-        /// Only those that have no end yet.
+        /// Only turns that have not ended. If omitted, all.
         #[arg(long)]
         open: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// The tree of those it asked, its steps, what each used and cost, and what came of it.
+    /// Show a turn: the tree of turns below it, its steps with tokens and cost, and its result.
     Show {
+        /// The turn to show.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Watch a turn that was started: the tree of those it asks, until it ends. Then what came of it.
+    /// Watch a turn and the tree of turns below it until it ends, then print its result.
     Watch {
+        /// The turn to watch.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// What happened, in its order: who was asked, every step, every call and what it came to. Of everybody in the tree.
+    /// Print the log of a turn and of all turns below it, oldest first: starts, steps, calls with their results, ends.
     Logs {
+        /// The root of the tree to print.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Everything about a turn and those it asked, as JSON lines: turns, steps, edges, receipts, boxes and cards.
+    /// Export a turn and all turns below it as JSON lines: turns, steps, edges, receipts, boxes and cards.
     Export {
+        /// The root of the tree to export.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Have it end. It still delivers.
+    /// Stop a turn. It still delivers.
     Stop {
+        /// The turn to stop.
         turn: TurnId,
+        /// Why it is stopped. It is kept on record.
         #[arg(long, default_value = "stopped from the command line")]
         reason: String,
         #[command(flatten)]
@@ -124,7 +131,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let (mut work, stopped) = loop {
                 let mut work = connect::begin(&kernel, project_id).await?;
                 match turn::stop(&mut work, turn, &reason).await {
-                    // A child of the turn is just being counted.
+                    // Another transaction is counting a child of the turn.
                     Err(turn::Error::TryAgain(_)) if n_tries < MOST_TRIES => n_tries += 1,
                     stopped => break (work, stopped?),
                 }
@@ -157,7 +164,7 @@ fn line(turn: &Summary) -> [String; 8] {
     ]
 }
 
-/// The whole tree of a turn.
+/// Returns the whole tree of a turn.
 pub(crate) async fn tree_of(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Summary>> {
     let tree = turn::tree(work, turn_id, 10_000).await?;
     ensure!(!tree.is_empty(), "there is no turn {turn_id} in this project");
@@ -181,7 +188,7 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     );
     for step in &steps {
         if let Some(why) = &step.cache_miss {
-            println!("step {}: the provider says why its cache was missed: {why}", step.step_id);
+            println!("step {}: cache miss, as reported by the provider: {why}", step.step_id);
         }
     }
     let microdollars: i64 = steps.iter().filter_map(|step| step.microdollars).sum();
@@ -199,7 +206,7 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Something that happened.
+/// One line of the log.
 #[derive(Serialize)]
 struct Happened {
     at: DateTime<Utc>,
@@ -216,7 +223,7 @@ async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
         let mut add = |at, what| {
             happened.push(Happened { at, agent_turn_id: turn.agent_turn_id, profile_name: profile_name.clone(), what });
         };
-        add(turn.created_at, "was asked".to_owned());
+        add(turn.created_at, "was created".to_owned());
         for step in turn::steps(&mut work, turn.agent_turn_id).await? {
             let asked = step.model.as_ref().map_or_else(String::new, |model| {
                 format!(", {model}: {} → {} tokens", step.input_tokens.unwrap_or(0), step.output_tokens.unwrap_or(0))
@@ -245,11 +252,11 @@ async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Calls, and their answers: how a turn was asked for and ended is told by the turn itself.
+/// Describes calls and their answers. The start and the end of a turn come from the turn itself.
 fn of_edge(edge: &Edge) -> Option<String> {
     let status = edge.status.as_deref().unwrap_or_default();
     match (edge.primitive.as_str(), edge.edge_phase.as_str()) {
-        ("command", "request") => Some(format!("call {} left", edge.correlation_id)),
+        ("command", "request") => Some(format!("call {} was sent", edge.correlation_id)),
         ("report", "response") => Some(format!("call {} was answered: {status}", edge.correlation_id)),
         ("report", "dropped") => Some(format!("call {}: an answer came too late", edge.correlation_id)),
         _ => None,

@@ -31,54 +31,54 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Whose turns it runs: the `worker_target` of profiles.
+    /// Run the turns of profiles with this `worker_target`.
     #[arg(long, default_value = "llm")]
     target: Target,
     #[command(flatten)]
     models: Reached,
-    /// Calls of tools at a time, of those that are reached over HTTP or MCP. 0: none; another process answers them.
+    /// HTTP and MCP tool calls at a time. 0 means none: another process answers them.
     #[arg(long, default_value_t = 32)]
     tools: usize,
-    /// Whose calls it answers: the `target` of tools, where they name another than `tools`.
+    /// Answer the calls of tools with this `target`.
     #[arg(long, default_value = "tools")]
     tools_target: Target,
-    /// Turns at a time.
+    /// Turns that this worker runs at a time, at most.
     #[arg(long, default_value_t = 64)]
     most: usize,
-    /// Turns of one project at a time, over all workers.
+    /// Turns of one project at a time over all workers, at most.
     #[arg(long, default_value_t = 1_000)]
     in_flight_cap: i32,
-    /// Connections to the database.
+    /// Database connections, at most.
     #[arg(long, default_value_t = 8)]
     connections: u32,
-    /// Seconds that a process may be out of reach before others get what it holds. The same for all processes.
+    /// Lease in seconds: after a process has been out of reach for this long, its work goes to others. Use the same value for all processes.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
-    /// Seconds between two looks for work at most, while no doorbell is heard.
+    /// Poll interval in seconds: how often to look for work while no doorbell is heard.
     #[arg(long, default_value_t = 1.5)]
     look: f64,
-    /// Seconds that steps under way are waited for when it is to end.
+    /// Seconds to wait for running steps at shutdown.
     #[arg(long, default_value_t = 30.0)]
     grace: f64,
-    /// End with whoever started it.
+    /// End when the parent process ends.
     #[arg(long, hide = true)]
     with_parent: bool,
 }
 
-/// How models are reached.
+/// How models, tools and their secrets are reached.
 #[derive(Debug, Args)]
 pub(crate) struct Reached {
-    /// YAML that says how the world outside is reached: `provider: {name, adapter, base_url, …}`, `mcp_server: {name, command or url, …}`,
-    /// `egress: {hosts, private_hosts}`. The providers `openai_chat`, `openai_responses`, `anthropic_messages` and `demo` need none.
+    /// YAML file of outside services: `provider: {name, adapter, base_url, …}`, `mcp_server: {name, command or url, …}`,
+    /// `egress: {hosts, private_hosts}`. If omitted, only the providers `openai_chat`, `openai_responses`, `anthropic_messages` and `demo` exist.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     pub(crate) providers: Option<PathBuf>,
-    /// A folder with a file for each secret, or with a folder for each project. Without it, `WAYBILL_SECRET_NAME` is looked for.
+    /// Folder with a file for each secret, or with a folder for each project. If omitted, secrets come from the environment: `WAYBILL_SECRET_NAME`.
     #[arg(long, env = "WAYBILL_SECRETS", value_name = "FOLDER")]
     pub(crate) secrets: Option<PathBuf>,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
-    ensure!(arguments.most > 0 && arguments.in_flight_cap > 0, "--most and --in-flight-cap are at least 1");
+    ensure!(arguments.most > 0 && arguments.in_flight_cap > 0, "--most and --in-flight-cap must be at least 1");
     let installation = arguments.models.read()?;
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
@@ -121,7 +121,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns once whoever started this process is gone.
+/// Returns when the parent process is gone.
 pub(crate) async fn orphaned() {
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {

@@ -1,4 +1,4 @@
-//! The commands as a person or a script calls them.
+//! The commands, called as a person or a script calls them.
 
 use std::{
     process::{Command, Output},
@@ -155,7 +155,7 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     assert!(text(&nowhere.stderr).contains("there is no project \"nobody\""), "{nowhere:?}");
 }
 
-/// PM-1: manifests, and what is said about those that are wrong: file, line, field, and what to do.
+/// PM-1: manifests, and the errors of wrong ones, which name file, line, field, and what to do.
 #[tokio::test]
 async fn manifests_are_applied_and_bad_ones_are_named() {
     let t = fresh_db().await;
@@ -203,7 +203,7 @@ async fn manifests_are_applied_and_bad_ones_are_named() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// A limit of money beside a model without a price: `apply` warns, `doctor` lists the profile, where the file of providers is named.
+/// A cost limit with a model that has no price: `apply` warns and `doctor` lists the profile, if the providers file is named.
 #[tokio::test]
 async fn a_model_without_a_price_under_a_limit_of_money_is_told_of() {
     let t = fresh_db().await;
@@ -240,13 +240,13 @@ async fn a_model_without_a_price_under_a_limit_of_money_is_told_of() {
     provider("big: {input: 0, output: 0}");
     assert_eq!(text(&apply(&["--providers", providers_file]).stderr), "");
     assert!(doctor(&["--providers", providers_file]).status.success());
-    // Without the file nobody knows.
+    // Without the providers file the prices are not known.
     assert_eq!(text(&apply(&[]).stderr), "");
     assert!(doctor(&[]).status.success());
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// CX-11, NX-1, NX-2: what a model saw, for whoever wants to know.
+/// CX-11, NX-1, NX-2: what a model saw can be listed, rendered and compared.
 #[tokio::test]
 async fn what_a_model_saw_can_be_shown_and_compared() {
     let t = fresh_db().await;
@@ -300,7 +300,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     assert!(requests.iter().all(|(step_id, _)| listed.contains(&step_id.to_string())), "{listed}");
     let first = format!("{turn_id}/{}", requests[0].0);
     assert_eq!(command(&["show", &first, "--request"]).stdout, requests[0].1, "byte for byte");
-    assert_eq!(command(&["show", &turn_id, "--request"]).stdout, requests[1].1, "the last one, where none is named");
+    assert_eq!(command(&["show", &turn_id, "--request"]).stdout, requests[1].1, "the last one, if no step is named");
     let shown = text(&command(&["show", &turn_id]).stdout);
     assert!(
         shown.contains("framework__context") && shown.contains("The Nile.") && shown.contains("as it was sent"),
@@ -316,7 +316,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     assert!(!elsewhere.status.success(), "{elsewhere:?}");
 }
 
-/// L0-14, L0-15: what an operator does about it.
+/// L0-14, L0-15: the commands of an operator for lost state, quarantine, sweeps and partitions.
 #[tokio::test]
 async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let t = fresh_db().await;
@@ -362,7 +362,7 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
 }
 
-/// L0-14, L0-9: the process that keeps everything going: it sweeps, holds the outbox, and ends when it is asked to.
+/// L0-14, L0-9: the orchestrator process sweeps, holds the outbox, and ends on a signal.
 #[tokio::test]
 async fn an_orchestrator_runs_until_it_is_asked_to_end() {
     let t = fresh_db().await;

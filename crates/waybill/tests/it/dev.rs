@@ -1,4 +1,4 @@
-//! `waybill dev`, as a new user meets it; and a worker in another language beside it.
+//! `waybill dev`, as a new user runs it, and a worker in another language.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// A folder of its own, in which the program stands where `cargo build --release` would have put it.
+/// A separate folder, with the program where `cargo build --release` would put it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,7 +32,7 @@ impl Folder {
         Folder(folder)
     }
 
-    /// A command as it stands in the README, in this folder.
+    /// Returns a command as the README has it, run in this folder.
     fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("bash");
         command.args(["-c", line]).current_dir(&self.0).stdin(Stdio::null());
@@ -60,7 +60,7 @@ impl Drop for Folder {
     }
 }
 
-/// A `waybill dev` that ends with this value, by Ctrl-C.
+/// A running `waybill dev`. Dropping this value ends it with Ctrl-C.
 struct Dev {
     child: Child,
     log: PathBuf,
@@ -70,7 +70,7 @@ impl Dev {
     fn start(folder: &Folder, line: &str) -> Dev {
         let log = folder.0.join("dev.log");
         let file = File::create(&log).unwrap();
-        // `exec`, so that the signal reaches it and not a shell.
+        // `exec`, so that the signal reaches the program and not a shell.
         let line = format!("exec {line} --listen 127.0.0.1:0");
         let child = folder.shell(&line).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
         let mut dev = Dev { child, log };
@@ -96,7 +96,7 @@ impl Dev {
         after.split_whitespace().next().unwrap().to_owned()
     }
 
-    /// By Ctrl-C. Nothing that it started is left.
+    /// Ends it with Ctrl-C, and checks that nothing that it started is left.
     fn end(mut self, folder: &Folder) {
         interrupt(&self.child);
         assert!(self.child.wait().unwrap().success(), "{}", self.said());
@@ -119,7 +119,7 @@ fn interrupt(child: &Child) {
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
 }
 
-/// The first block of commands under "Five minutes".
+/// Returns the first block of commands under "Five minutes".
 fn five_minutes() -> Vec<String> {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     let section = readme.split("## Five minutes").nth(1).unwrap();
@@ -138,14 +138,14 @@ fn the_five_minutes_of_the_readme_are_true() {
     let folder = Folder::new("first-run");
     let dev = Dev::start(&folder, dev);
 
-    // In a terminal, where the tree is drawn.
+    // Run it in a terminal, so that the tree is drawn.
     let typed = format!("script -qec {run:?} /dev/null");
     let mut running = folder.shell(&typed).stdout(Stdio::piped()).spawn().unwrap();
-    // Once a researcher is at work, there is somebody whose turn is taken over.
+    // Wait until a researcher runs, so that there is a turn to take over.
     let (mut stdout, mut shown, mut part) = (running.stdout.take().unwrap(), Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&shown).contains("● researcher") {
         let n = stdout.read(&mut part).unwrap();
-        assert!(n > 0, "it ended before anybody was at work: {}", String::from_utf8_lossy(&shown));
+        assert!(n > 0, "it ended before a researcher ran: {}", String::from_utf8_lossy(&shown));
         shown.extend_from_slice(&part[..n]);
     }
     let killed = folder.run(kill);
@@ -161,15 +161,15 @@ fn the_five_minutes_of_the_readme_are_true() {
     let listed = folder.run(list);
     assert!(text(&listed.stdout).contains("editor") && text(&listed.stdout).contains("success"), "{listed:?}");
 
-    // What else can be asked of it: the same bytes, a comparison, and where the settings come from.
+    // Other commands: replay the same bytes, compare two calls, and show where the settings come from.
     let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
     let turn = json(&waybill("turn list --json"))[0].clone();
     let turn_id = turn["agent_turn_id"].as_str().unwrap();
     let replayed = waybill(&format!("replay {turn_id}"));
-    assert!(text(&replayed.stdout).contains("7 turns, 11 model calls, 0 that cannot be had again"), "{replayed:?}");
+    assert!(text(&replayed.stdout).contains("7 turns, 11 model calls, 0 that cannot be reproduced"), "{replayed:?}");
     let card_id = turn["query_card_ids"][0].as_str().unwrap();
 
-    // NX-6: one card changed, three times, with the whole tree; and the recorded answers where nothing was changed.
+    // NX-6: change one card and run the whole tree three times; without a change, use the recorded answers.
     let forked = waybill(&format!("fork {turn_id} --card {card_id}='How is beer made?' -n 3 --live-tools --json"));
     assert!(forked.status.success(), "{forked:?}");
     let outcomes: Vec<Value> = text(&forked.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -203,7 +203,7 @@ fn the_five_minutes_of_the_readme_are_true() {
     let shown = waybill(&format!("box show {}", turn["context_box_id"].as_str().unwrap()));
     assert!(text(&shown.stdout).contains("task.instruction"), "{shown:?}");
 
-    // And a project goes, with all it has.
+    // Delete a project with all its data.
     let key = waybill("keys create ci --scope reader");
     assert!(text(&key.stdout).starts_with("wb_live_"), "{key:?}");
     assert!(text(&waybill("keys rotate ci").stdout).starts_with("wb_live_"));
@@ -214,7 +214,7 @@ fn the_five_minutes_of_the_readme_are_true() {
     dev.end(&folder);
 }
 
-/// One `waybill dev` per folder; and its PostgreSQL is started again when it dies.
+/// Only one `waybill dev` runs per folder, and its PostgreSQL is restarted when it dies.
 #[test]
 fn a_second_dev_in_a_folder_is_refused_and_a_dead_server_is_started_again() {
     let folder = Folder::new("two-devs");
@@ -245,12 +245,12 @@ fn a_second_dev_in_a_folder_is_refused_and_a_dead_server_is_started_again() {
     dev.end(&folder);
 }
 
-/// A database of somebody else's is used only where the command line names it, and its roles keep their passwords.
+/// A database of another owner is used only if the command line names it, and its roles keep their passwords.
 #[tokio::test]
 async fn dev_uses_another_database_only_when_it_is_named() {
     let (folder, other) = (Folder::new("named"), Folder::new("other"));
     let server = Private::in_folder(&folder.0.join("server")).await.unwrap();
-    // The service must show a password; the administrator need not.
+    // The service needs a password; the administrator does not.
     let rules = "host all waybill_service 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
     fs::write(folder.0.join("server/data/pg_hba.conf"), rules).unwrap();
     let mut admin = server.server.admin().await.unwrap();
@@ -269,7 +269,7 @@ async fn dev_uses_another_database_only_when_it_is_named() {
     assert_eq!(n_roles(&mut admin).await, 0, "nothing was made on the server of DATABASE_URL");
     dev.end(&folder);
 
-    // Named, it is used; the service gets a password that no other installation knows.
+    // A named database is used. The service gets a password that no other installation knows.
     let dev = Dev::start(&folder, &format!("./target/release/waybill dev --database-url {app}"));
     let port = server.server.port();
     assert!(dev.said().contains(&format!("database: 127.0.0.1:{port}/app, named by --database-url")), "{}", dev.said());
@@ -278,7 +278,7 @@ async fn dev_uses_another_database_only_when_it_is_named() {
     let known = |password: &str| format!("postgres://waybill_service:{password}@127.0.0.1:{port}/app");
     assert!(sqlx::PgConnection::connect(&known("waybill-lab")).await.is_err(), "a constant password opens it");
 
-    // SE-2: somebody who was let into a role of Waybill's is named.
+    // SE-2: `doctor` names an account that was made a member of a Waybill role.
     assert!(folder.run("./target/release/waybill doctor").status.success());
     let grant = "create role intruder; grant waybill_scheduler to intruder";
     sqlx::raw_sql(grant).execute(&mut admin).await.unwrap();
@@ -289,7 +289,7 @@ async fn dev_uses_another_database_only_when_it_is_named() {
     );
     dev.end(&folder);
 
-    // Another folder does not know it, and leaves it as it is.
+    // Another folder does not know the password, and does not change it.
     let hash = "select rolpassword from pg_authid where rolname = 'waybill_service'";
     let before: String = sqlx::query_scalar(hash).fetch_one(&mut admin).await.unwrap();
     let refused =
@@ -316,7 +316,7 @@ fn a_setting_that_is_none_is_named() {
     let line = |name: &str| shown.lines().find(|line| line.trim().starts_with(name)).unwrap().to_owned();
     assert!(line("project").contains("other") && line("project").contains("environment"), "{shown}");
     assert!(line("nats_url").contains("waybill.toml"), "{shown}");
-    // One that anybody may write could have been written by anybody; named, it is meant.
+    // A file that every account may write is not trusted, unless it is named explicitly.
     let file = folder.0.join("waybill.toml");
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     let refused = folder.run("./target/release/waybill config show");
@@ -324,7 +324,7 @@ fn a_setting_that_is_none_is_named() {
     assert!(folder.run("WAYBILL_CONFIG=waybill.toml ./target/release/waybill config show").status.success());
 }
 
-/// UI-2: workers in plain Python, killed again and again. Every turn ends once, and no step is written twice.
+/// UI-2: workers in plain Python are killed repeatedly. Every turn ends once, and no step is written twice.
 #[test]
 fn a_worker_in_python_survives_a_storm() {
     const TURNS: usize = 30;
@@ -335,7 +335,9 @@ fn a_worker_in_python_survives_a_storm() {
     let example = repository().join("examples/python-worker").canonicalize().unwrap();
     let applied = waybill(&format!("apply -f {}", example.display()));
     assert!(applied.status.success(), "{applied:?}");
-    let key = text(&waybill("keys create python --scope worker --target python").stdout).trim().to_owned();
+    let key = text(&waybill("keys create python --scope worker --target python --target python-tools").stdout)
+        .trim()
+        .to_owned();
     let start = |tool: bool| {
         let mut command = Command::new("python3");
         command.arg(example.join("worker.py")).args(["--lease", "1"]).env("WAYBILL_API_URL", dev.url());
@@ -392,6 +394,9 @@ fn a_worker_in_python_survives_a_storm() {
             _ => &["agent.thought", "tool.call", "tool.result", "task.deliverable"],
         };
         assert_eq!(kinds, wanted, "{shown}");
+        if let Some(result) = kinds.iter().position(|kind| *kind == "tool.result") {
+            assert_eq!(output["cards"][result]["reading"]["content"]["status"], "success", "{output}");
+        }
         delivered += 1;
     }
     for mut worker in crew {
@@ -402,7 +407,7 @@ fn a_worker_in_python_survives_a_storm() {
     dev.end(&folder);
 }
 
-/// A process that ends with this value.
+/// A process that is ended when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -412,8 +417,8 @@ impl Drop for Killed {
     }
 }
 
-/// HO-1 … HO-9: the loop of design and evaluation, as its README has it; a person decides, by CLI and over HTTP, and everything is
-/// started again in between.
+/// HO-1 … HO-9: the loop of design and evaluation, as in its README. A person decides, by CLI and over HTTP, and everything is restarted in
+/// between.
 #[test]
 fn the_loop_of_design_and_evaluation_goes_round() {
     let folder = Folder::new("loop");
@@ -442,7 +447,7 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     };
     let call = |open: &Value| open["tool_call_id"].as_str().unwrap().to_owned();
 
-    // The first time by the CLI; with everything ended and started again while the turn waits.
+    // The first decision is by the CLI, with everything stopped and restarted while the turn waits.
     let first = asked(&dev);
     assert_eq!(first["request"]["kind"], "approval", "{first}");
     drop(tool);
@@ -452,8 +457,8 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     assert_eq!(call(&asked(&dev)), call(&first), "it still waits");
     assert!(waybill(&format!("approve {} --note 'go on'", call(&first))).status.success());
     let again = waybill(&format!("approve {}", call(&first)));
-    assert!(!again.status.success() && text(&again.stderr).contains("nobody waits"), "{again:?}");
-    // The second time over HTTP.
+    assert!(!again.status.success() && text(&again.stderr).contains("no turn waits"), "{again:?}");
+    // The second decision is over HTTP.
     let begun = Instant::now();
     let second = loop {
         let open = asked(&dev);
@@ -471,7 +476,7 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     );
     let decided = folder.run(&decide);
     assert!(text(&decided.stdout).contains("\"decided\""), "{decided:?}");
-    // The third time it is good enough.
+    // The third result is good enough.
     let third = loop {
         let open = asked(&dev);
         if ![call(&first), call(&second)].contains(&call(&open)) {
@@ -494,7 +499,7 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     let last = json(&waybill(&format!("turn show {} --json", turns[0]["agent_turn_id"].as_str().unwrap())));
     assert!(last.to_string().contains("good enough"), "{last}");
 
-    // The tree of the README is what was written.
+    // The files that were written are those in the tree of the README.
     let listed = json(&waybill("artifact list scenarios/ --json"));
     let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
     for (iteration, failures) in [(1, 18), (2, 7), (3, 2)] {
@@ -507,7 +512,7 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     }
     let rules = json(&waybill("artifact versions scenarios/leave_application/BusinessRules.md --json"));
     assert_eq!(rules.as_array().unwrap().len(), 2);
-    // HO-2: how long the packages are.
+    // HO-2: the sizes of the packages.
     let mut sizes = Vec::new();
     for turn in turns.iter().filter(|turn| turn["profile_name"] != "init") {
         let context = json(&waybill(&format!("box show {} --json", turn["context_box_id"].as_str().unwrap())));
@@ -524,7 +529,7 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     let largest = sizes.iter().max_by_key(|(_, n)| *n).unwrap();
     assert!(largest.0 == "execute_to_init" && largest.1 > 1_000, "{sizes:?}");
     println!("{sizes:?}");
-    // What is in the store is what the index says, and can be had back.
+    // The store holds what the index says, and it can be read back.
     let fetched = waybill("artifact get scenarios/leave_application out");
     assert!(fetched.status.success(), "{fetched:?}");
     let report =

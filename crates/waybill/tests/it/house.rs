@@ -1,4 +1,4 @@
-//! What must stay true of the workspace: who may know whom, and under which licences we build.
+//! Rules of the workspace: which crate may use which, and which licences are allowed.
 
 use std::{collections::BTreeSet, process::Command};
 
@@ -15,7 +15,7 @@ fn metadata() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Which crates of ours a crate may use when it is built, and which in its tests.
+/// For each crate, the Waybill crates that it may use in its code, and those that it may also use in its tests.
 const ARROWS: [(&str, &[&str], &[&str]); 12] = [
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
@@ -77,7 +77,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 12] = [
     ),
 ];
 
-/// Who may know an engine. `core` has codecs for its words behind a feature; `lab` has baselines.
+/// The crates that may use an engine directly. `core` has codecs for its types behind a feature; `lab` has baselines.
 const ENGINES: [(&str, &[&str]); 4] = [
     ("async-nats", &["waybill-bus"]),
     ("object_store", &["waybill-artifact"]),
@@ -129,7 +129,7 @@ fn every_arrow_points_the_right_way() {
     assert_eq!(seen, ARROWS.iter().map(|(name, ..)| (*name).to_owned()).collect());
 }
 
-/// CX-2: what composes is pure. Nothing it is built from reaches a database, a network or an async runtime.
+/// CX-2: composing is pure. None of its dependencies uses a database, a network or an async runtime.
 #[test]
 fn the_composer_reaches_nothing() {
     let output = Command::new(env!("CARGO"))
@@ -162,7 +162,7 @@ const LICENCES: [&str; 11] = [
     "MIT-0",
 ];
 
-/// One crypto provider (ring), one TLS stack, nothing that is no longer kept.
+/// One crypto provider (ring), one TLS stack, no unmaintained crates.
 const BANNED: [&str; 6] = ["aws-lc-rs", "aws-lc-sys", "openssl", "openssl-sys", "native-tls", "ring-compat"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! `waybill lint` on samples that carry one defect each, and on clean ones.
+//! `waybill lint` on samples with one defect each, and on clean ones.
 
 use std::{
     io::Write,
@@ -18,7 +18,7 @@ fn lint(arguments: &[&str]) -> Command {
     command
 }
 
-/// The name of a sample says what is wrong with it: all is found, nothing is invented.
+/// The name of a sample says what is wrong with it. Lint must find exactly that.
 #[test]
 fn each_sample_has_the_defect_of_its_name() {
     let mut files: Vec<PathBuf> = std::fs::read_dir(samples()).unwrap().map(|entry| entry.unwrap().path()).collect();

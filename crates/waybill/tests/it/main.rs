@@ -1,4 +1,4 @@
-//! The binary from outside, and the house it stands in.
+//! Tests of the binary from outside, and of the workspace.
 
 #![allow(clippy::unwrap_used)]
 

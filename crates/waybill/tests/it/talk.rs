@@ -1,5 +1,5 @@
-//! Conversations, through the binary and the API, on every provider's format: what the n-th request holds of those before it. The model is scripted,
-//! over HTTP; workers and orchestrators are processes, and are killed.
+//! Conversations through the binary and the API, on every provider's format: what the n-th request contains of the earlier ones. The model is
+//! scripted, over HTTP; workers and orchestrators are processes that are killed.
 
 use std::{
     io::{Read as _, Write as _},
@@ -20,7 +20,7 @@ use waybill_testkit::{TestDb, fresh_db};
 
 use crate::cli::{json as printed, text, waybill};
 
-/// What was asked, as (role, text) of each message.
+/// The requests that the model got, as (role, text) of each message.
 pub(crate) type Heard = Arc<Mutex<Vec<Vec<(String, String)>>>>;
 
 pub(crate) struct House {
@@ -28,7 +28,7 @@ pub(crate) struct House {
     nats_url: String,
     providers: std::path::PathBuf,
     pub(crate) heard: Heard,
-    /// The same requests as they came, one a line.
+    /// The raw bodies of the same requests, one per line.
     bodies: Arc<Mutex<String>>,
     _server: Server,
     artifacts: std::path::PathBuf,
@@ -43,7 +43,7 @@ impl Drop for House {
     }
 }
 
-/// Says back what it is told; "todo" makes it write the list, "slow" makes it call a tool that nobody answers soon.
+/// Repeats the question. "todo" makes it write the todo list, "slow" makes it answer late, "ask" makes it ask a person for approval.
 fn script(asked: &Asked) -> Reply {
     let question = asked.messages.iter().rfind(|said| said.role == "user").map_or("", |said| said.text.as_str());
     let question = without_blocks(question).trim();
@@ -132,7 +132,7 @@ impl House {
         vec![start(&["orchestrator"]), start(&["worker", "--providers", self.providers.to_str().unwrap()])]
     }
 
-    /// As `kill -9` does.
+    /// Kills all processes, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         for child in &mut self.running {
             let _ = child.kill();
@@ -161,7 +161,7 @@ impl House {
         printed(&output)
     }
 
-    /// What was said in the last request, without system text and blocks.
+    /// Returns the messages of the last request, without system text and blocks.
     fn last(&self) -> Vec<(String, String)> {
         let heard = self.heard.lock().unwrap();
         let said = heard.last().unwrap().iter().filter(|(role, _)| role == "user" || role == "assistant");
@@ -173,8 +173,8 @@ fn pairs(said: &[(&str, &str)]) -> Vec<(String, String)> {
     said.iter().map(|(role, text)| ((*role).to_owned(), (*text).to_owned())).collect()
 }
 
-/// CX-9, CX-14, PM-3: ten turns of one session by two agents, and everything is killed in the middle: each request holds every earlier question and answer
-/// once and in order.
+/// CX-9, CX-14, PM-3: ten turns of one session by two agents, with everything killed in the middle. Each request contains every earlier question
+/// and answer once and in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_is_remembered() {
     for adapter in ADAPTERS {
@@ -184,7 +184,7 @@ async fn a_conversation_is_remembered() {
         let session = session.trim();
         let mut said: Vec<(String, String)> = Vec::new();
         for n in 0..10 {
-            // Of all formats alike; once is enough.
+            // This is the same for all formats, so once is enough.
             if n == 6 && adapter == ADAPTERS[0] {
                 house.kill();
                 house.start();
@@ -219,7 +219,7 @@ async fn a_conversation_is_remembered() {
     }
 }
 
-/// CX-14: an agent that stays remembers what it was asked, whoever asks; in a session the session does.
+/// CX-14: an agent that stays remembers what it was asked, by any caller. In a session, the session remembers.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_remembers() {
     let mut house = House::open("openai_chat", json!({})).await;
@@ -230,7 +230,7 @@ async fn an_agent_remembers() {
     house.ok(&["run", "ada", "what is my name?", "--agent", agent]);
     let known = [("user", "my name is Ana"), ("assistant", "you said: my name is Ana"), ("user", "what is my name?")];
     assert_eq!(house.last(), pairs(&known));
-    // What is said in a session stays there.
+    // What is said in a session does not leave it.
     let session = SessionId::new().to_string();
     house.ok(&["run", "ada", "a secret", "--agent", agent, "--session", &session]);
     assert_eq!(house.last().len(), 5);
@@ -240,7 +240,7 @@ async fn an_agent_remembers() {
     assert!(house.last().iter().any(|(_, text)| text == "a secret"));
 }
 
-/// The todo list belongs to the session, and survives whoever wrote it.
+/// The todo list belongs to the session, and outlives the agent that wrote it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_todo_list_works() {
     let mut house = House::open("openai_chat", json!({})).await;
@@ -254,7 +254,7 @@ async fn a_sessions_todo_list_works() {
     assert!(heard.iter().any(|(_, text)| text.contains("buy milk")), "{heard:?}");
 }
 
-/// A terminal in which somebody talks, on a pty of its own.
+/// A terminal for a person who chats, on its own pty.
 struct Terminal {
     child: Child,
     shown: Arc<Mutex<String>>,
@@ -287,7 +287,7 @@ impl Terminal {
         stdin.flush().unwrap();
     }
 
-    /// Waits until it shows this.
+    /// Waits until the terminal shows this text.
     #[track_caller]
     fn shows(&self, text: &str) {
         let begun = Instant::now();
@@ -305,7 +305,7 @@ impl Drop for Terminal {
     }
 }
 
-/// A tool, an approval that is given in place, a worker that is killed in the middle; then it is left, and gone on with.
+/// A chat with a tool call, an approval in the chat, and a worker that is killed in the middle. Then the person leaves and continues the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_talks_in_a_terminal() {
     let mut house = House::open("openai_chat", json!({})).await;
@@ -332,7 +332,7 @@ async fn somebody_talks_in_a_terminal() {
     house.start();
     terminal.shows("at last");
     terminal.type_line("/exit");
-    terminal.shows("to go on: waybill chat ada --session");
+    terminal.shows("to continue: waybill chat ada --session");
     let mut again = Terminal::open(&house, &format!("chat ada --session {session}"));
     again.shows("you> slow, please");
     again.type_line("/todo");

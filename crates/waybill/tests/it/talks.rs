@@ -1,5 +1,5 @@
-//! Many conversations against a naive model of what each is to hold, with everything killed now and then; and what a conversation is shown once a
-//! summary stands for its beginning.
+//! Compares many conversations with a naive model of what each must contain, while everything is killed now and then. Also checks what a model sees
+//! once a summary replaces the beginning of a conversation.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const SUMMARY: &str = "SUMMARY of what was said before";
-/// Makes messages long enough for a summary to be worth it.
+/// Padding that makes messages long enough to be summarised.
 const PADDING: &str = "and much more is to be said about this, at some length, so that it takes its place and is worth to be put into fewer words";
 
 fn is_summary(asked: &Asked) -> bool {
@@ -51,12 +51,12 @@ fn answer(question: &str) -> String {
     format!("answer to {question} {PADDING}")
 }
 
-/// A small memory: a few questions and answers fit, and the rest is put into fewer words.
+/// A profile with a small memory: a few questions and answers fit, and the rest is summarised.
 fn small() -> Value {
     json!({ "memory": { "budget": 1_600, "compaction": { "at_percent": 80, "keep": 150, "least": 100 } } })
 }
 
-/// What was shown of the conversation when a question was asked, each time that it was.
+/// Returns what the model saw of the conversation in each request with this question.
 fn shown(heard: &Heard, question: &str) -> Vec<(Vec<String>, bool)> {
     let heard = heard.lock().unwrap();
     let mut requests = Vec::new();
@@ -72,7 +72,7 @@ fn shown(heard: &Heard, question: &str) -> Vec<(Vec<String>, bool)> {
     requests
 }
 
-/// A conversation as it must be: all that was said, in order.
+/// The naive model of a conversation: everything that was said, in order.
 #[derive(Default)]
 struct Talk {
     said: Vec<String>,
@@ -80,7 +80,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// Asks, and sees that the model was shown what was said before: all of it, or a summary and all that came after what it covers.
+    /// Asks a question and checks that the model saw everything that was said before: all messages, or a summary and all messages after it.
     #[track_caller]
     fn ask(&mut self, house: &House, session: &str, profile: &str, question: &str) {
         let answered = house.ok(&["run", profile, question, "--session", session]);
@@ -97,7 +97,7 @@ impl Talk {
         }
     }
 
-    /// What is kept of it: every message once and in order, the todo list; and every call is rendered again from its receipt.
+    /// Checks what is stored: every message once and in order, and the todo list. Also renders every call again from its receipt.
     #[track_caller]
     fn check(&self, house: &House, session: &str) {
         let shown = house.shown(&["session", "show", session, "--json"]);
@@ -115,8 +115,8 @@ impl Talk {
     }
 }
 
-/// CX-9, CX-10, CX-14: a session is put into fewer words, everything is killed and started again: the next request has the summary, no message twice, and
-/// the todo list as it was.
+/// CX-9, CX-10, CX-14: a session is summarised, then everything is killed and restarted. The next request has the summary, no message twice, and
+/// the unchanged todo list.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_stands_in_after_everything_was_killed() {
     for adapter in ADAPTERS {
@@ -143,7 +143,7 @@ async fn a_summary_stands_in_after_everything_was_killed() {
     }
 }
 
-/// What was said is destroyed, in one command; that it was, stays on record.
+/// One command erases what was said. The fact that it was erased stays on record.
 #[track_caller]
 fn erases(house: &House, session: &str) {
     let turns = house.shown(&["session", "show", session, "--json"])["turns"].clone();
@@ -166,7 +166,7 @@ impl Dice {
     }
 }
 
-/// One random conversation, on a memory that is small or large, by two agents.
+/// Runs one random conversation by two agents, with a small or a large memory.
 fn program(house: &House, seed: u64) {
     let mut dice = Dice(seed);
     let session = SessionId::new().to_string();
@@ -234,7 +234,7 @@ async fn random_conversations_are_as_they_must_be() {
     });
 }
 
-/// A turn that handed work out, did not wait for it and was put into fewer words is still shown what runs.
+/// A turn that delegated work without waiting, and was then summarised, still sees which child runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn children_that_run_are_not_forgotten() {
     let script = |asked: &Asked| {
@@ -260,7 +260,7 @@ async fn children_that_run_are_not_forgotten() {
     let mut extra = small();
     extra["allowed_internal_tools"] = json!(["delegate_async", "list_artifacts"]);
     extra["delegation_policy"] = json!({ "target_profiles": ["bob"] });
-    extra["description"] = json!("Does what\n   it is told.");
+    extra["description"] = json!("Does what\n   it should.");
     let mut house = House::open_with("openai_chat", extra, script).await;
     house.start();
     assert_eq!(house.ok(&["run", "ada", "begin"]).trim(), "I know enough");
@@ -273,7 +273,7 @@ async fn children_that_run_are_not_forgotten() {
     assert!(summary.contains("be slow") && summary.contains("still ran"), "{summary}");
 }
 
-/// L0-11: profiles without limits that never end, as a tree, through every door: each ends by the project's settings, with a deliverable.
+/// L0-11: trees of profiles without limits that never end, started in every way: the project's settings end each of them, with a deliverable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_without_limits_ends() {
     let script = |asked: &Asked| {
@@ -309,7 +309,7 @@ async fn a_tree_without_limits_ends() {
     let resources = file("resources.yaml", format!("{settings}\n---\n{note}"));
     house.ok(&["apply", "-f", &resources, "--project", "acme"]);
     house.start();
-    // From the command line: the whole tree.
+    // Start the whole tree from the command line.
     let ran = house.run(&["run", "ada", "tree", "--json"]);
     assert!(!ran.status.success(), "{}", text(&ran.stdout));
     let tree: Value = serde_json::from_slice(&ran.stdout).unwrap();
@@ -320,7 +320,7 @@ async fn a_tree_without_limits_ends() {
         assert_eq!((&turn["status"], &turn["n_steps"]), (&json!("failed"), &json!(8)), "{turn}");
         assert!(turn["deliverable_card_id"].is_string(), "{turn}");
     }
-    // A package that a person sends.
+    // Send a package as a person.
     let package = json!({ "version": "2.0", "handoff_type": "note", "timestamp": "2026-01-01T00:00:00Z" });
     let package = file("package.json", package.to_string());
     let sent = house.shown(&["handoff", "send", &package, "--profile", "bob", "--instruction", "leaf", "--json"]);
@@ -342,7 +342,7 @@ async fn a_tree_without_limits_ends() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// PM-4: a caller gives the handover that the source documents write; and what it cannot be.
+/// PM-4: a caller passes the handover of the source documents, and then invalid ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_gives_a_handover() {
     let seen: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
@@ -388,6 +388,6 @@ context_packing_config:
     assert!(text(&wrong.stderr).contains("never packed"), "{wrong:?}");
     std::fs::write(&file, "context_packing_config: {pack_arguments: []}").unwrap();
     let wrong = run("{}");
-    assert!(text(&wrong.stderr).contains("packs nothing"), "{wrong:?}");
+    assert!(text(&wrong.stderr).contains("packs no argument"), "{wrong:?}");
     std::fs::remove_file(file).unwrap();
 }

@@ -1,5 +1,5 @@
 //! `examples/research-team`, applied and run on every provider's format: a principal forks associates, asks an expert, and delivers. The models
-//! are scripted, over HTTP; all else is real: the binary, its workers and orchestrators, PostgreSQL and NATS.
+//! are scripted, over HTTP. Everything else is real: the binary, its workers and orchestrators, PostgreSQL and NATS.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ use waybill_testkit::fresh_db;
 
 use crate::cli::{json as printed, text, waybill};
 
-/// What each of them says, from what it is told and what it has done.
+/// Returns the reply of each agent, given its prompt and its results so far.
 fn script(asked: &Asked) -> Reply {
     let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
     let is = |prompt: &str| asked.messages.iter().any(|said| said.text.contains(prompt));
@@ -126,7 +126,7 @@ async fn run_on(adapter: &str) {
     let team = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/research-team");
     let applied = waybill(&["apply", "-f", team, "--project", "acme"], &urls);
     assert!(applied.status.success(), "{applied:?}");
-    // Whatever the profiles name speaks this format, and lives here.
+    // Every provider that the profiles name uses this format, and is served here.
     let server = Server::start(script).await.unwrap();
     let price = json!({ "input": 1.0, "cached": 0.1, "output": 10.0 });
     let provider = |name: &str| {
@@ -136,7 +136,7 @@ async fn run_on(adapter: &str) {
     };
     let providers = std::env::temp_dir().join(format!("waybill-providers-{}.yaml", t.name));
     std::fs::write(&providers, ["openai_chat", "anthropic_messages"].map(provider).join("\n---\n")).unwrap();
-    // Two of each: whoever is rung does it.
+    // Start two of each: either may get a doorbell.
     let start =
         |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_waybill")).args(arguments).envs(urls).spawn().unwrap();
     let worker = ["worker", "--providers", providers.to_str().unwrap()];
@@ -176,7 +176,7 @@ async fn run_on(adapter: &str) {
     crew.shutdown().await;
     assert_eq!((server.n_asked(), server.repeats()), (10, 0), "{adapter}");
 
-    // What each step used and cost; and every call can be had again.
+    // The tokens and cost of each step, and every call can be rendered again.
     let place = ["--project", "acme"];
     let shown = printed(&waybill(&[&["turn", "show", &turn_id.to_string(), "--json"], &place[..]].concat(), &urls));
     let used: Vec<Option<i64>> =
@@ -189,7 +189,7 @@ async fn run_on(adapter: &str) {
     let leaked = t.count("select count(*) from cardbox.cards c where c::text like '%canary%'").await;
     assert_eq!(leaked, 0);
 
-    // Each associate saw its instruction and who sent it, and nothing else; the expert also what the principal had written.
+    // Each associate saw its instruction and its sender, and nothing else. The expert also saw what the principal had written.
     let mut unit = kernel.begin(project_id).await.unwrap();
     let children: Vec<(TurnId, BoxId, i32)> = sqlx::query_as(
         "select agent_turn_id, context_box_id, recursion_depth from state.turns where parent_agent_turn_id is not null order by agent_turn_id",
@@ -205,7 +205,7 @@ async fn run_on(adapter: &str) {
         assert_eq!(*depth, 1);
         seen.insert(said(&context[0]), context.len());
     }
-    // The expert: its question and who asked, and the principal's two calls and one result.
+    // The expert saw its question and its sender, and the principal's two calls and one result.
     assert_eq!(seen.values().copied().collect::<Vec<_>>(), [2, 2, 2, 5], "{seen:?}");
     let (expert, expert_box, _) = children.last().unwrap();
     let results = cards(&kernel, project_id, *expert_box).await;
@@ -213,7 +213,7 @@ async fn run_on(adapter: &str) {
     let told = serde_json::to_value(&joined.content).unwrap();
     assert_eq!(told["result"]["results"][1]["summary"], "found: Look into lakes.");
 
-    // Why the expert has that card, and who could see it.
+    // Why the expert has that card, and which agents could see it.
     let card_id = joined.card_id.to_string();
     let why = waybill(&["context", "why", &card_id, "--turn", &expert.to_string(), "--project", "acme"], &urls);
     let why = text(&why.stdout);
@@ -232,7 +232,7 @@ async fn run_on(adapter: &str) {
         "who was here for a task has no head"
     );
 
-    // A grant, its end, and what was refused.
+    // A grant, its revocation, and refused requests.
     let place = ["--project", "acme", "--json"];
     let agent_id = agents.iter().find(|agent| agent["ephemeral"] == true).unwrap()["agent_id"].as_str().unwrap();
     let give = ["grant", "give", "--agent", agent_id, "--box", &expert_box.to_string(), "--reason", "a look"];

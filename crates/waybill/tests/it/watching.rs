@@ -1,4 +1,4 @@
-//! The dashboard and the alerts speak of what is counted, and each alert has its runbook.
+//! The dashboard and the alerts use only metrics that exist, and each alert has a runbook.
 
 use std::{collections::BTreeSet, fs};
 
@@ -6,7 +6,7 @@ use waybill_core::metric::{ALL, Kind};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The names in a text that look like ours.
+/// Returns the names in a text that look like our metrics.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("waybill_")).collect()
@@ -25,12 +25,12 @@ fn what_is_shown_and_alerted_on_is_counted() {
     for file in ["deploy/grafana/waybill.json", "deploy/prometheus/alerts.yaml"] {
         let text = fs::read_to_string(format!("{ROOT}/{file}")).unwrap();
         for name in names(&text) {
-            assert!(is_counted(name), "{file}: nobody counts {name}");
+            assert!(is_counted(name), "{file}: there is no metric {name}");
             shown.insert(name.trim_end_matches("_bucket").to_owned());
         }
     }
     let unseen: Vec<&str> = ALL.iter().map(|metric| metric.name).filter(|name| !shown.contains(*name)).collect();
-    assert_eq!(unseen, Vec::<&str>::new(), "counted, and on no panel");
+    assert_eq!(unseen, Vec::<&str>::new(), "these metrics are on no panel");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! OpenAI's chat completions, and whoever speaks like it: vLLM, Ollama, DeepSeek, Kimi, Gemini's compatible endpoint.
+//! OpenAI's chat completions, and compatible servers: vLLM, Ollama, DeepSeek, Kimi, Gemini's compatible endpoint.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use super::{Answer, Called, Error, Reader, Reasoning, cut_off, garbled, sse::Eve
 pub(super) struct Chat {
     answer: Answer,
     reasoning: String,
-    /// Which call each piece belongs to: the stream's index and the call's place.
+    /// The call to which each piece belongs: the stream's index and the position of the call.
     open: Vec<(u32, usize)>,
     ended: bool,
 }
@@ -64,7 +64,7 @@ struct Used {
     #[serde(default)]
     completion_tokens: u32,
     prompt_tokens_details: Option<Details>,
-    /// DeepSeek's word for it.
+    /// DeepSeek's name for it.
     prompt_cache_hit_tokens: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ impl Chat {
     fn add(&mut self, piece: Piece) {
         let id = piece.id.filter(|id| !id.is_empty());
         let known = self.open.iter().rev().find(|(index, _)| *index == piece.index).map(|(_, place)| *place);
-        // Some say every call under one index: another id is another call.
+        // Some providers send every call under one index: another id means another call.
         let same = |place: &usize| id.as_ref().is_none_or(|id| self.answer.calls[*place].provider_call_id == *id);
         let place = known.filter(same).unwrap_or_else(|| {
             self.open.push((piece.index, self.answer.calls.len()));

@@ -9,9 +9,9 @@
 //!       - {say: Let me look., call: {search: {query: "{{query}}"}}}
 //!       - {say: "I found: {{result}}"}
 //! ```
-//! `{{query}}` is what was asked, `{{result}}` the last result of a tool, `{{summary}}` what a person would read of it, `{{json}}` alone the JSON
-//! that it is, and `{{path:report.json}}` the last path that was mentioned and ends so.
-//! Its first answer in a turn is the first line, and so on; the last line is said again and again.
+//! `{{query}}` is the question, `{{result}}` the last tool result, `{{summary}}` the readable part of that result, `{{json}}` (alone in a
+//! value) that result as JSON, and `{{path:report.json}}` the last path mentioned that ends in `report.json`.
+//! The first answer in a turn is the first line, and so on; the last line is repeated.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,10 +29,10 @@ pub(super) const NAME: &str = "demo";
 struct Line {
     #[serde(default)]
     say: String,
-    /// Tools, and their arguments.
+    /// Tools to call, and their arguments.
     #[serde(default)]
     call: BTreeMap<String, Value>,
-    /// How long it thinks.
+    /// How long it waits before it answers.
     #[serde(default)]
     after_ms: u64,
 }
@@ -71,7 +71,7 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
     Ok(Answer { text, calls, read: Read { input: asking.n_tokens, cached: 0, output }, ..Answer::default() })
 }
 
-/// What a person would read of a result: what was delivered, of several one after the other.
+/// Returns the readable part of a result: what was delivered; of several deliverables, one after the other.
 fn summary(result: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(result) else { return result.to_owned() };
     let said = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -82,7 +82,7 @@ fn summary(result: &str) -> String {
     }
 }
 
-/// The first path of a text that ends so.
+/// Returns the first path in the text that ends in `end`.
 fn path(text: &str, end: &str) -> Option<String> {
     let parts = text.split(|c: char| c.is_whitespace() || "\"'`,;()[]{}".contains(c));
     let mut found =

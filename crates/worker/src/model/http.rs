@@ -1,4 +1,4 @@
-//! One call over HTTP: its place among the others, its headers, its attempts, and its stream.
+//! One model call over HTTP: its rate limits, headers, attempts and stream.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,24 +40,24 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// One call.
+/// One model call.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
     pub project_id: ProjectId,
     pub llm: &'a LlmConfig,
-    /// Byte for byte.
+    /// The request, byte for byte.
     pub request: &'a [u8],
-    /// The same for the same call, whoever makes it and however often.
+    /// The idempotency key: the same for every attempt at this call, on every worker.
     pub key: &'a str,
-    /// As we count them, where the provider does not say.
+    /// The input tokens as Waybill counts them, used if the provider reports none.
     pub n_tokens: u32,
-    /// How often the model spoke in this turn before.
+    /// How many answers the model gave in this turn before.
     pub n_before: usize,
-    /// The provider's id of the answer before: it says why the two share less of the prompt cache than they could.
+    /// The provider's id of the previous answer, so that the provider can explain a prompt cache miss between the two.
     pub previous: Option<&'a str>,
 }
 
-/// What a provider answers where vectors are asked for.
+/// A provider's answer to a request for embeddings.
 #[derive(Deserialize)]
 struct Vectors {
     data: Vec<Vector>,
@@ -69,7 +69,7 @@ struct Vector {
     embedding: Vec<f32>,
 }
 
-/// Everybody who can be asked. Cheap to clone.
+/// All model providers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Models(Arc<Inner>);
 
@@ -80,7 +80,7 @@ struct Inner {
     providers: BTreeMap<Name, (Provider, Gate)>,
 }
 
-/// Lets so many through at once, and so often.
+/// Limits how many calls run at once, and how many start per minute.
 #[derive(Debug)]
 struct Gate {
     room: Semaphore,
@@ -94,7 +94,7 @@ impl Gate {
         Gate { room: Semaphore::new(provider.most_at_once.max(1)), every, next: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until its turn has come.
+    /// Waits until the rate limit allows the next request.
     async fn pass(&self) {
         if self.every.is_zero() {
             return;
@@ -110,7 +110,7 @@ impl Gate {
 }
 
 impl Models {
-    /// Those of the file, and those that need none. A name in the file stands for what the file says.
+    /// Takes the providers of the file and the built-in ones. A provider in the file replaces a built-in one of the same name.
     pub fn new(providers: Vec<Provider>, secrets: impl Into<Arc<Secrets>>) -> Models {
         let secrets = secrets.into();
         let http = outside::client().build().expect("a client without a certificate of its own");
@@ -131,11 +131,11 @@ impl Models {
         }
     }
 
-    /// How a request for this model is written.
+    /// Returns the adapter and the parameters of a request for this model.
     pub fn manner(&self, llm: &LlmConfig) -> Result<(Adapter, Params), Error> {
         let (adapter, params) = match self.provider(llm)? {
             Some((provider, _)) => (provider.adapter, provider::params(provider.adapter, &llm.model, &llm.params)),
-            // What it follows is not sent.
+            // The demo's script is not sent.
             None => {
                 (Adapter::OpenaiChat, [("model".to_owned(), Value::from(llm.model.as_str()))].into_iter().collect())
             }
@@ -143,17 +143,17 @@ impl Models {
         Ok((adapter, Params::try_from(params).map_err(|error| Error::Refused(error.to_string()))?))
     }
 
-    /// Whether what the model costs is known. The demo costs nothing; of a provider that is not named the call itself complains.
+    /// Checks whether the model's price is known. The demo is free. For an unknown provider this returns true: the call itself will fail.
     pub fn has_price(&self, llm: &LlmConfig) -> bool {
         self.0.providers.get(&llm.provider).is_none_or(|(provider, _)| provider.prices.contains_key(&llm.model))
     }
 
-    /// The text without any secret that was used.
+    /// Masks every used secret in the text.
     pub fn blot(&self, text: String) -> String {
         self.0.secrets.blot(text)
     }
 
-    /// Asks, as often as it may help, and tells of the text as it comes: of which attempt, and what.
+    /// Asks the model, with retries. `on_text` gets each piece of text as it arrives, and the number of the attempt.
     pub async fn ask(&self, asking: &Asking<'_>, on_text: &(dyn Fn(u16, &str) + Sync)) -> Result<Answered, Error> {
         let begun = Instant::now();
         let answered = self.ask_until_answered(asking, on_text).await;
@@ -219,7 +219,7 @@ impl Models {
         Ok(Answered { answer, usage })
     }
 
-    /// By names that whoever runs Waybill has chosen: a model that has no price is one of the others.
+    /// Counts metrics under names that the operator chose: a model without a price counts as `other`.
     fn count(&self, llm: &LlmConfig, answered: &Result<Answered, Error>, took: Duration) {
         let known = self.0.providers.get(&llm.provider);
         let provider = known.map_or("none", |(provider, _)| provider.name.as_str()).to_owned();
@@ -247,7 +247,7 @@ impl Models {
         metrics::counter!(metric::MODEL_MICRODOLLARS, &labels).increment(usage.microdollars);
     }
 
-    /// Whatever was said, without anything that we sent as a secret.
+    /// Masks every used secret in an answer.
     fn clean(&self, answer: Answer) -> Answer {
         let call = |call: Called| Called { arguments: self.blot(call.arguments), ..call };
         let reasoning = |reasoning: Reasoning| Reasoning {
@@ -262,7 +262,7 @@ impl Models {
         }
     }
 
-    /// Vectors of texts, in their order, in the format that OpenAI has and others speak.
+    /// Returns the vectors of texts, in the same order. It uses OpenAI's format, which other providers support too.
     pub async fn embed(
         &self,
         project_id: ProjectId,
@@ -272,7 +272,7 @@ impl Models {
         let found = self.0.providers.get(&embedding.provider);
         let (provider, gate) = found.ok_or_else(|| Error::NoProvider(embedding.provider.clone()))?;
         if provider.adapter == Adapter::AnthropicMessages {
-            return Err(Error::Refused(format!("`{}` makes no vectors", provider.name)));
+            return Err(Error::Refused(format!("provider `{}` offers no embeddings", provider.name)));
         }
         let body = json!({ "model": embedding.model, "input": texts, "encoding_format": "float" }).to_string();
         let key = format!("waybill-vectors-{}", blake3::hash(body.as_bytes()).to_hex());
@@ -326,7 +326,7 @@ impl Models {
         for (name, value) in &provider.headers {
             headers.insert(name.to_lowercase(), told(value, find)?);
         }
-        // A profile or the settings of a project may name the project's own secrets, and those that the operator gave to this provider.
+        // A profile or the project's settings may name the project's own secrets, and those that the operator allows for this provider.
         let own = |reference: &SecretRef| {
             let given = provider.secrets.iter().chain([&provider.name]).cloned().collect();
             let found = self.0.secrets.find_own(project_id, &reference.secret, &given);
@@ -372,7 +372,7 @@ impl Models {
         let sent = request.body(body(provider, asking)).send();
         let silent = || Error::unavailable(format!("`{}` said nothing for {:?}", provider.name, provider.silence()));
         let sent = timeout(provider.silence(), sent).await.map_err(|_| silent())?;
-        // Without its address, which may carry a key.
+        // Without the address, which may carry a key.
         let response = sent.map_err(|error| self.lost(provider, error))?;
         if response.status() != StatusCode::OK {
             return Err(self.refusal(provider, response).await);
@@ -411,7 +411,7 @@ impl Models {
         }
     }
 
-    /// What a refusal means: come back later, or do not.
+    /// Reads an error response, and returns whether a retry may help.
     async fn refusal(&self, provider: &Provider, response: Response) -> Error {
         let (status, name) = (response.status(), &provider.name);
         let after = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
@@ -430,7 +430,7 @@ impl Models {
     }
 }
 
-/// The request as it was composed. Beside it a provider may be asked why it found less in its cache than it could: no model is shown that.
+/// Returns the request as it was composed. A field is added that asks the provider to explain cache misses; the model does not see it.
 fn body(provider: &Provider, asking: &Asking<'_>) -> Vec<u8> {
     let request = asking.request;
     match request.strip_suffix(b"}") {

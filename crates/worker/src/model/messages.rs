@@ -13,7 +13,7 @@ pub(super) struct Messages {
     ended: bool,
 }
 
-/// As it came, and as it must go back where it is thought.
+/// A content block as it came. A thinking block must be sent back unchanged.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Block {
@@ -113,7 +113,7 @@ enum Delta {
     Other,
 }
 
-/// What it says is kept beside the step, and must not keep the step from being written.
+/// Checks that the reason can be stored: it is kept with the step, and must not make writing the step fail.
 fn is_short(reason: &Value) -> bool {
     let text = reason.to_string();
     text.len() <= 1_000 && !text.contains("\\u0000")

@@ -1,7 +1,7 @@
-//! Models: who answers, over HTTP and as a stream, and what an answer is.
+//! Models: providers that answer over HTTP as a stream, and what an answer is.
 //!
-//! The bytes that are sent are those that the receipt hashed; headers carry the key and nothing of the content. Every provider's
-//! stream is read by a small reader of its own into one [`Answer`].
+//! The bytes that are sent are those that the receipt hashed; headers carry the key and nothing of the content. Each stream format
+//! has a small reader of its own, which makes one [`Answer`] of it.
 
 use std::time::Duration;
 
@@ -24,30 +24,30 @@ pub struct Answer {
     pub text: String,
     pub reasoning: Option<Reasoning>,
     pub calls: Vec<Called>,
-    /// It was cut off at the most that it may write.
+    /// Whether it was cut off at the model's output limit.
     pub is_cut: bool,
     pub read: Read,
     /// The provider's own id of the answer.
     pub message_id: Option<String>,
-    /// Why it found less in its prompt cache than it could, in its own words.
+    /// The provider's explanation of a prompt cache miss.
     pub cache_miss: Option<serde_json::Value>,
 }
 
-/// What it thought before it spoke.
+/// What the model thought before it answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reasoning {
     pub text: String,
-    /// What the provider wants back byte for byte, as a JSON array.
+    /// What must be sent back to the provider byte for byte, as a JSON array.
     pub verbatim: Option<String>,
 }
 
-/// A call that it makes.
+/// A tool call of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Called {
-    /// The provider's own label.
+    /// The provider's own id of the call.
     pub provider_call_id: String,
     pub tool_name: String,
-    /// Its own text.
+    /// The model's own text.
     pub arguments: String,
 }
 
@@ -66,16 +66,16 @@ pub struct Answered {
     pub usage: Usage,
 }
 
-/// Why there is no answer. None of these texts holds a key.
+/// Why there is no answer. None of these texts contains a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It may answer later, or another may.
+    /// It may answer later, or another model may.
     #[error("{0}")]
     Unavailable(String, Option<Duration>),
-    /// What came is not what such a provider says.
+    /// The answer does not have the provider's format.
     #[error("the answer cannot be read: {0}")]
     Garbled(String),
-    /// It will not answer this, however often it is asked.
+    /// It will not answer this request; a retry does not help.
     #[error("{0}")]
     Refused(String),
     #[error("the request is too long for the model: {0}")]
@@ -91,12 +91,12 @@ impl Error {
         Error::Unavailable(why.into(), None)
     }
 
-    /// Asking again may help.
+    /// Checks whether a retry may help.
     pub fn may_pass(&self) -> bool {
         matches!(self, Error::Unavailable(..) | Error::Garbled(_))
     }
 
-    /// How long the provider wants to be left alone.
+    /// Returns how long the provider wants callers to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Error::Unavailable(_, after) => *after,
@@ -107,10 +107,10 @@ impl Error {
 
 /// Reads one provider's stream.
 trait Reader: Send {
-    /// One event. Gives the text that may be shown at once.
+    /// Reads one event. Returns the text that may be shown at once.
     fn read(&mut self, event: &sse::Event) -> Result<Option<String>, Error>;
 
-    /// What it came to. An answer that did not come to its end is none.
+    /// Returns the answer. An incomplete one is an error.
     fn answer(self: Box<Self>) -> Result<Answer, Error>;
 }
 
@@ -118,7 +118,7 @@ fn garbled(error: serde_json::Error) -> Error {
     Error::Garbled(error.to_string())
 }
 
-/// The stream ended without its last word.
+/// Returns the error for a stream that ended before the answer was complete.
 fn cut_off() -> Error {
     Error::unavailable("the answer was cut off")
 }

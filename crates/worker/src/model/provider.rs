@@ -1,4 +1,4 @@
-//! Who is asked, and how: what the worker's own file says of a provider. Profiles only name one, so that no tenant decides where a key is sent.
+//! Providers, as the worker's own file describes them. Profiles only name one, so that no tenant decides where a key is sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,37 +21,37 @@ use super::demo;
 pub struct Provider {
     pub name: Name,
     pub adapter: Adapter,
-    /// Without the last part of the path, such as `http://127.0.0.1:8000/v1`.
+    /// The address without the last part of the path, such as `http://127.0.0.1:8000/v1`.
     pub base_url: String,
-    /// Sent with every request, besides the key that the profile names.
+    /// Headers that are sent with every request, in addition to the key that the profile names.
     #[serde(default)]
     pub headers: BTreeMap<String, Header>,
-    /// Also sent where the profile names no key.
+    /// The key to send if the profile names none.
     #[serde(default)]
     pub api_key: Option<SecretRef>,
-    /// Secrets of the operator's that profiles may name for this provider, beside the one of its own name.
+    /// The operator's secrets that profiles may name for this provider, in addition to the one of the provider's name.
     #[serde(default)]
     pub secrets: BTreeSet<Name>,
-    /// How often one call is asked, all in all, while that may help.
+    /// The most attempts for one call, the first included.
     #[serde(default = "four")]
     pub max_attempts: u32,
-    /// The longest that one attempt may take.
+    /// The timeout of one attempt.
     #[serde(default = "half_an_hour")]
     pub timeout_seconds: u64,
-    /// The longest between two pieces of an answer, or before the first.
+    /// The timeout between two pieces of an answer, and before the first.
     #[serde(default = "five_minutes")]
     pub silence_seconds: u64,
-    /// Of this process.
+    /// The most concurrent requests of this process.
     #[serde(default = "many")]
     pub most_at_once: usize,
-    /// Of this process.
+    /// The rate limit of this process.
     #[serde(default)]
     pub requests_per_minute: Option<u32>,
-    /// Whether it is asked why it found less in its prompt cache than it could, and what it says kept with the step. Anthropic's own API is asked
-    /// unless this says no; others that speak its format only where this says yes.
+    /// Whether the provider is asked to explain prompt cache misses; its explanation is kept with the step. If omitted, only Anthropic's own
+    /// API is asked, not other servers that use its format.
     #[serde(default)]
     pub cache_diagnostics: Option<bool>,
-    /// By model.
+    /// Prices by model.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
 }
@@ -72,7 +72,7 @@ fn many() -> usize {
     64
 }
 
-/// In dollars for a million tokens, which is microdollars for one.
+/// Prices in dollars per million tokens, which equals microdollars per token.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -109,7 +109,7 @@ impl Provider {
         }
     }
 
-    /// Those that need no file.
+    /// Returns the providers that need no file.
     pub fn builtins() -> Vec<Provider> {
         vec![
             Provider::builtin("openai_chat", "openai", Adapter::OpenaiChat, "https://api.openai.com/v1"),
@@ -131,7 +131,7 @@ impl Provider {
         }
     }
 
-    /// Whether it is asked why it found less in its cache than it could.
+    /// Returns whether the provider is asked to explain cache misses.
     pub(super) fn explains_cache_misses(&self) -> bool {
         let is_anthropic = self.base_url.contains("://api.anthropic.com");
         self.adapter == Adapter::AnthropicMessages && self.cache_diagnostics.unwrap_or(is_anthropic)
@@ -146,8 +146,8 @@ impl Provider {
     }
 }
 
-/// Models that a profile with a limit of money asks, itself or through its summariser, and that none of these providers has a price for, as
-/// `provider/model`. No limit could end a turn that asks them.
+/// Returns the models, as `provider/model`, that a profile with a money limit may ask, itself or through its summariser, and that have no
+/// price. The limit could never end a turn that asks them.
 pub fn without_price(providers: &[Provider], profile: &Profile, summariser: Option<&Profile>) -> Vec<String> {
     if profile.limits.is_none_or(|limits| limits.microdollars.is_none()) {
         return Vec::new();
@@ -162,12 +162,12 @@ pub fn without_price(providers: &[Provider], profile: &Profile, summariser: Opti
     models.filter(|llm| !has_price(llm)).map(|llm| format!("{}/{}", llm.provider, llm.model)).collect()
 }
 
-/// What a request has besides what is composed: the model, that it is to be streamed, and what the profile says.
+/// Returns the fields of a request that are not composed: the model, streaming, and the profile's parameters.
 pub(super) fn params(adapter: Adapter, model: &str, profile: &Map<String, Value>) -> Map<String, Value> {
     let ours = match adapter {
         Adapter::OpenaiChat => json!({ "stream": true, "stream_options": { "include_usage": true } }),
         Adapter::OpenaiResponses => json!({ "stream": true }),
-        // It wants to be told.
+        // This API requires `max_tokens`.
         Adapter::AnthropicMessages => json!({ "stream": true, "max_tokens": 8192 }),
     };
     let mut params = Map::from_iter([("model".to_owned(), Value::from(model))]);

@@ -1,4 +1,4 @@
-//! OpenAI's Responses, nothing of which is kept there (`store=false`): what it thought comes back sealed, and goes back with the next request.
+//! OpenAI's Responses, with `store=false`: reasoning comes back encrypted, and is sent again with the next request.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
@@ -78,7 +78,7 @@ struct Part {
     text: String,
 }
 
-/// As it goes back: an id would have the provider look for what it did not keep.
+/// Removes the id of an item that is sent back: with an id, the provider would look for an item that it did not store.
 fn without_id(item: &RawValue) -> Result<String, Error> {
     let mut item: Map<String, Value> = serde_json::from_str(item.get()).map_err(garbled)?;
     item.remove("id");

@@ -1,4 +1,4 @@
-//! Server-sent events, out of whatever pieces the network brings.
+//! Reads server-sent events from pieces of any size.
 
 use super::Error;
 
@@ -9,10 +9,10 @@ pub(super) struct Event {
     pub(super) data: String,
 }
 
-/// No provider says so much at once; somebody who does is not one.
+/// The largest event. No real provider sends one as large as this.
 const MOST: usize = 16 << 20;
 
-/// Puts lines and events together. A character may be split over pieces: nothing is read before its line is whole.
+/// Joins pieces into lines and events. A character may be split over pieces, so a line is decoded only when it is complete.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     unread: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// The events that are whole with this piece.
+    /// Adds a piece, and returns the events that are now complete.
     pub(super) fn feed(&mut self, piece: &[u8]) -> Result<Vec<Event>, Error> {
         self.unread.extend_from_slice(piece);
         if self.unread.len() + self.event.data.len() > MOST {
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// However it is cut, also in the middle of a character.
+    /// It does not matter where the stream is cut, even inside a character.
     #[test]
     fn events_come_out_of_any_pieces() {
         let stream =

@@ -1,5 +1,5 @@
-//! The door that every call of a tool passes before it reaches anybody, whoever claimed it and whoever made it: the profile must allow
-//! it, the arguments must fit, and where the tool wants an approval somebody must have given it.
+//! The check that every tool call passes before it is executed, for any caller and any claimant: the profile must allow the tool, the
+//! arguments must match its schema, and if the tool needs an approval, a person must have given it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -27,22 +27,22 @@ pub struct Admitted {
     pub arguments: Map<String, Value>,
     /// The model's own text.
     pub said: String,
-    /// Whom the project lets its tools reach.
+    /// The hosts that the project lets its tools reach.
     pub egress_hosts: BTreeSet<HostPattern>,
     pub traceparent: String,
-    /// For which user of the caller's it is.
+    /// The caller's user for whom it is made.
     pub on_behalf_of: Option<String>,
-    /// Until the kernel answers for whoever has it.
+    /// The time that is left until the kernel answers the call with a timeout.
     pub left: Duration,
 }
 
-/// What becomes of a call at the door.
+/// The result of the check.
 #[derive(Clone, Debug)]
 pub enum Verdict {
     Go(Box<Admitted>),
-    /// People are asked; it comes back once they have decided.
+    /// A person is asked; the call comes back once that person has decided.
     Asking,
-    /// It is not made; whoever made it is told why.
+    /// The call is not made; the caller gets the reason.
     Refused(Said),
 }
 
@@ -50,10 +50,10 @@ fn refused(why: impl Into<String>) -> Verdict {
     Verdict::Refused(Said::failed(why))
 }
 
-/// Looks at a call that was claimed. Where people are to be asked they are, in this unit of work.
+/// Checks a call that was claimed. If an approval is needed, it is requested in this unit of work.
 pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict, Error> {
     let Some(asked) = call::asked(work, call).await? else {
-        return Ok(refused("the call cannot be read any more".to_owned()));
+        return Ok(refused("the call can no longer be read".to_owned()));
     };
     let name = &asked.tool_name;
     let allows = |profile: &waybill_core::resource::Profile| {
@@ -67,23 +67,23 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
         Err(error) => return Ok(refused(error.to_string())),
     };
     if asked.target.as_ref() != Some(&tool.target) {
-        return Ok(refused(format!("`{name}` is answered by `{}`, and by nobody else", tool.target)));
+        return Ok(refused(format!("calls of `{name}` are answered only by `{}`", tool.target)));
     }
     let arguments = match json::parse(asked.arguments.as_bytes()) {
         Ok(Value::Object(arguments)) => arguments,
-        _ => return Ok(refused(format!("the arguments of `{name}` are an object"))),
+        _ => return Ok(refused(format!("the arguments of `{name}` must be an object"))),
     };
     if let Err(why) = fits(&tool.parameters, &Value::Object(arguments.clone())) {
         return Ok(refused(format!("the arguments of `{name}`: {why}")));
     }
-    // Whatever whoever made the call said of it (WK-7).
+    // The tool's own `effect` decides, not what the caller said of it (WK-7).
     if tool.effect == Effect::Once && call.n_lost_leases > 0 {
-        let why = "whoever did this was lost before it could say how it went: it may have been done, or not, and is not done again";
+        let why = "the worker that made this call was lost before it reported the outcome: it may or may not have been done, and it is not retried";
         return Ok(Verdict::Refused(Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) }));
     }
     let needs_approval = match tool.approval {
         Approval::Never => None,
-        Approval::External => asked.saw_external.then_some("it has seen content from outside"),
+        Approval::External => asked.saw_external.then_some("the turn has seen external content"),
         Approval::Always => Some("this tool always needs one"),
     };
     match (needs_approval, &asked.decided) {
@@ -91,7 +91,7 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
         (Some(why), None) => {
             let request = Request {
                 kind: Kind::Approval,
-                question: format!("May `{name}` be called? Whoever calls it needs an approval: {why}."),
+                question: format!("May `{name}` be called? The call needs an approval: {why}."),
                 about: json!({ "tool_name": name, "arguments": arguments, "saw_external": asked.saw_external }),
                 deadline_seconds: DEADLINE_SECONDS,
                 four_eyes: tool.four_eyes,

@@ -1,4 +1,5 @@
-//! Artifacts, as an agent reads and writes them (HO-8): what it was handed, what it wrote, and what its profile names. Each answer says what it cost.
+//! Artifacts, as an agent reads and writes them (HO-8): those that it was handed, that it wrote, and that its profile names. Each answer
+//! says how many tokens it cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,15 +27,15 @@ use waybill_kernel::{
     work::Kernel,
 };
 
-/// Up to here an artifact is read into memory; of a longer one a part.
+/// An artifact up to this size is read into memory; of a longer one, only a part.
 const IN_MEMORY: u64 = 16 << 20;
-/// Lines of a long one that are looked for, in bytes.
+/// How many bytes of a long one are scanned for lines.
 const MOST_SCANNED: u64 = 256 << 20;
-/// Artifacts that are listed or searched at once.
+/// How many artifacts are listed or searched at once.
 const MOST_LISTED: usize = 500;
 const MOST_FOUND: usize = 50;
 
-/// What is asked.
+/// What a call asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     List { prefix: String },
@@ -65,27 +66,27 @@ impl Reading {
                 let from = from_line.unwrap_or(1);
                 (Part::Lines(from, to_line.unwrap_or(from.saturating_add(199))), 10_000)
             }
-            "json_path" => (Part::JsonPath(json_path.ok_or("`json_path` says which: `$.problems[*].title`")?), 10_000),
+            "json_path" => (Part::JsonPath(json_path.ok_or("`json_path` missing: `$.problems[*].title`")?), 10_000),
             "key_turns" => (Part::KeyTurns { around }, 8_000),
             _ => (Part::Whole, 10_000),
         };
         let most = Tokens::new(max_tokens.unwrap_or(usual)).filter(|most| most.get() > 0);
-        Ok(Request::Read { path, part, most: most.ok_or("`max_tokens` is at least 1")? })
+        Ok(Request::Read { path, part, most: most.ok_or("`max_tokens` must be at least 1")? })
     }
 }
 
-/// What is answered.
+/// The answer to a call.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub status: &'static str,
     pub text: String,
-    /// For the record: what was read, what was written.
+    /// What was read and written, for the record.
     pub extra: Map<String, Value>,
-    /// Something from outside was read.
+    /// Whether external content was read.
     pub is_external: bool,
 }
 
-/// What one request came to.
+/// The outcome of one request.
 struct Told {
     head: String,
     text: String,
@@ -115,15 +116,15 @@ pub struct Desk<'a> {
     pub agent_turn_id: TurnId,
     pub author_id: &'a str,
     pub folders: &'a Folders,
-    /// What cards speak of.
+    /// The versions that cards name.
     pins: Pins,
     packages: Vec<Map<String, Value>>,
-    /// Tokens that were read before.
+    /// How many tokens were read before.
     used: i64,
 }
 
 impl<'a> Desk<'a> {
-    /// Of the cards that a turn sees, in their order: the last word on a path holds.
+    /// Makes a desk from the cards that a turn sees, in their order: for each path, the last card counts.
     pub fn new<'c>(
         kernel: &'a Kernel,
         artifacts: Option<&'a Artifacts>,
@@ -155,11 +156,11 @@ impl<'a> Desk<'a> {
         desk
     }
 
-    /// Answers, and counts.
+    /// Answers a request, and counts its tokens.
     pub async fn answer(&mut self, request: &Request) -> Done {
         let outcome = match self.artifacts {
             Some(artifacts) => self.done(artifacts, request).await,
-            None => Err("this worker has no object store; whoever runs it starts it with --artifacts".to_owned()),
+            None => Err("this worker has no object store: the operator must start it with --artifacts".to_owned()),
         };
         let Told { head, text, mut extra, is_external } = match outcome {
             Ok(told) => told,
@@ -201,7 +202,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// All that may be read, in the version that is meant.
+    /// Returns all artifacts that may be read, each in the version that applies to this turn.
     async fn readable(&self) -> Result<Vec<Found>, String> {
         let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
         let pinned = artifact::find_pinned(&mut work, &self.pins).await.map_err(unreachable)?;
@@ -223,7 +224,7 @@ impl<'a> Desk<'a> {
         let below: Vec<&Artifact> = all.filter(|one| one.path.as_str().starts_with(prefix)).collect();
         let lines: Vec<String> = below.iter().take(MOST_LISTED).map(|one| describe(one)).collect();
         let head = format!("{} artifacts, {} of them listed", below.len(), lines.len());
-        // A name is content too: whoever chose it came from outside.
+        // A name is content too: an external sender may have chosen it.
         let is_external = below.iter().take(MOST_LISTED).any(|one| one.is_external);
         Ok(Told { is_external, ..Told::plain(head, lines.join("\n")) })
     }
@@ -266,7 +267,7 @@ impl<'a> Desk<'a> {
 
     async fn search(&self, artifacts: &Artifacts, text: &str, prefix: &str) -> Result<Told, String> {
         if text.trim().is_empty() {
-            return Err("`text` says what to look for".to_owned());
+            return Err("`text` must not be empty: it is what to search for".to_owned());
         }
         let (mut found, mut n_searched, mut skipped, mut is_external) = (Vec::new(), 0, 0, false);
         let readable = self.readable().await?;
@@ -288,7 +289,7 @@ impl<'a> Desk<'a> {
         }
         let mut head = format!("{} places in {n_searched} artifacts", found.len());
         if skipped > 0 {
-            head += &format!(", {skipped} too large or no text");
+            head += &format!(", {skipped} skipped: too large or not text");
         }
         Ok(Told { is_external, ..Told::plain(head, found.join("\n")) })
     }
@@ -302,15 +303,15 @@ impl<'a> Desk<'a> {
     ) -> Result<Told, String> {
         let found = self.find(artifacts, path).await?;
         let Some(n_tokens) = found.artifact.n_tokens else {
-            return Err(format!("{path} is no text but {}", found.artifact.media_type));
+            return Err(format!("{path} is not text but {}", found.artifact.media_type));
         };
         let size = found.stored.size;
-        // Enough for so many tokens, whatever they are.
+        // Enough bytes for this many tokens of any kind.
         let enough = u64::from(most.get().unsigned_abs()) * 64;
         let too_long = || format!("{path} has about {n_tokens} tokens: read its head, its tail or some of its lines");
         let loaded = match part {
             Part::Whole if n_tokens > i64::from(most.get()) => {
-                return Err(format!("{path} has {n_tokens} tokens: read a part of it, or say `max_tokens`"));
+                return Err(format!("{path} has {n_tokens} tokens: read a part of it, or set `max_tokens`"));
             }
             Part::Head if size > IN_MEMORY => load::load(&self.text(artifacts, &found, 0..enough).await?, part, most),
             Part::Tail if size > IN_MEMORY => {
@@ -326,7 +327,7 @@ impl<'a> Desk<'a> {
         .map_err(|why| format!("{path}: {why}"))?;
         let whole_turns = matches!(part, Part::KeyTurns { .. });
         if loaded.n_tokens > most && !whole_turns {
-            return Err(format!("{path}: that part has {} tokens: ask for less, or say `max_tokens`", loaded.n_tokens));
+            return Err(format!("{path}: that part has {} tokens: ask for less, or set `max_tokens`", loaded.n_tokens));
         }
         let Artifact { version, hash, is_external, .. } = found.artifact;
         let what = if size > IN_MEMORY { format!("a part of {size} bytes") } else { loaded.what };
@@ -357,7 +358,7 @@ impl<'a> Desk<'a> {
         Ok(Told { extra, ..Told::plain(format!("{path} v{version} is stored, {size} bytes"), String::new()) })
     }
 
-    /// In the version that is meant: the one it was handed, else the newest where its profile names the folder.
+    /// Finds an artifact: the version that the turn was handed, else the newest one if its profile names the folder.
     async fn find(&self, artifacts: &Artifacts, path: &ArtifactPath) -> Result<Found, String> {
         let which = match self.pins.get(path) {
             Some(hash) => Which::Pinned(*hash),
@@ -370,14 +371,14 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Bytes as text. A part may begin or end in the middle of a character: that one is left out.
+    /// Reads bytes as text. If a part begins or ends inside a character, that character is left out.
     async fn text(&self, artifacts: &Artifacts, found: &Found, range: std::ops::Range<u64>) -> Result<String, String> {
         let bytes = artifacts.read_whole(self.project_id, found, range).await.map_err(|error| causes(&error))?;
         let begin = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
         Ok(String::from_utf8_lossy(&bytes[begin..]).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned())
     }
 
-    /// Lines of what is too long for memory.
+    /// Reads lines of an artifact that is too long for memory.
     async fn lines(
         &self,
         artifacts: &Artifacts,
@@ -403,13 +404,13 @@ impl<'a> Desk<'a> {
             }
         }
         if kept.is_empty() {
-            return Err(format!("it has {line} lines in its first {MOST_SCANNED} bytes; no more are looked through"));
+            return Err(format!("it has {line} lines in its first {MOST_SCANNED} bytes; the rest is not scanned"));
         }
         Ok(String::from_utf8_lossy(&kept).into_owned())
     }
 }
 
-/// What an answer said was read.
+/// Returns how many tokens an earlier answer says were read.
 fn read_before(extra: &Map<String, Value>) -> i64 {
     extra.get("read").and_then(|read| read["n_tokens"].as_i64()).unwrap_or_default()
 }
@@ -421,9 +422,9 @@ fn describe(one: &Artifact) -> String {
 }
 
 fn unknown_path(path: &ArtifactPath) -> String {
-    format!("there is no artifact {path} that you were handed or may read: `list_artifacts` shows which there are")
+    format!("there is no artifact {path} that you were handed or may read: `list_artifacts` lists what you may read")
 }
 
 fn unreachable(error: impl std::error::Error) -> String {
-    format!("the artifacts cannot be looked up just now: {}", causes(&error))
+    format!("the artifacts cannot be looked up at the moment: {}", causes(&error))
 }

@@ -1,5 +1,5 @@
-//! What becomes of an answer before it is applied, whoever gave it: it is held to the tool's own schema, labelled where it came from
-//! outside, and kept as an artifact where it is too much for a window (HO-8).
+//! What happens to a tool's answer before it is applied, from any sender: it is checked against the tool's own schema, labelled if it is
+//! external, and stored as an artifact if it is too long for a context window (HO-8).
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -23,19 +23,19 @@ use waybill_kernel::{
 use super::{checked, of_resource};
 use crate::write::until_known;
 
-/// Of a result that is kept elsewhere the window has so much of its beginning, and so much of its end.
+/// If a result is stored as an artifact, this many tokens of its beginning and of its end are shown.
 const HEAD: i32 = 400;
 const TAIL: i32 = 100;
 
-/// An answer as it was given.
+/// An answer as it was sent.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// `success`, `failed`, …
     pub status: String,
     pub result: Value,
-    /// What else it says, such as `after_execution`.
+    /// Further fields, such as `after_execution`.
     pub extra: Map<String, Value>,
-    /// The key that it was given with; none: it came from Waybill's own tool service.
+    /// The API key that sent it. `None` means Waybill's own tool service.
     pub author_id: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Said {
     }
 }
 
-/// Applies an answer to a claimed call, once. `card_id` is the answer's own: said again it changes nothing.
+/// Applies an answer to a claimed call, once. `card_id` identifies the answer: sending it again changes nothing.
 pub async fn conclude(
     kernel: &Kernel,
     artifacts: Option<&Artifacts>,
@@ -58,7 +58,7 @@ pub async fn conclude(
     said: Said,
 ) -> Result<Reported, Error> {
     let mut work = kernel.begin(call.project_id).await?;
-    // Before anything is stored: whoever lost the call stores nothing.
+    // Checked before anything is stored: a claimant that lost the call stores nothing.
     let held = call::hold(&mut work, call).await;
     let asked = call::asked(&mut work, call).await?;
     let name = asked.and_then(|asked| asked.tool_name.parse::<Name>().ok());
@@ -71,7 +71,7 @@ pub async fn conclude(
     let Said { status, result, mut extra, author_id } = said;
     let result = match json::check(&result) {
         Ok(()) => result,
-        // Numbers that would be rounded, and the like: as it was said.
+        // JSON that cannot be stored exactly, such as numbers that would be rounded, is kept as text.
         Err(_) => json::text(&result.to_string()).into_owned().into(),
     };
     let (status, mut result) = match &tool {
@@ -105,7 +105,7 @@ pub async fn conclude(
     .await
 }
 
-/// The text of a result that has more tokens than it may.
+/// Returns the text of a result that has more tokens than allowed.
 fn too_long(result: &Value, most: Tokens) -> Option<(String, bool)> {
     let (text, is_json) = match result {
         Value::String(text) => (text.clone(), false),
@@ -113,13 +113,13 @@ fn too_long(result: &Value, most: Tokens) -> Option<(String, bool)> {
         _ => return None,
     };
     let most_bytes = usize::try_from(most.get()).unwrap_or_default().saturating_mul(64);
-    // A token has a byte at least: what is short is not counted.
+    // A token has at least one byte, so short texts need no counting.
     let is_long = text.len() > most_bytes
         || i64::try_from(text.len()).unwrap_or(i64::MAX) > most.get().into() && tokens::count(&text) > most;
     is_long.then_some((text, is_json))
 }
 
-/// Keeps the whole as an artifact; what is left for the window is its beginning and its end, and where the rest is.
+/// Stores the whole result as an artifact. Returns its beginning, its end, and where the rest is.
 async fn keep(
     artifacts: Option<&Artifacts>,
     call: &ClaimedCall,
@@ -138,7 +138,7 @@ async fn keep(
     let stored = async {
         let artifacts = artifacts.ok_or("this process has no object store (--artifacts)")?;
         let path = format!("results/{}/{}.{ending}", call.agent_turn_id, call.tool_call_id);
-        let path: ArtifactPath = path.parse().map_err(|_| "its path is none")?;
+        let path: ArtifactPath = path.parse().map_err(|_| "its path is not valid")?;
         let put = Put { is_external, ..Put::new(&path) };
         let artifact = artifacts.put_bytes(call.project_id, put, Bytes::from(text.into_bytes())).await;
         artifact.map_err(|error| error.to_string())
@@ -148,13 +148,13 @@ async fn keep(
             extra.insert("artifacts".to_owned(), json!({ artifact.path.as_str(): artifact.hash }));
             let n_tokens = artifact.n_tokens.map_or_else(|| format!("{n_bytes} bytes"), |n| format!("{n} tokens"));
             format!(
-                "[{n_tokens}: too much to show. All of it is the artifact {}: look for words in it with `search_artifacts`, read parts of it with `read_artifact`. Its beginning and its end:]",
+                "[{n_tokens}: too long to show. The whole result is stored as the artifact {}: search it with `search_artifacts`, read parts of it with `read_artifact`. Its beginning and its end:]",
                 artifact.path
             )
         }
         Err(why) => {
             tracing::warn!(tool_call_id = %call.tool_call_id, n_bytes, %why, "a long result was cut");
-            format!("[{n_bytes} bytes: too much to show, and it was not kept: {why}. Its beginning and its end:]")
+            format!("[{n_bytes} bytes: too long to show, and not stored: {why}. Its beginning and its end:]")
         }
     };
     format!("{head_line}\n{head}\n[…]\n{tail}").into()

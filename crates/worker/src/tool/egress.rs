@@ -1,5 +1,5 @@
-//! Whom tools may reach. The project says which hosts; whoever runs Waybill may say fewer, and it alone may name hosts that are not
-//! public. Names are looked up here and connected to as they were looked up, so that no name turns into another address on the way.
+//! Which hosts tools may reach. The project names hosts; the operator may allow fewer, and only the operator may name hosts that are not
+//! public. Names are resolved here, and the connection uses exactly those addresses, so that no second lookup can return another address.
 
 use std::{
     collections::BTreeSet,
@@ -16,46 +16,46 @@ use waybill_core::{id::Name as SecretName, tool::HostPattern};
 
 use crate::outside;
 
-/// What whoever runs Waybill says of it.
+/// The operator's rules.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Egress {
-    /// Only these, of those that a project names. None: whatever is public.
+    /// Projects may reach only these of the hosts that they name. `None` means all public hosts.
     #[serde(default)]
     pub hosts: Option<BTreeSet<HostPattern>>,
-    /// These besides, which are not public.
+    /// Hosts that may be reached although they are not public.
     #[serde(default)]
     pub private_hosts: BTreeSet<HostPattern>,
-    /// Secrets that the tools of every project may send, wherever they go.
+    /// Secrets that the tools of every project may send, to any host.
     #[serde(default)]
     pub shared_secrets: BTreeSet<SecretName>,
 }
 
 impl Egress {
-    /// Whether an address may be reached by a project that names these hosts.
+    /// Checks whether a project that names these hosts may reach an address.
     pub fn allows(&self, url: &Url, hosts: &BTreeSet<HostPattern>) -> Result<(), String> {
         let (host, port, _) = place(url);
         let named = |hosts: &BTreeSet<HostPattern>| is_among(hosts, url);
         let by_operator = self.hosts.as_ref().is_none_or(named) || named(&self.private_hosts);
         if !by_operator || !named(hosts) {
             return Err(format!(
-                "{host}:{port} may not be reached: the project's settings name it under `egress_hosts`, and whoever runs Waybill may allow fewer"
+                "{host}:{port} may not be reached: name it in the project's settings under `egress_hosts`; the operator must allow it too"
             ));
         }
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
         let may_be_private = self.is_private_host(host) || address.is_ok_and(|address| !is_public(address));
         if may_be_private && !named(&self.private_hosts) {
-            return Err(format!("{host}:{port} is not public: whoever runs Waybill names it under `private_hosts`"));
+            return Err(format!("{host}:{port} is not public: the operator must name it under `private_hosts`"));
         }
         Ok(())
     }
 
-    /// Whether the operator named the host as one of its own.
+    /// Checks whether the operator named the host as a private one.
     pub(super) fn is_named_private(&self, url: &Url) -> bool {
         is_among(&self.private_hosts, url)
     }
 
-    /// Whatever the port: a name is looked up without one.
+    /// Ignores the port: a name is resolved without one.
     fn is_private_host(&self, host: &str) -> bool {
         let is_named = |pattern: &HostPattern| {
             let text = pattern.as_str();
@@ -64,7 +64,7 @@ impl Egress {
         self.private_hosts.iter().any(is_named)
     }
 
-    /// A client that connects to what it may, and follows nobody elsewhere.
+    /// Returns a client that connects to allowed addresses only and follows no redirects.
     pub fn client(&self) -> Client {
         let client = outside::client().no_proxy().dns_resolver(Arc::new(Resolver(self.clone())));
         client.build().expect("a client without a certificate of its own")
@@ -90,7 +90,7 @@ impl Resolve for Resolver {
     }
 }
 
-/// Host, port, and the port where an address names none.
+/// Returns the host, the port, and the default port of the scheme.
 fn place(url: &Url) -> (&str, u16, u16) {
     let usual = if url.scheme() == "https" { 443 } else { 80 };
     (url.host_str().unwrap_or_default(), url.port().unwrap_or(usual), usual)
@@ -101,7 +101,7 @@ fn is_among(hosts: &BTreeSet<HostPattern>, url: &Url) -> bool {
     hosts.iter().any(|pattern| pattern.matches(host, port, usual))
 }
 
-/// Reached by everybody, and nobody's own.
+/// Checks whether an address is public: reachable on the internet, and not private or reserved.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -122,10 +122,10 @@ fn is_public_v4(v4: Ipv4Addr) -> bool {
         || v4.is_documentation()
         || a == 0
         || a >= 240
-        // Shared by carriers; for protocols; for measurements.
+        // Reserved for carrier-grade NAT, for protocol assignments, and for benchmarks.
         || a == 100 && (64..128).contains(&b)
         || a == 192 && b == 0 && c == 0
-        // A public number that only machines at Azure reach, and that tells them of their host.
+        // A public address that only machines at Azure reach: their host's metadata service.
         || v4.octets() == [168, 63, 129, 16]
         || a == 198 && (18..20).contains(&b))
 }
@@ -146,7 +146,7 @@ mod tests {
         hosts.iter().map(|host| host.parse().unwrap()).collect()
     }
 
-    /// Both must allow it, and what is not public is the operator's alone to allow.
+    /// Both must allow a host, and only the operator may allow one that is not public.
     #[test]
     fn nobody_is_reached_who_was_not_named() {
         let open = Egress::default();
@@ -185,7 +185,7 @@ mod tests {
         assert!(!may(&narrow, "http://127.0.0.1:8080/", &["api.example"]));
     }
 
-    /// A name that stands for an inside address is not connected to.
+    /// A name that resolves to a private address is not connected to.
     #[tokio::test]
     async fn a_name_does_not_lead_inside() {
         let error = Egress::default().client().get("http://localhost:1/").send().await.unwrap_err();

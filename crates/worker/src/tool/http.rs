@@ -1,8 +1,8 @@
-//! A tool over HTTP: one request, with the call's own key, and what came back.
+//! A tool over HTTP: one request with the call's idempotency key, and its response.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 use waybill_core::{
     error::innermost,
     id::{Name, ProjectId},
@@ -21,88 +21,121 @@ use waybill_core::{
     tool::{Header, HttpTool, Method},
 };
 
+use waybill_kernel::offload;
+
 use super::{admit::Admitted, conclude::Said, egress::Egress};
 use crate::secret::{Secrets, told};
 
 /// The largest answer of a tool.
 pub(super) const MOST_BYTES: usize = 8 << 20;
-/// Of all answers that this process is reading, and of those for one project.
-const MOST_READ: usize = 64 << 20;
-const MOST_READ_OF_ONE: usize = MOST_READ / 2;
+/// The most bytes of answers that this process reads at once. It is large enough that some of them can always be read to their end.
+const MOST_READ: usize = 128 << 20;
+/// The room that an answer of unknown length gets first.
+const UNKNOWN: usize = 1 << 20;
 
-static READ: Semaphore = Semaphore::const_new(MOST_READ >> 10);
-static READ_BY_PROJECT: LazyLock<Mutex<HashMap<ProjectId, Weak<Semaphore>>>> = LazyLock::new(Mutex::default);
+/// The bytes that are being read, in total and by project.
+static READ: LazyLock<Mutex<(usize, HashMap<ProjectId, usize>)>> = LazyLock::new(Mutex::default);
+static LESS_IS_READ: Notify = Notify::const_new();
 
-/// Memory for an answer, until this is dropped.
+/// Memory reserved for an answer, until this is dropped.
 struct Room {
-    _of_project: OwnedSemaphorePermit,
-    _of_all: SemaphorePermit<'static>,
+    project_id: ProjectId,
+    n: usize,
 }
 
 impl Room {
-    /// Waits until there is room for an answer of this length; of an unknown one, for the longest that is read.
-    async fn take(project_id: ProjectId, length: Option<u64>) -> Option<Room> {
-        let bytes = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(MOST_BYTES).min(MOST_BYTES);
-        let n = u32::try_from((bytes >> 10) + 1).ok()?;
-        let of_project = {
-            let mut all = READ_BY_PROJECT.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|_, one| one.strong_count() > 0);
-            let found = all.get(&project_id).and_then(Weak::upgrade);
-            let one = found.unwrap_or_else(|| Arc::new(Semaphore::new(MOST_READ_OF_ONE >> 10)));
-            all.insert(project_id, Arc::downgrade(&one));
-            one
-        };
-        let of_project = of_project.acquire_many_owned(n).await.ok()?;
-        Some(Room { _of_project: of_project, _of_all: READ.acquire_many(n).await.ok()? })
+    fn new(project_id: ProjectId) -> Room {
+        Room { project_id, n: 0 }
+    }
+
+    /// Waits until there is room for this many more bytes. A project may not hold more than what stays free: alone it gets half, and some is
+    /// always left for other projects.
+    async fn grow(&mut self, more: usize) {
+        loop {
+            let less = LESS_IS_READ.notified();
+            if self.has_grown(more) {
+                return;
+            }
+            less.await;
+        }
+    }
+
+    fn has_grown(&mut self, more: usize) -> bool {
+        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, of_project) = &mut *read;
+        let free = MOST_READ.saturating_sub(*all);
+        let of_this = of_project.entry(self.project_id).or_default();
+        if *of_this + more > free {
+            return false;
+        }
+        *of_this += more;
+        *all += more;
+        self.n += more;
+        true
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, of_project) = &mut *read;
+        *all -= self.n;
+        if let Some(of_this) = of_project.get_mut(&self.project_id) {
+            *of_this -= self.n;
+            if *of_this == 0 {
+                of_project.remove(&self.project_id);
+            }
+        }
+        LESS_IS_READ.notify_waiters();
     }
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// Nothing was sent, or whoever was asked says that nothing was done: it may be tried again, whatever the tool does.
+    /// Nothing was sent, or the server says that nothing was done: a retry is safe for every tool.
     NotDone(String, Option<Duration>),
     /// It may have been done.
     Unknown(String, Option<Duration>),
-    /// Trying again does not help.
+    /// A retry does not help.
     Refused(String),
 }
 
-/// Headers with their secrets, as `find` knows them: known here alone.
+/// Returns headers with their secrets, which `find` looks up. Secrets are known only here.
 pub(super) fn headers<'a>(
     find: impl Fn(&Name) -> Result<SecretString, String>,
     said: impl IntoIterator<Item = (&'a String, &'a Header)>,
 ) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in said {
-        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header"))?;
+        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is not a valid header name"))?;
         let text = told(value, &find)?;
         let mut value = HeaderValue::from_str(text.expose_secret())
-            .map_err(|_| format!("what `{name}` says cannot stand in a header"))?;
+            .map_err(|_| format!("the value of header `{name}` cannot be sent"))?;
         value.set_sensitive(true);
         headers.insert(name, value);
     }
     Ok(headers)
 }
 
-/// The way outside, of one project.
+/// What a project's calls to other hosts need.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) client: &'a Client,
     pub(super) egress: &'a Egress,
-    pub(super) secrets: &'a Secrets,
+    pub(super) secrets: &'a Arc<Secrets>,
     pub(super) project_id: ProjectId,
 }
 
 impl Way<'_> {
-    /// A secret that the project's own manifest names.
+    /// Finds a secret that the project's own manifest names.
     pub(super) fn own_secret(&self, name: &Name) -> Result<SecretString, String> {
         let found = self.secrets.find_own(self.project_id, name, &self.egress.shared_secrets);
         found.map_err(|error| error.to_string())
     }
 }
 
-/// `key` is the same for the same call, whoever makes it and however often.
+/// Makes the call. `key` is its idempotency key: the same for every attempt, on every worker.
 pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<Said, Trouble> {
     let secrets = way.secrets;
     let request = prepare(way, admitted, key, http).map_err(Trouble::Refused)?;
@@ -116,7 +149,9 @@ pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
         let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         kind == "application/json" || kind.ends_with("+json")
     });
-    let _room = Room::take(way.project_id, response.content_length()).await;
+    let mut room = Room::new(way.project_id);
+    let length = response.content_length().and_then(|length| usize::try_from(length).ok());
+    room.grow(length.unwrap_or(UNKNOWN).min(MOST_BYTES)).await;
     let mut body = Vec::new();
     let mut stream = response.bytes_stream();
     while let Some(piece) = stream.next().await {
@@ -124,27 +159,35 @@ pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
         if body.len() + piece.len() > MOST_BYTES {
             return Ok(Said::failed(format!("the answer has more than {MOST_BYTES} bytes")));
         }
+        if body.len() + piece.len() > room.n {
+            room.grow(MOST_BYTES - room.n).await;
+        }
         body.extend_from_slice(&piece);
     }
     match status {
         StatusCode::TOO_MANY_REQUESTS => {
             return Err(Trouble::NotDone(format!("it answered {status}"), wait.map(Duration::from_secs)));
         }
-        // Whoever stands before it may say so after it has begun.
+        // A proxy may answer this after the server has begun to work.
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
             return Err(Trouble::Unknown(format!("it answered {status}"), wait.map(Duration::from_secs)));
         }
         _ => {}
     }
-    let parsed = is_json.then(|| json::parse(&body).ok()).flatten();
-    let result = match parsed {
-        Some(value) => value,
-        None => match String::from_utf8(body) {
-            Ok(text) => json::text(&text).into_owned().into(),
-            Err(error) => format!("{} bytes that are no text", error.as_bytes().len()).into(),
-        },
-    };
-    let result = blotted(secrets, result);
+    let secrets = Arc::clone(secrets);
+    let result = offload::run(body.len(), move || {
+        let _room = room;
+        let parsed = is_json.then(|| json::parse(&body).ok()).flatten();
+        let result = match parsed {
+            Some(value) => value,
+            None => match String::from_utf8(body) {
+                Ok(text) => json::text(&text).into_owned().into(),
+                Err(error) => format!("{} bytes that are not text", error.as_bytes().len()).into(),
+            },
+        };
+        blotted(&secrets, result)
+    })
+    .await;
     if status.is_success() {
         return Ok(Said::new("success", result));
     }
@@ -196,7 +239,7 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
     Ok(request)
 }
 
-/// An echo of a secret goes no further.
+/// Masks secrets that a server echoes.
 pub(super) fn blotted(secrets: &Secrets, result: Value) -> Value {
     match result {
         Value::String(text) => secrets.blot(text).into(),
@@ -209,7 +252,7 @@ pub(super) fn blotted(secrets: &Secrets, result: Value) -> Value {
     }
 }
 
-/// The innermost cause, without the address, which may say more than whoever asked may know.
+/// Returns the innermost cause, without the address, which may contain more than the caller may know.
 fn in_short(secrets: &Secrets, error: &reqwest::Error) -> String {
     secrets.blot(innermost(error).unwrap_or_else(|| "it could not be reached".to_owned()))
 }

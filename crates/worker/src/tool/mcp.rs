@@ -1,8 +1,8 @@
-//! Tools of MCP servers, through the official client: over stdio where whoever runs Waybill has named a program, over streamable HTTP
-//! at an address. A server that speaks the stateless protocol of 2026-07 is asked so, an older one as it wants to be.
+//! Tools of MCP servers, through the official client: over stdio if the operator has named a program, over streamable HTTP for an
+//! address. The stateless protocol of 2026-07 is used if the server supports it, else an older one.
 //!
-//! What a server says of a tool is pinned by its hash. Before a call the list is looked at again, at most every few seconds, and a tool
-//! that is not what it was is not called.
+//! A tool's definition is pinned by its hash. Before a call the server's list is read again, at most every few seconds, and a tool whose
+//! definition has changed is not called.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,19 +41,19 @@ use super::{
 };
 use crate::secret::{Secrets, told};
 
-/// How long the list of a server is taken for what it is.
+/// How long a server's list of tools is cached.
 const LIST: Duration = Duration::from_secs(5);
-/// How long a server may take to be there.
+/// How long a server may take to start or to connect.
 const START: Duration = Duration::from_secs(30);
-/// Under which a call's key is sent along.
+/// The metadata key for a call's idempotency key.
 pub const KEY: &str = "waybill/idempotency_key";
 
-/// A server that whoever runs Waybill has named: a program, or an address that need not be public.
+/// A server that the operator has named: a program, or an address that need not be public.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpServer {
     pub name: Name,
-    /// The program and its arguments. It is started here, once, with the variables of `env` and next to no others.
+    /// The program and its arguments. It is started here, once, with the variables of `env` and few others.
     #[serde(default)]
     pub command: Vec<String>,
     #[serde(default)]
@@ -62,7 +62,7 @@ pub struct McpServer {
     pub url: Option<UrlTemplate>,
     #[serde(default)]
     pub headers: BTreeMap<String, Header>,
-    /// The projects that may use it: what it can do, each of them can. It must be said.
+    /// The projects that may use it: each of them can do whatever the server can do. This field is required.
     pub projects: Projects,
 }
 
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Projects {
         match Said::deserialize(deserializer)? {
             Said::Word(word) if word == "*" => Ok(Projects::All),
             Said::Word(word) => {
-                Err(de::Error::custom(format!("`projects: {word}`: say a list of project ids, or \"*\"")))
+                Err(de::Error::custom(format!("`projects: {word}`: expected a list of project ids, or \"*\"")))
             }
             Said::These(projects) => Ok(Projects::These(projects)),
         }
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Projects {
 
 type Connection = RunningService<RoleClient, ()>;
 
-/// Connections to servers, made when they are needed and made again when they are lost.
+/// Connections to servers. Each is opened when it is first needed, and again after it was lost.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     named: BTreeMap<Name, McpServer>,
@@ -112,11 +112,11 @@ pub(super) struct Servers {
 #[derive(Debug, Default)]
 struct Line {
     connection: Option<Arc<Connection>>,
-    /// Name to hash, and when they were listed.
+    /// When the tools were listed, and the hash of each by name.
     listed: Option<(Instant, HashMap<String, String>)>,
 }
 
-/// A tool of a server as a manifest would have it.
+/// A tool of a server, with the fields that a manifest needs.
 #[derive(Clone, Debug)]
 pub struct Offered {
     pub tool: String,
@@ -128,7 +128,7 @@ pub struct Offered {
 
 /// Where a server is.
 enum Place<'a> {
-    /// Named by whoever runs Waybill, whose secrets it may have.
+    /// Named by the operator, and may get the operator's secrets.
     Named(&'a McpServer),
     /// Named by the project.
     Own(&'a UrlTemplate, &'a BTreeMap<String, Header>),
@@ -166,7 +166,7 @@ impl Servers {
             Ok(CallToolResponse::Complete(result)) => result,
             Ok(_) => {
                 return Ok(Said::failed(format!(
-                    "`{name}` wants to ask for more before it answers, which is not done here"
+                    "`{name}` asks for more input before it answers, which is not supported"
                 )));
             }
             Err(error) => {
@@ -190,7 +190,7 @@ impl Servers {
         Ok(Said::new(status, blotted(secrets, said)))
     }
 
-    /// What a server that was named offers.
+    /// Lists the tools of a server that the operator named.
     pub(super) async fn offered(&self, way: Way<'_>, server: &Name) -> Result<Vec<Offered>, String> {
         let named = self.named.get(server).ok_or_else(|| format!("there is no MCP server `{server}`"))?;
         let connection = connected(&mut Line::default(), way, Place::Named(named)).await;
@@ -201,7 +201,7 @@ impl Servers {
         Ok(listed.into_iter().map(offer).collect())
     }
 
-    /// Where the server is, if the project may use it.
+    /// Returns where the server is, if the project may use it.
     fn place<'a>(
         &'a self,
         egress: &Egress,
@@ -224,7 +224,7 @@ impl Servers {
         }
     }
 
-    /// One for each server and project: its secrets may be the project's own.
+    /// Returns the connection for this server and project. Projects do not share one, because it may use the project's own secrets.
     fn line(&self, project_id: ProjectId, mcp: &McpTool) -> Arc<AsyncMutex<Line>> {
         let server = match &mcp.server {
             Some(name) => name.to_string(),
@@ -271,12 +271,12 @@ async fn connected(line: &mut Line, way: Way<'_>, place: Place<'_>) -> Result<Ar
     };
     let started = timeout(START, starting).await;
     let connection = started.map_err(|_| Trouble::NotDone("the MCP server does not answer".to_owned(), None))??;
-    // What it says of how long its list holds is not for it to say.
+    // The server must not decide how long its list is cached.
     connection.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
     Ok(line.connection.insert(Arc::new(connection)).clone())
 }
 
-/// A program of its own group, with next to nothing of our environment.
+/// Starts a program in its own process group, with very little of this process's environment.
 fn program(
     find: impl Fn(&Name) -> Result<SecretString, String>,
     server: &McpServer,
@@ -297,7 +297,7 @@ fn program(
     Ok(transport)
 }
 
-/// Whether a tool is still what it was when it was taken up.
+/// Checks that a tool is still what it was when its manifest was applied.
 async fn check(
     line: &mut Line,
     secrets: &Secrets,
@@ -318,7 +318,7 @@ async fn check(
     match line.listed.as_ref().and_then(|(_, hashes)| hashes.get(name)) {
         Some(hash) if hash == pinned => Ok(()),
         Some(hash) => Err(Trouble::Refused(format!(
-            "the MCP server has changed `{name}` (it is {hash} now, and {pinned} was taken up): look at it, and apply it anew"
+            "the MCP server has changed `{name}` (its hash is {hash} now, and {pinned} was applied): review it, and apply it again"
         ))),
         None => Err(Trouble::Refused(format!("the MCP server has no `{name}` any more"))),
     }
@@ -345,10 +345,10 @@ fn text_of(content: &[ContentBlock]) -> String {
         ContentBlock::Audio(audio) => format!("[a recording, {}]", audio.mime_type),
         ContentBlock::Resource(embedded) => match &embedded.resource {
             ResourceContents::TextResourceContents { text, .. } => text.clone(),
-            _ => "[a resource that is no text]".to_owned(),
+            _ => "[a resource that is not text]".to_owned(),
         },
         ContentBlock::ResourceLink(link) => format!("[a resource: {}]", link.uri),
-        _ => "[something that is no text]".to_owned(),
+        _ => "[content that is not text]".to_owned(),
     };
     content.iter().map(part).collect::<Vec<_>>().join("\n")
 }

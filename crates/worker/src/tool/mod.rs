@@ -1,4 +1,5 @@
-//! What an agent may call: what it is shown, and what becomes of a call (WK-3, WK-4). What is not allowed is refused here, whatever the model was shown.
+//! What an agent may call: which tools it is shown, and how its calls are handled (WK-3, WK-4). A tool that is not allowed is refused here,
+//! whatever the model was shown.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub mod openapi;
 mod ours;
 pub mod service;
 
-/// How long the orchestrator may take to take a command up. A batch's own deadline takes its place once it is open.
+/// How long the orchestrator may take to start with a command. Once its batch is open, the batch's own deadline applies instead.
 const COMMAND: Duration = Duration::from_secs(3600);
 
 /// Everything that an agent may call.
@@ -40,27 +41,27 @@ pub struct Toolbox {
     delegates: Vec<Delegate>,
 }
 
-/// What becomes of a call.
+/// How a call is handled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sorted {
-    /// It is not done; the model is told why.
+    /// It is not made; the model gets the reason.
     Refused(String),
     /// It ends the turn with this.
     Submits(Content),
     /// It changes the session's todo list.
     Todo(Vec<Change>),
-    /// It reads or writes artifacts, at once.
+    /// It reads or writes artifacts; answered at once.
     Artifact(artifact::Request),
-    /// It looks for something in what the project knows, or has done before.
+    /// It searches the project's documents or its published results.
     Knowledge { kind: Kind, question: String, most: usize },
-    /// It reads a plan of the project; without a name, which there are.
+    /// It reads a plan of the project, or lists the plans if no name is given.
     Plan { name: Option<Name>, version: Option<i32> },
-    /// It leaves for whoever answers it.
+    /// It is sent to the service that answers calls of this target.
     Leaves { target: Target, timeout: Duration, once: bool },
 }
 
 impl Toolbox {
-    /// `tools` are the project's, as they are now.
+    /// Makes the toolbox of a profile. `tools` are the project's current ones.
     pub fn new(profile: &Profile, tools: &[Tool]) -> Toolbox {
         let allowed = tools.iter().filter(|tool| profile.allowed_tools.contains(&tool.name));
         Toolbox {
@@ -71,13 +72,13 @@ impl Toolbox {
         }
     }
 
-    /// Whom the agent may hand work to: named where a tool asks for it.
+    /// Sets the agents to which this one may hand work: they are listed where a tool takes such a name.
     #[must_use]
     pub fn with_delegates(self, delegates: Vec<Delegate>) -> Toolbox {
         Toolbox { delegates, ..self }
     }
 
-    /// As the model is shown them. `fields` are what the result must have.
+    /// Returns the tools as the model is shown them. `fields` are those that the result must have.
     pub fn list(&self, fields: &[Field]) -> Vec<wire::Tool> {
         let theirs = self.tools.iter().map(|tool| wire::Tool {
             tool_name: tool.name.to_string(),
@@ -87,12 +88,12 @@ impl Toolbox {
         self.ours.iter().map(|tool| ours::definition(*tool, fields, &self.delegates)).chain(theirs).collect()
     }
 
-    /// What a turn must end with, where it must.
+    /// Returns the tools with one of which the turn must end, if any.
     pub fn must_end_with(&self) -> Option<String> {
         (!self.must_end_with.is_empty()).then(|| self.must_end_with.join(", "))
     }
 
-    /// What becomes of a call.
+    /// Decides how a call is handled.
     pub fn sort(&self, call: &Called, fields: &[Field]) -> Sorted {
         self.check(call, fields).unwrap_or_else(Sorted::Refused)
     }
@@ -100,16 +101,16 @@ impl Toolbox {
     fn check(&self, call: &Called, fields: &[Field]) -> Result<Sorted, String> {
         let name = call.tool_name.as_str();
         let internal = self.ours.iter().copied().find(|tool| tool.as_str() == name);
-        // Nobody takes the name of one of ours.
+        // A project's tool cannot replace one of Waybill's own.
         let tool = self.tools.iter().find(|tool| tool.name.as_str() == name && internal.is_none());
         if tool.is_none() && internal.is_none() {
             let list = self.list(fields);
             let names: Vec<&str> = list.iter().map(|tool| tool.tool_name.as_str()).collect();
-            return Err(format!("there is no tool `{name}` here: there are {names:?}"));
+            return Err(format!("there is no tool `{name}` here: available are {names:?}"));
         }
         let arguments = match json::parse(call.arguments.as_bytes()) {
             Ok(Value::Object(arguments)) => arguments,
-            Ok(_) => return Err(format!("the arguments of `{name}` are an object")),
+            Ok(_) => return Err(format!("the arguments of `{name}` must be an object")),
             Err(error) => return Err(format!("the arguments of `{name}`: {error}")),
         };
         if let Some(tool) = tool {
@@ -155,12 +156,12 @@ impl Toolbox {
                 name: arguments.get("name").cloned().map(|text| read(name, text)).transpose()?,
                 version: arguments.get("version").cloned().map(|version| read(name, version)).transpose()?,
             },
-            // What it did once it does not do again: handlers know their calls.
+            // A retry is safe: a handler recognises a call that it has already acted on.
             _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
         })
     }
 
-    /// Whether the result of a call ends the turn: as the result itself says, else as the tool says, else if the turn must end so.
+    /// Checks whether the result of a call ends the turn: as the result itself says, else as the tool says, else if the turn must end with it.
     pub fn ends_with(&self, tool_name: &str, result: &ResultContent) -> bool {
         match result.extra.get("after_execution").and_then(Value::as_str) {
             Some("terminate") => return true,
@@ -177,12 +178,12 @@ fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| format!("the arguments of `{name}`: {error}"))
 }
 
-/// A text among the arguments; none: empty.
+/// Returns a text argument. If omitted, it is empty.
 fn said(arguments: &Value, key: &str) -> String {
     arguments[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// What was submitted: the fields that were asked for, else the result.
+/// Returns what was submitted: the fields that were asked for, else the result.
 fn submitted(arguments: Value, fields: &[Field]) -> Content {
     let result = if fields.is_empty() { arguments["result"].clone() } else { arguments };
     match result {
@@ -191,7 +192,7 @@ fn submitted(arguments: Value, fields: &[Field]) -> Content {
     }
 }
 
-/// Whether a value is as a schema says; else where it is not, in a line.
+/// Checks a value against a schema. The error says in one line where it does not match.
 pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
     let schema =
         Schema::new(&Value::Object(schema.clone())).map_err(|why| format!("the schema itself is wrong: {why}"))?;
@@ -202,7 +203,7 @@ pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").chars().take(800).collect()) }
 }
 
-/// What takes a while, without holding up whatever else this thread has to do.
+/// Runs slow work without blocking other tasks of this thread.
 fn beside<T>(act: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
@@ -210,18 +211,18 @@ fn beside<T>(act: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A tool's answer as it may be reported: what is not as the tool's own schema says is a failure.
+/// Returns a tool's answer as it is reported: an answer that does not match the tool's own schema is a failure.
 pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
     match &tool.result {
         Some(schema) if status == "success" => match fits(schema, &result) {
             Ok(()) => (status.to_owned(), result),
-            Err(why) => ("failed".to_owned(), json!(format!("`{}` answered with what it must not: {why}", tool.name))),
+            Err(why) => ("failed".to_owned(), json!(format!("the result of `{}` breaks its schema: {why}", tool.name))),
         },
         _ => (status.to_owned(), result),
     }
 }
 
-/// What the database says is the database's; what else is wrong with a resource is said of the resource.
+/// Separates errors of the database, which are returned as such, from what is wrong with the resource.
 pub(crate) fn of_resource<T>(
     outcome: Result<T, resource::Error>,
 ) -> Result<Result<T, resource::Error>, waybill_kernel::turn::Error> {
@@ -231,7 +232,7 @@ pub(crate) fn of_resource<T>(
     }
 }
 
-/// Whether the schemas of a manifest can be used at all.
+/// Checks whether the schemas of a manifest can be used.
 pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
     match manifest {
         Manifest::Tool(tool) => check_schemas(tool),
@@ -243,22 +244,20 @@ pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
 fn check_schemas(tool: &Tool) -> Result<(), String> {
     let name = &tool.name;
     match (&tool.http, &tool.mcp) {
-        (Some(_), Some(_)) => return Err(format!("tool `{name}`: it is reached by `http` or by `mcp`, not by both")),
+        (Some(_), Some(_)) => return Err(format!("tool `{name}`: set `http` or `mcp`, not both")),
         (None, None) if tool.target.as_str() == TOOLS => {
             return Err(format!(
-                "tool `{name}`: who answers it? `http` or `mcp` says how it is reached; else `target` says who claims its calls"
+                "tool `{name}`: set `http` or `mcp` to say how it is reached, or `target` to say which workers claim its calls"
             ));
         }
         (None, Some(mcp)) if mcp.server.is_some() == mcp.url.is_some() => {
-            return Err(format!("tool `{name}`: `mcp` names a `server` or a `url`"));
+            return Err(format!("tool `{name}`: `mcp` must have either a `server` or a `url`"));
         }
         (None, Some(mcp)) if mcp.server.is_some() && !mcp.headers.is_empty() => {
-            return Err(format!(
-                "tool `{name}`: `headers` go with a `url`; those of a `server` are said by whoever runs it"
-            ));
+            return Err(format!("tool `{name}`: `headers` are for a `url`; the operator sets those of a `server`"));
         }
         (None, Some(mcp)) if mcp.url.as_ref().is_some_and(|url| !url.names().is_empty()) => {
-            return Err(format!("tool `{name}`: the address of an MCP server has no arguments"));
+            return Err(format!("tool `{name}`: the address of an MCP server cannot contain arguments"));
         }
         (Some(http), None) => {
             let known = tool.parameters.get("properties").and_then(Value::as_object);
@@ -272,12 +271,12 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
                 .collect();
             if let Some(missing) = http.url.names().into_iter().find(|name| !required.contains(name)) {
                 return Err(format!(
-                    "tool `{name}`: `{missing}` stands in the address, and so `parameters` must require it"
+                    "tool `{name}`: `{missing}` is part of the address, so `parameters` must require it"
                 ));
             }
             let unknown = http.query.iter().find(|name| known.is_none_or(|known| !known.contains_key(*name)));
             if let Some(unknown) = unknown {
-                return Err(format!("tool `{name}`: `query` names `{unknown}`, which is no parameter"));
+                return Err(format!("tool `{name}`: `query` names `{unknown}`, which is not a parameter"));
             }
         }
         _ => {}
@@ -285,7 +284,7 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
     for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
         let Some(schema) = schema else { continue };
         Schema::new(&Value::Object(schema.clone()))
-            .map_err(|why| format!("tool `{}`: `{what}` is no JSON Schema that can be used: {why}", tool.name))?;
+            .map_err(|why| format!("tool `{}`: `{what}` is not a usable JSON Schema: {why}", tool.name))?;
     }
     Ok(())
 }
@@ -331,18 +330,18 @@ mod tests {
         }
     }
 
-    /// WK-3: what the profile does not allow is refused when it is called, and what is called wrongly is told so.
+    /// WK-3: a tool that the profile does not allow is refused when it is called, and so is a call with wrong arguments.
     #[test]
     fn only_what_is_allowed_and_well_said_leaves() {
         assert!(refused("secret", r#"{"q":"x"}"#).contains("there is no tool `secret`"));
-        assert!(refused("made_up", "{}").contains("search"), "it is told what there is");
+        assert!(refused("made_up", "{}").contains("search"), "the refusal lists the tools");
         assert!(refused("search", "{").contains("the arguments of `search`"));
         assert!(refused("search", "[]").contains("object"));
         assert!(refused("search", r#"{"q":1}"#).contains("/q"));
         assert!(refused("fork_join", r#"{"tasks":[{"instruction":"x"}]}"#).contains("target_ref"));
         let (pure, once) = (sort("search", r#"{"q":"x"}"#, &[]), sort("hang_up", r#"{"q":"x"}"#, &[]));
         assert!(matches!(pure, Sorted::Leaves { once: false, .. }));
-        assert!(matches!(once, Sorted::Leaves { once: true, .. }), "what says nothing may be done once");
+        assert!(matches!(once, Sorted::Leaves { once: true, .. }), "a tool without `effect` counts as `once`");
         let fork = sort("fork_join", r#"{"tasks":[{"target_ref":"a","instruction":"x"}]}"#, &[]);
         assert!(matches!(fork, Sorted::Leaves { target, once: false, .. } if target.as_str() == PMO));
     }
@@ -367,7 +366,7 @@ mod tests {
         assert_eq!(sort("submit_result", r#"{"result":"done"}"#, &[]), Sorted::Submits(Content::Text("done".into())));
     }
 
-    /// WK-3: the tool says what follows, and its result may say otherwise.
+    /// WK-3: the tool says whether the turn ends, and its result may override that.
     #[test]
     fn a_result_ends_the_turn_where_it_should() {
         let ends = |tool: &str, status: &str, extra: Value| {
@@ -382,7 +381,7 @@ mod tests {
         assert!(!ends("fork_join", "success", json!({})));
     }
 
-    /// What a tool answers is held to its own word.
+    /// A tool's answer is checked against the tool's own schema.
     #[test]
     fn an_answer_is_as_the_tool_said() {
         let toolbox = toolbox();

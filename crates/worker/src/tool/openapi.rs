@@ -1,16 +1,16 @@
-//! Operations of an OpenAPI document as tools. What comes out is a manifest that somebody reads and applies: what is called later is what
-//! stands there, whatever becomes of the document.
+//! Operations of an OpenAPI document as tools. The result is a manifest that a person reads and applies: later calls follow the manifest,
+//! even if the document changes.
 
 use serde_json::{Map, Value, json};
 
-/// How deep a schema may refer to others; one that refers to itself ends here.
+/// How many references are followed; a schema that refers to itself ends here.
 const DEEPEST: usize = 12;
 
-/// The tools of a document: all of them, or those with these ids. `server` stands in for what the document says.
+/// Returns the tools of a document: all of them, or those with these ids. `server` overrides the document's own.
 pub fn tools(document: &Value, operations: &[String], server: Option<&str>) -> Result<Vec<Value>, String> {
     let paths = document["paths"].as_object().ok_or("it has no `paths`: is it an OpenAPI document?")?;
     let said = server.or_else(|| document["servers"][0]["url"].as_str());
-    let base = said.ok_or("it names no server: say which")?.trim_end_matches('/');
+    let base = said.ok_or("it names no server: give one")?.trim_end_matches('/');
     let mut tools = Vec::new();
     for (path, item) in paths {
         for method in ["get", "put", "post", "patch", "delete"] {
@@ -54,7 +54,9 @@ impl Operation<'_> {
                     query.push(name.clone());
                 }
                 _ if is_required => {
-                    return Err(format!("`{name}` stands in neither path nor query: name it as a header by hand"));
+                    return Err(format!(
+                        "`{name}` is neither in the path nor in the query: add it as a header by hand"
+                    ));
                 }
                 _ => continue,
             }
@@ -68,7 +70,7 @@ impl Operation<'_> {
         if !body.is_null() {
             let schema = &body["content"]["application/json"]["schema"];
             let fields = schema["properties"].as_object();
-            let fields = fields.ok_or("its body is no JSON object with `properties`")?;
+            let fields = fields.ok_or("its body is not a JSON object with `properties`")?;
             for (name, schema) in fields {
                 if properties.insert(name.clone(), schema.clone()).is_some() {
                     return Err(format!("`{name}` is both a parameter and a field of the body"));
@@ -107,7 +109,7 @@ impl Operation<'_> {
         Ok(tool)
     }
 
-    /// With everything that it refers to in its place.
+    /// Replaces every reference by what it refers to.
     fn resolve(&self, value: &Value, depth: usize) -> Value {
         match value {
             Value::Object(fields) => match fields.get("$ref").and_then(Value::as_str) {
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
     use crate::tool::check_manifest;
 
-    /// What an operation says of itself is what the tool says, and it can be applied.
+    /// The tool has the operation's own description, and can be applied.
     #[test]
     fn an_operation_is_a_tool() {
         let document = json!({

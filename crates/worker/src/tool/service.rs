@@ -1,10 +1,10 @@
-//! Waybill's own tool service: it answers the calls of tools that are reached over HTTP or MCP.
+//! Waybill's own tool service: it answers calls of tools over HTTP or MCP.
 //!
 //! ```text
 //!   claim ──▶ admit ──▶ reach, with the call's own key ──▶ conclude, under the claim's token
 //! ```
-//! The call itself is the intent, and is there before anything is sent. Where this process dies on the way, the call goes to another one
-//! with the same key; one that must not be done twice is answered with `outcome_unknown` instead (WK-7).
+//! The call is stored before anything is sent. If this process dies on the way, another one retries the call with the same idempotency
+//! key; a call that must not be done twice is answered with `outcome_unknown` instead (WK-7).
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,17 +36,17 @@ use crate::{secret::Secrets, write::until_known};
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How the service works.
+/// Settings of the service.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whose calls it answers.
+    /// The target whose calls it answers.
     pub target: Target,
     pub lease: Duration,
     /// How many calls at a time.
     pub most: usize,
-    /// Between two looks for calls at most, while nobody rings.
+    /// The poll interval for calls while no ring arrives.
     pub look: Duration,
-    /// How long, when it is to end, it waits for calls that are under way.
+    /// How long it waits for running calls when it stops.
     pub grace: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Default for Config {
     }
 }
 
-/// What tools are reached with. Cheap to clone.
+/// Everything that is needed to call tools. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tools(Arc<Inner>);
 
@@ -73,7 +73,7 @@ struct Inner {
     secrets: Arc<Secrets>,
     egress: Egress,
     http: reqwest::Client,
-    /// For servers that whoever runs Waybill has named, wherever they are.
+    /// The client for servers that the operator has named, which may be private.
     trusted: reqwest::Client,
     servers: Servers,
 }
@@ -94,13 +94,13 @@ impl Tools {
         Tools(Arc::new(Inner { kernel, artifacts, secrets, egress, http, trusted, servers }))
     }
 
-    /// What an MCP server that was named offers, for whoever takes its tools up.
+    /// Lists the tools of an MCP server that the operator named, for a person who writes their manifests.
     pub async fn offered(&self, project_id: ProjectId, server: &Name) -> Result<Vec<Offered>, String> {
         let Inner { secrets, egress, trusted, servers, .. } = &*self.0;
         servers.offered(Way { client: trusted, egress, secrets, project_id }, server).await
     }
 
-    /// Answers calls until `end` comes; then lets those that are under way come to their end.
+    /// Answers calls until `end` resolves; then waits for running ones to complete.
     pub async fn serve(&self, config: &Config, end: impl Future<Output = ()>) {
         let intake =
             intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
@@ -122,7 +122,7 @@ impl Tools {
             .await;
     }
 
-    /// Answers one call, or has people asked about it.
+    /// Answers one call, or requests a person's approval for it.
     pub async fn answer(&self, call: &ClaimedCall) -> Result<(), turn::Error> {
         let Inner { kernel, artifacts, .. } = &*self.0;
         let verdict = until_known(|| {
@@ -150,7 +150,7 @@ impl Tools {
         Ok(())
     }
 
-    /// Tries as often as it may, until its time is over.
+    /// Calls the tool, with retries where they are allowed, until the timeout.
     async fn reach(&self, call: &ClaimedCall, admitted: &Admitted) -> Said {
         let longest = Duration::from_secs(admitted.tool.timeout_seconds.into()).min(admitted.left);
         let (ends, mut pause) = (Instant::now() + longest, FIRST_PAUSE);
@@ -166,14 +166,14 @@ impl Tools {
             };
             let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
             if is_once && is_unknown {
-                let why = format!("it may have been done, or not, and is not done again: {why}");
+                let why = format!("it may or may not have been done, and it is not retried: {why}");
                 return Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) };
             }
             if Instant::now() + wait >= ends {
                 let status = if is_unknown { "timeout" } else { "failed" };
                 return Said { status: status.to_owned(), ..Said::failed(why) };
             }
-            tracing::debug!(tool_call_id = %call.tool_call_id, why, "a call is made again, with the same key");
+            tracing::debug!(tool_call_id = %call.tool_call_id, why, "a call is retried with the same key");
             sleep(wait).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -189,7 +189,7 @@ impl Tools {
                 let client = if mcp.server.is_some() { trusted } else { http };
                 servers.call(Way { client, ..way }, admitted, &key, mcp).await
             }
-            _ => Err(Trouble::Refused(format!("`{}` says neither `http` nor `mcp`", admitted.tool.name))),
+            _ => Err(Trouble::Refused(format!("`{}` has neither `http` nor `mcp`", admitted.tool.name))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! CX-4, CX-5, CX-6, CX-7: sources, and what becomes of what they say.
+//! CX-4, CX-5, CX-6, CX-7: sources, and what happens to their blocks.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ use waybill_worker::collect::{Asked, Block, Collector, Failure, RegisterError, S
 
 use crate::{Desk, sealed};
 
-/// Says something, or does not.
+/// A source that answers, fails or hangs.
 #[derive(Clone)]
 enum Fake {
     Says(&'static str),
@@ -93,7 +93,7 @@ fn asked(audience: &Audience) -> Asked<'_> {
     }
 }
 
-/// CX-4: a source that fails costs its block, and nothing else: not the turn, not the others' time.
+/// CX-4: if a source fails, only its block is missing: the turn goes on, and other sources lose no time.
 #[tokio::test]
 async fn a_source_that_fails_is_left_out_and_said_to_be() {
     let collector = collector(&[
@@ -116,7 +116,7 @@ async fn a_source_that_fails_is_left_out_and_said_to_be() {
     );
 }
 
-/// CX-4: keys have their suffix; the summary has one writer.
+/// CX-4: keys have their suffix; only compaction writes the summary.
 #[tokio::test]
 async fn a_key_is_checked_when_it_is_registered() {
     let mut collector = Collector::new(Framework::builtin());
@@ -126,7 +126,7 @@ async fn a_key_is_checked_when_it_is_registered() {
     collector.register("weather__context", source()).unwrap();
 }
 
-/// CX-7: who is not shown a block is not asked for it; on demand means on demand.
+/// CX-7: a source is not asked for a block that is not shown; on demand means on demand.
 #[tokio::test]
 async fn nobody_is_asked_in_vain() {
     let n = Arc::new(AtomicUsize::new(0));
@@ -204,7 +204,7 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     assert_eq!(memory.found[0].length, 2, "the question and the answer");
 }
 
-/// CX-3: blocks are collected once per turn, whoever runs it: a turn that is taken over shows what it showed.
+/// CX-3: blocks are collected once per turn, whichever worker runs it: a turn that another worker takes over shows the same blocks.
 #[tokio::test]
 async fn a_turn_that_is_taken_over_shows_the_same_blocks() {
     let mut desk = Desk::new().await;
@@ -226,8 +226,8 @@ async fn a_turn_that_is_taken_over_shows_the_same_blocks() {
     assert!(found.only_left.is_empty(), "{found:?}");
 }
 
-/// PM-4: what the result must have stands at the head of the context, and is said however long the history; and what was inherited is
-/// somebody else's.
+/// PM-4: the fields of the result are at the head of the context, and are shown however long the history is. Inherited fields belong to
+/// another task.
 #[tokio::test]
 async fn the_contract_is_the_turns_own() {
     let mut desk = Desk::new().await;

@@ -1,4 +1,4 @@
-//! CX-10 on a real database: while others append, when somebody is faster, and killed between any two statements.
+//! CX-10 on a real database: while others append, when another turn is faster, and killed between any two statements.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Desk {
         compact(self.kernel(), claimed, gathered, &self.setting.policy, COMPACTION, &Counting).await
     }
 
-    /// The beginnings of what is shown.
+    /// Returns the beginnings of what is shown.
     fn firsts(&self, gathered: &Gathered) -> Vec<String> {
         let short = |line: &String| line.chars().take_while(|c| *c != '\n').take(60).collect::<String>();
         shown(gathered, &self.setting.policy).iter().map(short).map(|line| line.replace(" and so on", "")).collect()
@@ -52,7 +52,7 @@ async fn a_running_turn_is_compacted_in_place() {
     let after = desk.firsts(&gathered);
     assert_eq!(after[..2], ["system: [m0 m1 m2 m3 m4 m5]".to_owned(), "user: q0 so?".to_owned()]);
     assert_eq!(after.len(), 6, "and the turn's own steps: {after:?}");
-    // What was left in hand is what a reader finds.
+    // What compaction left in `gathered` is what a reader finds.
     assert_eq!(desk.firsts(&desk.gather(&claimed).await), after);
 
     // The turn goes on, and its own steps become too many.
@@ -77,7 +77,7 @@ async fn a_running_turn_is_compacted_in_place() {
     );
 }
 
-/// CX-10: others append while somebody summarises. Nothing of theirs is lost, and nothing is shown twice.
+/// CX-10: others append while a turn summarises. None of their messages is lost, and nothing is shown twice.
 #[tokio::test]
 async fn others_append_meanwhile() {
     let mut desk = Desk::new().await;
@@ -93,7 +93,7 @@ async fn others_append_meanwhile() {
     );
 }
 
-/// CX-9, CX-10: of two who summarise the same session one is written; the other uses it, and pays for no third.
+/// CX-9, CX-10: if two turns summarise the same session, one summary is written; the other turn uses it, and pays for no third.
 #[tokio::test]
 async fn of_two_summaries_one_is_used_by_both() {
     let mut desk = Desk::new().await;
@@ -108,7 +108,7 @@ async fn of_two_summaries_one_is_used_by_both() {
     assert!(shown(&ours, &desk.setting.policy)[0].starts_with("system: [m0 m1 m2 m3 m4 m5]"));
 }
 
-/// A summary that came second was paid for: the step of its turn says what it cost, and so does the budget.
+/// A summary that came second was paid for: a step of its turn records the cost, and so does the budget.
 #[tokio::test]
 async fn a_summary_that_came_second_is_paid_for() {
     struct Paid;
@@ -137,7 +137,7 @@ async fn a_summary_that_came_second_is_paid_for() {
     assert_eq!(paid, second.n_summaries + second.n_conflicts);
 }
 
-/// CX-10: the previous summary is an input of the next, which stands for all that it did.
+/// CX-10: the previous summary is an input of the next one, which covers everything that it covered.
 #[tokio::test]
 async fn a_session_is_compacted_again_and_again() {
     let mut desk = Desk::new().await;
@@ -155,7 +155,7 @@ async fn a_session_is_compacted_again_and_again() {
     assert!(summary.previous_card_id.is_some());
 }
 
-/// A summary that was erased is made anew, from the messages, which are still there.
+/// An erased summary is made again from the messages, which are still there.
 #[tokio::test]
 async fn an_erased_summary_is_made_anew() {
     let mut desk = Desk::new().await;
@@ -170,7 +170,7 @@ async fn an_erased_summary_is_made_anew() {
     assert_eq!(desk.firsts(&gathered)[0], "system: [m0 m1 m2 m3 m4 m5]");
 }
 
-/// A summariser that fails, or says more than it was told, costs the summary and not the turn.
+/// If a summariser fails, or writes more than it read, there is no summary, but the turn goes on.
 #[tokio::test]
 async fn a_summariser_that_fails_is_not_the_end() {
     struct Bad(Option<&'static str>);
@@ -199,7 +199,7 @@ async fn a_summariser_that_fails_is_not_the_end() {
     }
 }
 
-/// L0-5: whoever lost its turn writes no summary, for the turn or for the session.
+/// L0-5: a worker that lost its turn writes no summary, neither for the turn nor for the session.
 #[tokio::test]
 async fn who_lost_its_turn_writes_no_summary() {
     let mut desk = Desk::new().await;
@@ -212,7 +212,7 @@ async fn who_lost_its_turn_writes_no_summary() {
     assert_eq!(board.compression_card_id, None);
 }
 
-/// Everything that is shown in the course of compacting a session and a turn, by whoever has the turn at the time.
+/// Returns everything that is shown while a session and a turn are compacted, by whichever worker has the turn at the time.
 async fn course(desk: &mut Desk, killed_at: Option<&str>) -> Vec<Vec<String>> {
     let (session_id, mut claimed) = talk(desk).await;
     let mut seen = Vec::new();
@@ -272,7 +272,7 @@ async fn a_kill_at_any_statement_shows_nothing_twice_and_loses_nothing() {
         let before = desk.n_fired().await;
         let disturbed = course(&mut desk, Some(mark)).await;
         // A patch that replaces or forgets is not part of a compaction.
-        assert!(desk.n_fired().await > before || mark == "patch.replaced", "nobody came to {mark}");
+        assert!(desk.n_fired().await > before || mark == "patch.replaced", "no process came to {mark}");
         assert_eq!(disturbed, undisturbed, "killed at {mark}");
     }
 }

@@ -121,12 +121,12 @@ impl Desk {
         work.commit().await.unwrap();
     }
 
-    /// A turn that is ours: its context is the question and what the session remembers, by range.
+    /// Starts and claims a turn: its context is the question and what the session remembers, by range.
     async fn ask(&self, session_id: SessionId, question: &str) -> Claimed {
         self.ask_with(session_id, question, &[]).await
     }
 
-    /// The same, with more cards behind the question.
+    /// Does the same, with more cards after the question.
     async fn ask_with(&self, session_id: SessionId, question: &str, more: &[NewCard]) -> Claimed {
         let agent_id = AgentId::new();
         let question = sealed(Role::User, question);
@@ -194,7 +194,7 @@ impl Desk {
         work.commit().await.unwrap();
     }
 
-    /// The worker dies, and its turn comes to another.
+    /// Lets the worker die, and returns its turn as another worker claims it.
     async fn take_over(&mut self) -> Claimed {
         lease::end(self.kernel(), self.worker).await.unwrap();
         self.worker = lease::start(self.kernel(), &target(), LONG).await.unwrap();
@@ -204,7 +204,7 @@ impl Desk {
     }
 }
 
-/// What is shown, in short: who says what. Without the framework's text.
+/// Returns in short what is shown, and by which role, without the framework's text.
 fn shown(gathered: &Gathered, policy: &Policy) -> Vec<String> {
     let composed = gathered.materials.compose(policy).unwrap();
     let line = |message: &Message<'_>| format!("{}: {}", message.role.as_str(), without_blocks(&message.content));
@@ -228,7 +228,7 @@ impl Summariser for Counting {
 
 const COMPACTION: Compaction = Compaction { at_percent: 60, keep: Tokens::ZERO, least: Tokens::ZERO };
 
-/// A text of about so many tokens that begins with its name.
+/// Returns a text of about this many tokens that begins with its name.
 fn long(name: &str, n: usize) -> String {
     format!("{name} {}", "and so on ".repeat(n / 3))
 }

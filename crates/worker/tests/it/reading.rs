@@ -59,7 +59,8 @@ async fn answers(
     results
 }
 
-/// HO-8, HO-5: what was handed over is read, in the version that was; each answer says what it cost and what is left; what was not is not there.
+/// HO-8, HO-5: an artifact is read in the version that was handed over; each answer says what it cost and what is left; other artifacts
+/// do not exist for the agent.
 #[tokio::test]
 async fn what_was_handed_over_is_read_and_counted() {
     let desk = Shop::scripted().await;
@@ -72,7 +73,7 @@ async fn what_was_handed_over_is_read_and_counted() {
         &json!([{ "role": "user", "content": "hello" }, { "role": "tool", "content": "error" }]).to_string(),
     )
     .await;
-    put(shop, "secret/other.md", "of somebody else").await;
+    put(shop, "secret/other.md", "of another agent").await;
     let read = |path: &str, part: &str, more: Value| {
         let mut arguments = json!({ "path": path, "part": part });
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -125,7 +126,7 @@ async fn what_was_handed_over_is_read_and_counted() {
     assert!(told[1].0.contains("design/rules.md v2"), "{}", told[1].0);
 }
 
-/// HO-1: what an agent writes is stored before anybody can be told of it, where its profile lets it write, and may be read again.
+/// HO-1: what an agent writes is stored before any other agent can learn of it, where its profile lets it write, and may be read again.
 #[tokio::test]
 async fn what_an_agent_writes_it_may_read() {
     let desk = Shop::scripted().await;

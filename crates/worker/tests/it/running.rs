@@ -95,7 +95,7 @@ async fn calls_leave_and_their_answers_are_read() {
     }
 }
 
-/// WK-3: what the profile does not allow does not leave, whatever the model says; it is told, and goes on.
+/// WK-3: a call that the profile does not allow is not sent, whatever the model says; the model gets the reason, and continues.
 #[tokio::test]
 async fn what_is_not_allowed_does_not_leave() {
     let shop = Shop::new(|asked: &Asked| match asked.results().count() {
@@ -141,7 +141,7 @@ async fn a_result_ends_the_turn_once() {
     assert_eq!(shop.verify(turn_id).await, 3);
 }
 
-/// WK-4: one that never ends as it must is given up.
+/// WK-4: a turn that never ends as it must fails.
 #[tokio::test]
 async fn who_does_not_end_as_it_must_is_given_up() {
     let shop = Shop::new(|_: &Asked| Reply::say("Done!")).await;
@@ -204,7 +204,7 @@ async fn the_todo_list_is_changed_with_the_step() {
     assert!(shop.ended(alone).await.1.as_str().unwrap().contains("no session"));
 }
 
-/// L0-17: a call of many leases is neither taken from its worker nor repeated.
+/// L0-17: a call that takes many leases is neither taken from its worker nor repeated.
 #[tokio::test]
 async fn a_long_call_is_not_reclaimed() {
     let mut shop = Shop::new(|_: &Asked| {
@@ -224,7 +224,7 @@ async fn a_long_call_is_not_reclaimed() {
     assert_eq!(shop.t.count("select max(turn_epoch) from state.turns").await, 1);
 }
 
-/// WK-6: stopped in the middle of a stream, the call is hung up on at once and the turn delivers.
+/// WK-6: if a turn is stopped in the middle of a stream, the call is dropped at once and the turn delivers.
 #[tokio::test]
 async fn a_stop_ends_the_call_it_comes_in() {
     for adapter in ADAPTERS {
@@ -266,7 +266,7 @@ async fn a_turn_is_gone_on_with_from_its_cards() {
         if asked.results().next().is_none() {
             return Reply::call("search", &json!({ "q": "flour" }));
         }
-        // The first that asks for this never hears the end of it.
+        // The first request for this never gets the end of its answer.
         let slow = asked_for.fetch_add(1, Ordering::SeqCst) == 0;
         let between = if slow { Duration::from_secs(60) } else { Duration::ZERO };
         Reply::say("in the mill").paced(Pace { between, pieces: 3, ..Pace::default() })
@@ -290,7 +290,7 @@ async fn a_turn_is_gone_on_with_from_its_cards() {
     let keys: Vec<&str> = ledger.iter().map(|entry| entry.key.as_deref().unwrap()).collect();
     assert_eq!(keys.len(), 3);
     assert_ne!(keys[0], keys[1], "another call has another key");
-    assert_eq!(keys[1], keys[2], "the same call has the same key, whoever makes it");
+    assert_eq!(keys[1], keys[2], "the same call has the same key on every worker");
     assert_eq!(shop.server.repeats(), 0, "nothing that was answered was asked for again");
     let again: Vec<Option<bool>> = shop.steps(turn_id).await.iter().map(|step| step.asked_again).collect();
     assert_eq!(again, [Some(false), Some(true)]);
@@ -300,7 +300,7 @@ async fn a_turn_is_gone_on_with_from_its_cards() {
     assert_eq!(shop.verify(turn_id).await, 2);
 }
 
-/// A worker that is told to end lets its step come to its end, and gives the turn to another at once.
+/// A worker that is asked to stop completes its step, and gives the turn to another worker at once.
 #[tokio::test]
 async fn a_worker_leaves_in_good_order() {
     let shop = Shop::new(|asked: &Asked| match asked.results().count() {
@@ -338,7 +338,7 @@ async fn a_turn_spends_no_more_than_it_may() {
     let (status, said) = shop.ended(steps).await;
     assert_eq!((status.as_str(), &said["reason"]), ("failed", &json!("limit_reached")));
     assert!(said["message"].as_str().unwrap().contains("steps"));
-    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [0, 0, 0, 1, 1], "told once, with two steps left");
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [0, 0, 0, 1, 1], "warned once, with two steps left");
     let tokens = limited(Limits { tokens: Some(4_900), ..Limits::default() }).await;
     assert!(shop.ended(tokens).await.1["message"].as_str().unwrap().contains("tokens"));
     assert_eq!(std::mem::take(&mut *seen.lock().unwrap()).len(), 5, "one step over, no more");
@@ -351,7 +351,7 @@ async fn a_turn_spends_no_more_than_it_may() {
     assert_eq!(shop.t.count("select count(*) from state.budgets").await, 0);
 }
 
-/// A limit of money is of no use where nobody knows what the model costs: the turn ends before it pays, whichever of its models that is.
+/// A money limit cannot work if the price of a model is unknown: the turn ends before it pays, whichever of its models has no price.
 #[tokio::test]
 async fn a_turn_with_a_limit_of_money_asks_no_model_without_a_price() {
     let shop = Shop::new(|_: &Asked| Reply::say("done").with_usage(900, 0, 100)).await;
@@ -380,7 +380,7 @@ async fn a_turn_with_a_limit_of_money_asks_no_model_without_a_price() {
         assert!(said["message"].as_str().unwrap().contains("`free`"), "{said}");
         assert_eq!(shop.server.n_asked(), 0, "nothing was paid");
     }
-    // Without the limit nobody asks what it costs; and with a price the limit holds.
+    // Without the limit no price is needed; and with a price the limit works.
     shop.profile("openai_chat", json!({ "llm_config": llm("free") })).await;
     assert_eq!(shop.ended(shop.ask("Go.").await).await.0, "success");
     shop.profile("openai_chat", json!({ "llm_config": priced })).await;
@@ -491,7 +491,7 @@ async fn every_call_of_a_troubled_turn_can_be_had_again() {
 /// `provider: demo` follows the script in its profile.
 #[tokio::test]
 async fn a_newcomer_needs_no_key() {
-    let shop = Shop::new(|_: &Asked| Reply::say("nobody asks")).await;
+    let shop = Shop::new(|_: &Asked| Reply::say("never asked")).await;
     shop.tool("search", json!({})).await;
     let script =
         json!([{ "say": "Looking.", "call": { "search": { "q": "{{query}}" } } }, { "say": "I found {{result}}." }]);
@@ -504,8 +504,8 @@ async fn a_newcomer_needs_no_key() {
     assert_eq!((shop.server.n_asked(), shop.verify(turn_id).await), (0, 2));
 }
 
-/// WK-5: Anthropic is asked why it found less in its cache than it could, and what it says is kept with the step. No model is shown that: the request
-/// renders again without it.
+/// WK-5: Anthropic is asked to explain cache misses, and the explanation is kept with the step. No model sees that: the request renders again
+/// without it.
 #[tokio::test]
 async fn why_the_cache_was_missed_is_kept() {
     let mut shop = Shop::new(|asked: &Asked| {
@@ -558,7 +558,7 @@ async fn an_agent_reads_a_plan() {
     hand.end().await;
 }
 
-/// WK-3: a model is told whom it may hand work to, and what each is for: those that its profile names, and those that have one of its tags.
+/// WK-3: a model sees to which agents it may hand work, and what each is for: those that its profile names, and those with one of its tags.
 #[tokio::test]
 async fn a_model_is_told_whom_it_may_delegate_to() {
     let shop = Shop::new(|asked: &Asked| {

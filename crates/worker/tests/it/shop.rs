@@ -99,7 +99,7 @@ impl Shop {
         self
     }
 
-    /// One with an object store, whose model makes the calls of a list, one a step, and is done.
+    /// Makes a shop with an object store, whose model makes the calls of a list, one per step, and then ends.
     pub(crate) async fn scripted() -> (Shop, Calls) {
         let calls = Calls::default();
         let made = calls.clone();
@@ -144,7 +144,7 @@ impl Shop {
         Hand { end: Some(end), task }
     }
 
-    /// One that dies where it stands: its task is gone, its lease lapses.
+    /// Kills a process at once: its task is gone, and its lease expires.
     pub(crate) fn kill(&self, hand: Hand) {
         hand.task.abort();
     }
@@ -157,7 +157,7 @@ impl Shop {
         work.commit().await.unwrap();
     }
 
-    /// A profile `a` of this adapter, and whatever else is said of it.
+    /// Applies a profile `a` for this adapter, with further fields.
     pub(crate) async fn profile(&self, adapter: &str, more: Value) {
         let mut profile = json!({
             "name": "a", "worker_target": "llm", "system_prompt_template": "You bake bread.",
@@ -167,7 +167,7 @@ impl Shop {
         self.apply(&[json!({ "profile": profile })]).await;
     }
 
-    /// A tool `search` of the target `web`.
+    /// Applies a tool for the target `web`.
     pub(crate) async fn tool(&self, name: &str, more: Value) {
         let mut tool = json!({
             "name": name, "description": "Finds.", "target": "web", "effect": "pure",
@@ -181,7 +181,7 @@ impl Shop {
         self.ask_with(question, &[], None, None).await
     }
 
-    /// With more cards in its context, behind the question; in a session; with limits.
+    /// Starts a turn with more cards after the question, in a session, with limits.
     pub(crate) async fn ask_with(
         &self,
         question: &str,
@@ -234,7 +234,7 @@ impl Shop {
         read.into_iter().filter_map(|placed| placed.reading.into_live()).collect()
     }
 
-    /// What a turn has written, in short: types, and what was said.
+    /// Returns in short what a turn has written: card types, and contents.
     pub(crate) async fn output(&self, turn_id: TurnId) -> Vec<(String, Value)> {
         let mut work = self.t.begin().await;
         let box_id: BoxId = sqlx::query_scalar("select output_box_id from state.turns where agent_turn_id = $1")
@@ -248,7 +248,7 @@ impl Shop {
         cards.into_iter().map(short).collect()
     }
 
-    /// The next call of a target, as a service claims it; answered as it likes.
+    /// Claims the next call of a target as a service would, and answers it.
     pub(crate) async fn answer(&self, status: &str, result: Value, extra: Value) -> Value {
         let worker = lease::start(&self.t.kernel, &"web".parse().unwrap(), Duration::from_secs(60)).await.unwrap();
         for _ in 0..500 {
@@ -272,7 +272,7 @@ impl Shop {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("nobody called");
+        panic!("no call came");
     }
 
     /// NX-1: every call of a turn renders again to the same bytes. Says how many there were.
@@ -285,7 +285,7 @@ impl Shop {
     }
 }
 
-/// The instruction, and nothing of the framework.
+/// Counts the messages of a request that contain a text.
 pub(crate) fn n_said(asked: &waybill_lab::model::Asked, text: &str) -> usize {
     asked.messages.iter().filter(|said| said.text.contains(text)).count()
 }

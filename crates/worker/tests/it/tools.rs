@@ -114,7 +114,7 @@ impl Street {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("nobody was asked");
+        panic!("no person was asked");
     }
 }
 
@@ -146,7 +146,7 @@ async fn tools_outside_are_called_through_one_door() {
     assert!(results[4]["result"].as_str().unwrap().contains("/n"), "{}", results[4]);
     assert_eq!((&results[5]["status"], &results[5]["result"]["http_status"]), (&json!("failed"), &json!(302)));
     assert_eq!(results[6]["status"], "success");
-    assert_eq!(street.outside.secrets(), 0, "nobody is followed elsewhere");
+    assert_eq!(street.outside.secrets(), 0, "no redirect is followed");
     let got = street.outside.got();
     let tools: Vec<&str> = got.iter().map(|got| got.tool.as_str()).collect();
     assert_eq!(tools, ["do_it", "do", "do_it", "echo"]);
@@ -157,7 +157,7 @@ async fn tools_outside_are_called_through_one_door() {
     assert!(origins[2..].iter().all(|origin| *origin == Origin::External), "{origins:?}");
     assert_eq!(street.shop.verify(turn_id).await, 8, "and every call renders again");
 
-    // Done again from the first call, it sees again what was seen: and is labelled before it has written anything.
+    // Forked from the first call, it sees again what was seen, and is labelled before it has written anything.
     let wanted = fork::Wanted {
         turn_id,
         step_id: None,
@@ -186,7 +186,7 @@ async fn a_labelled_turn_asks_before_it_acts() {
     let paid = |street: &Street| street.outside.got().iter().filter(|got| got.tool == "pay").count();
 
     street.run(vec![("own", json!({ "n": 1 })), ("pay", json!({ "n": 1 }))], profile.clone()).await;
-    assert_eq!(paid(&street), 1, "nothing from outside was seen: nobody is asked");
+    assert_eq!(paid(&street), 1, "nothing from outside was seen: no person is asked");
 
     for (decision, after) in [(Decision::Approved, 2), (Decision::Rejected, 2)] {
         let calls: Steps = vec![("look", json!({ "n": 2, "mode": "instructions" })), ("pay", json!({ "n": 2 }))];
@@ -310,7 +310,7 @@ async fn knowledge_is_a_block_or_a_tool() {
     assert!(receipts[0].1.blocks.iter().all(|block| block.key.as_str() != "knowledge__context"));
 }
 
-/// Without the extension, a project that wants vectors is told so and is served by words.
+/// Without the extension, a project that wants vectors gets that reason, and a search by words.
 #[tokio::test]
 async fn without_vectors_words_are_enough() {
     let street = Street::new().await;
@@ -324,7 +324,7 @@ async fn without_vectors_words_are_enough() {
     assert!(answer.how.starts_with("words alone") && answer.how.contains("`vector`"), "{}", answer.how);
 }
 
-/// CX-10: where the profile names another that summarises, that one does: with its own prompt and model.
+/// CX-10: if the profile names another one as summariser, that one summarises, with its own prompt and model.
 #[tokio::test]
 async fn another_profile_may_write_the_summaries() {
     let seen = Arc::<Mutex<Vec<String>>>::default();

@@ -1,4 +1,4 @@
-//! What providers do to those who ask them, and what becomes of it.
+//! Faults of providers, and how turns handle them.
 
 use std::{
     collections::BTreeSet,
@@ -52,7 +52,7 @@ async fn what_passes_is_waited_out() {
     }
 }
 
-/// What will not pass is not asked again: the turn ends, and says why.
+/// A permanent error is not retried: the turn ends, and says why.
 #[tokio::test]
 async fn what_does_not_pass_ends_the_turn() {
     for (adapter, code) in ADAPTERS.into_iter().zip([401, 400, 404]) {
@@ -96,7 +96,7 @@ async fn another_model_stands_in() {
     assert_eq!(shop.verify(turn_id).await, 1);
 }
 
-/// Nobody answers: so many attempts, each later than the last, then the end with a deliverable.
+/// If no model answers, there are several attempts, each after a longer pause; then the turn ends with a deliverable.
 #[tokio::test]
 async fn a_turn_that_nobody_answers_is_given_up() {
     let mut shop = Shop::new(|_: &Asked| {
@@ -138,7 +138,7 @@ async fn a_provider_is_asked_by_so_many_at_once() {
     assert_eq!(most.load(Ordering::SeqCst), 2);
 }
 
-/// SE-4: a hundred keys, in profiles and headers, sent to somebody who echoes all of them in errors and in text: none is in the database.
+/// SE-4: a hundred keys, in profiles and headers, sent to a server that echoes all of them in errors and in text: none is in the database.
 #[tokio::test]
 async fn keys_stay_where_they_are() {
     let said = Arc::new(Mutex::new(BTreeSet::new()));

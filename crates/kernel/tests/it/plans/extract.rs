@@ -11,7 +11,7 @@ pub(crate) struct Statement {
     pub(crate) place: String,
     /// With `$n` in the place of variables.
     pub(crate) sql: String,
-    /// Of the parameters; none: they follow from the statement.
+    /// The types of the parameters. `None` means that they follow from the statement.
     pub(crate) types: Vec<String>,
     /// Who may run it.
     pub(crate) roles: Vec<String>,

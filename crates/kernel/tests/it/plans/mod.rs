@@ -12,7 +12,7 @@ use waybill_testkit::{TestDb, fresh_db};
 use extract::Statement;
 
 /// What the planner is made to believe of every table: how many rows it has, and how many projects (negative: as a part of the rows).
-/// None: nothing, the tables are empty and were never analysed.
+/// `None` means nothing: the tables are empty and were never analysed.
 const BELIEFS: [(&str, Option<(i32, i32)>); 4] = [
     ("empty", None),
     ("one project", Some((1_000_000, 1))),
@@ -62,7 +62,7 @@ const MEANT: [(&str, &str, &str); 45] = [
     ("scheduler.overdue_batches", "batches_due", "a portion in the order of time"),
     ("scheduler.overdue_calls", "calls_due", "a portion in the order of time"),
     ("scheduler.publish_to", "quarantined", "an operator empties it"),
-    ("scheduler.refuse_event", "outbox_", "what is being told again, once for each agent that is refused"),
+    ("scheduler.refuse_event", "outbox_", "what is being published again, once for each refused agent"),
     ("scheduler.stopping_batches", "batches_stopping", "a portion of those that stop"),
     ("scheduler.unpublished", "outbox_", "the first of a shard, without what is in quarantine"),
     ("scheduler.vitals", "", "a report over live rows"),

@@ -14,7 +14,7 @@ pub(super) struct Got {
     pub(super) code: u16,
     pub(super) head: String,
     pub(super) body: String,
-    /// The body came to its proper end.
+    /// Whether the body ended properly.
     pub(super) is_whole: bool,
 }
 

@@ -30,7 +30,7 @@ fn long_reply() -> Reply {
         .with_usage(100, 60, 9)
 }
 
-/// What a client makes of the deltas: reasoning, text, and `name(arguments)` of each call.
+/// Returns what a client reads from the deltas: reasoning, text, and `name(arguments)` of each call.
 fn reassembled(format: Format, events: &[Value]) -> Vec<String> {
     let mut heard = vec![String::new(), String::new()];
     let mut hear = |at: usize, text: &Value| {
