@@ -109,8 +109,11 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let bar = progress("tools, while processes are killed", options.turns as u64);
     let mut dice = Dice::new(options.seed);
     let (mut launched, begun) = (Vec::new(), Instant::now());
-    for kill in 1..=options.kills {
-        while launched.len() < options.turns * kill / options.kills {
+    let mut kills = 0;
+    // Few kills may all miss: then there are more, until one meets a worker in the middle of a call.
+    while kills < options.kills || kills < 4 * options.kills && repeated(&outside) == 0 {
+        kills += 1;
+        while launched.len() < options.turns * kills / options.kills {
             let mut work = kernel.begin(project_id).await?;
             let asked = Launch::new("doer".parse()?, format!("Do {}", launched.len()));
             launched.push(launch(&mut work, &asked).await?.agent_turn_id);
@@ -119,7 +122,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         }
         // While their calls are under way.
         sleep(dice.between(Duration::from_millis(50), Duration::from_millis(900))).await;
-        let victim = kill % hands.len();
+        let victim = kills % hands.len();
         hands[victim].kill();
         hands[victim] = hire(victim)?;
     }
@@ -127,7 +130,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let ended = wait(&kernel, project_id, &launched, begun).await;
     drop((hands, crew));
     ended?;
-    account(options, &mut admin, &outside, &ledgers, launched.len()).await
+    account(kills, &mut admin, &outside, &ledgers, launched.len()).await
 }
 
 fn crew(kernel: &Kernel, listener: TcpListener) -> JoinSet<()> {
@@ -202,8 +205,14 @@ async fn wait(kernel: &Kernel, project_id: ProjectId, turns: &[TurnId], begun: I
     Ok(())
 }
 
+/// Returns how many requests had a key that the server had seen before.
+fn repeated(outside: &Outside) -> usize {
+    let asked: Vec<String> = outside.got().into_iter().map(|got| got.key).collect();
+    asked.len() - asked.iter().collect::<HashSet<_>>().len()
+}
+
 async fn account(
-    options: &Options,
+    kills: usize,
     admin: &mut PgConnection,
     outside: &Outside,
     ledgers: &[Ledger; 2],
@@ -233,8 +242,7 @@ async fn account(
     for key in stdio.iter().chain(&python) {
         *done.entry(key.clone()).or_default() += 1;
     }
-    let asked: Vec<String> = outside.got().into_iter().map(|got| got.key).collect();
-    let again = asked.len() - asked.iter().collect::<HashSet<_>>().len();
+    let again = repeated(outside);
     let keys: HashSet<String> = calls.iter().map(|(id, ..)| id.to_string()).collect();
     let not_once = calls.iter().filter(|(id, ..)| done.get(&id.to_string()) != Some(&1)).count();
     let unknown = done.keys().filter(|key| !keys.contains(*key)).count();
@@ -242,7 +250,7 @@ async fn account(
     let each = KINDS.map(|kind| calls.iter().filter(|(_, tool, ..)| tool == kind).count());
     let whole = |what: &str, value: usize, bar| Figure::new(what, value as f64, "", bar);
     Ok(vec![
-        whole("kill -9 of workers and of the tool service", options.kills, Bar::None),
+        whole("kill -9 of workers and of the tool service", kills, Bar::None),
         whole("turns that called all four kinds of tools", turns, Bar::None),
         whole("calls of the kind that was called least", *each.iter().min().unwrap_or(&0), Bar::AtLeast(turns as f64)),
         whole("calls that were made again after a kill, with the same key", again, Bar::AtLeast(1.0)),
