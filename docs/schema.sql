@@ -1739,7 +1739,9 @@ begin
     return true;
   end if;
   if v_quota.max_open_turns is not null then
-    select count(*) into v_n from (select from state.agent_inbox i where i.project_id = p_project limit v_quota.max_open_turns) open;
+    -- In the order of the key: a bitmap would read all of them before the limit counts.
+    select count(*) into v_n
+      from (select from state.agent_inbox i where i.project_id = p_project order by i.project_id, i.agent_turn_id limit v_quota.max_open_turns) open;
     if v_n + p_more > v_quota.max_open_turns then
       raise exception 'too many open turns' using errcode = 'WB020', hint = '5', detail = format(
         'the project has %s open turns and may have %s: wait until some have ended, or raise `max_open_turns` in its settings', v_n, v_quota.max_open_turns);
@@ -3808,7 +3810,7 @@ declare
   v_month date := date_trunc('month', now() at time zone 'utc')::date;
 begin
   if v_cost > 0 then
-    -- A slot that nobody has locked, so that nobody waits for it who holds something else.
+    -- A slot that no other transaction has locked: a step never waits here while it holds other locks.
     update state.spending s
        set microdollars = s.microdollars + v_cost
      where s.project_id = p_project and s.month = v_month

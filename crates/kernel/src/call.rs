@@ -314,8 +314,10 @@ pub fn timeout_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
     Ok(Draft::tool_result(tool_call_id, "timeout", result).seal()?)
 }
 
+/// What a model reads of a call that must be done once and whose process was lost.
+pub const OUTCOME_UNKNOWN: &str = "the worker that made this call was lost before it reported the outcome: it may or may not have been done, and it is not retried";
+
 /// Returns the answer for a call that must be done once and whose process was lost while it held the call.
 pub fn unknown_card(tool_call_id: ToolCallId) -> Result<NewCard, Error> {
-    let result = "the process that did this was lost before it could report the outcome: it may have been done or not, and is not retried";
-    Ok(Draft::tool_result(tool_call_id, "outcome_unknown", result.into()).seal()?)
+    Ok(Draft::tool_result(tool_call_id, "outcome_unknown", OUTCOME_UNKNOWN.into()).seal()?)
 }

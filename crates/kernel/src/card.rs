@@ -121,15 +121,10 @@ async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
     let project_id = work.project_id();
     let insert = sqlx::query(
         "insert into cardbox.cards
-                (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
-                 step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-         select $1, card_id, n_tokens, true, type, role, author_id, hash, tool_call_id, trace_id,
-                step_id, parent_step_id, ttl_seconds, now() + make_interval(secs => ttl_seconds),
-                content::json, tool_calls::json, metadata::json
-           from unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::uuid[], $9::uuid[],
-                       $10::uuid[], $11::uuid[], $12::int[], $13::text[], $14::text[], $15::text[])
-                as card (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
-                         step_id, parent_step_id, ttl_seconds, content, tool_calls, metadata)
+                (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+                 step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata, content_addressed)
+         select r.*, true
+           from cardbox.rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) r
              on conflict do nothing",
     )
     .bind(project_id);

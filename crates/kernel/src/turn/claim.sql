@@ -166,7 +166,7 @@ language sql stable as $$
   select n_entries > coalesce(nullif(current_setting('waybill.long_look', true), ''), '500')::bigint
 $$;
 
--- The token of the next claim: higher than the one before, by a step of up to 2^36 that nobody can guess.
+-- The token of the next claim: higher than the one before, by a step of up to 2^36 that cannot be guessed.
 create or replace function state.next_token(p_token bigint) returns bigint
 language sql volatile as $$
   select p_token + 1 + ('x' || substr(gen_random_uuid()::text, 28))::bit(36)::bigint

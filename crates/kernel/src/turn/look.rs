@@ -256,23 +256,3 @@ struct News {
     #[sqlx(flatten)]
     told: Told,
 }
-
-/// Returns the events of one turn, after this one.
-pub async fn events(work: &mut UnitOfWork, turn_id: TurnId, after: i64, most: i64) -> Result<Vec<Told>, Error> {
-    let project_id = work.project_id();
-    let events = sqlx::query_as(
-        "select o.event::text, o.event_id, o.outbox_seq, o.agent_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id,
-                o.created_at
-           from state.outbox o
-          where o.project_id = $1 and o.agent_turn_id = $2 and o.outbox_seq > $3
-          order by o.outbox_seq
-          limit $4",
-    )
-    .bind(project_id)
-    .bind(turn_id)
-    .bind(after)
-    .bind(most)
-    .fetch_all(&mut **work)
-    .await?;
-    Ok(events)
-}

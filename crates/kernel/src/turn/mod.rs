@@ -38,9 +38,7 @@ pub(crate) use claim::interval;
 pub use claim::{Claimed, Claiming, claim, claim_in, held, holder};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
-pub use look::{
-    Edge, Listing, OpenChild, Summary, Told, delivered, edges, events, list, news, open_children, show, tree,
-};
+pub use look::{Edge, Listing, OpenChild, Summary, Told, delivered, edges, list, news, open_children, show, tree};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, Reported, report};
 pub use resources::{Delegate, Resources, resources};

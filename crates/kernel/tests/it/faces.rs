@@ -102,10 +102,11 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     let mut work = house.t.begin().await;
     turn::finish(&mut work, &[crate::turns::ending(child.fence)]).await.unwrap();
     work.commit().await.unwrap();
-    let told = turn::events(&mut house.t.begin().await, child.fence.agent_turn_id(), 0, 10).await.unwrap();
-    assert_eq!(told.last().unwrap().status, "success");
-    let last = told.last().unwrap().outbox_seq;
-    assert!(turn::events(&mut house.t.begin().await, child.fence.agent_turn_id(), last, 10).await.unwrap().is_empty());
+    let turn_id = child.fence.agent_turn_id();
+    let told = turn::news(&mut house.t.begin().await, &[(turn_id, 0)], 10).await.unwrap();
+    let (_, last) = told.last().unwrap();
+    assert_eq!(last.status, "success");
+    assert!(turn::news(&mut house.t.begin().await, &[(turn_id, last.outbox_seq)], 10).await.unwrap().is_empty());
 }
 
 /// A project ends with all it has, and nothing of another's is touched.

@@ -13,26 +13,15 @@ use sqlx::PgConnection;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 use waybill_artifact::{Artifacts, Store};
 use waybill_bus::local::Local;
-use waybill_context::framework::Framework;
 use waybill_core::{
     id::{CardId, ProjectId, ToolCallId, TurnId},
     request::{Decided, Decision},
 };
-use waybill_kernel::{project, request, resource, sweep, turn, work::Kernel};
-use waybill_orchestrator::{
-    command,
-    launch::{Launch, launch},
-    watch,
-};
-use waybill_worker::{
-    collect::Collector,
-    installation::Installation,
-    secret::Secrets,
-    serve::{Config as WorkerConfig, Worker},
-    tool::service,
-};
+use waybill_kernel::{project, request, resource, turn, work::Kernel};
+use waybill_orchestrator::launch::{Launch, launch};
+use waybill_worker::installation::Installation;
 
-use super::{Outside, parameters, pin};
+use super::{Outside, crew, installation, parameters, pin, with};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
@@ -123,13 +112,10 @@ fn script(asked: &Asked) -> Reply {
 fn manifests(outside: &Outside) -> Result<Vec<waybill_core::resource::Manifest>> {
     let result = json!({ "anyOf": [{ "type": "object", "required": ["done"] }, { "type": "string" }] });
     let tool = |name: &str, how: Value| {
-        let mut tool = json!({
+        let tool = json!({
             "name": name, "description": "Does it.", "parameters": parameters(), "result": result, "effect": "idempotent", "timeout_seconds": 2,
         });
-        if let (Some(tool), Some(how)) = (tool.as_object_mut(), how.as_object()) {
-            tool.extend(how.clone());
-        }
-        json!({ "tool": tool })
+        json!({ "tool": with(tool, &how) })
     };
     let profile = |name: &str| {
         json!({ "profile": {
@@ -172,15 +158,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let folder = Home::find()?.path("hostile");
     let _ = std::fs::remove_dir_all(&folder);
     let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder.display().to_string())?);
-    let documents = [
-        json!({ "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } }),
-        json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } }),
-        json!({ "egress": { "private_hosts": [outside.host()] } }),
-    ];
-    let documents = documents.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?;
-    let installation = Installation::read(documents, Secrets::new(None, [])).map_err(anyhow::Error::msg)?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let crew = crew(&kernel, &installation, artifacts, project_id, options.seed, listener)?;
+    let crew = team(&kernel, &installation(&outside, &model)?, artifacts, project_id, options.seed, listener)?;
 
     let mut dice = Dice::new(options.seed);
     let plans: Vec<Vec<Value>> = (0..options.flows)
@@ -239,7 +218,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     account(&mut admin, &outside, turns.len(), stuck).await
 }
 
-fn crew(
+/// Runs the crew, services and people that misbehave, and the API that they use.
+fn team(
     kernel: &Kernel,
     installation: &Installation,
     artifacts: Artifacts,
@@ -248,23 +228,8 @@ fn crew(
     listener: TcpListener,
 ) -> Result<JoinSet<()>> {
     let api = format!("http://{}", listener.local_addr()?);
-    let mut crew = JoinSet::new();
-    let worker = Worker::new(kernel.clone(), installation.models(), Collector::new(Framework::builtin()));
-    let worker = worker.with_artifacts(Some(artifacts.clone()));
-    let tools = installation.tools(kernel.clone(), Some(artifacts.clone()));
-    let (commands, sweeps, serving, people) = (kernel.clone(), kernel.clone(), kernel.clone(), kernel.clone());
-    crew.spawn(async move {
-        let config = WorkerConfig::new("llm".parse().expect("a target"));
-        worker.serve(&config, std::future::pending()).await;
-    });
-    crew.spawn(async move {
-        tools.serve(&service::Config { most: 64, ..service::Config::default() }, std::future::pending()).await
-    });
-    crew.spawn(async move { match command::run(&commands, &command::Config::default()).await {} });
-    crew.spawn(async move {
-        let config = watch::Config { sweep: sweep::Config::default(), weeks_ahead: 1, artifacts: None };
-        match watch::run(&sweeps, &config).await {}
-    });
+    let mut crew = crew(kernel, installation, &artifacts);
+    let (serving, people) = (kernel.clone(), kernel.clone());
     let held = Held::default();
     for name in ["remote-1", "remote-2"] {
         crew.spawn(remote_service(api.clone(), name.to_owned(), held.clone()));

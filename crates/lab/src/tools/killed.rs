@@ -23,7 +23,7 @@ use waybill_orchestrator::{
     watch,
 };
 
-use super::{Ledger, Outside, parameters, pin};
+use super::{Ledger, Outside, parameters, pin, with};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
@@ -152,13 +152,10 @@ fn crew(kernel: &Kernel, listener: TcpListener) -> JoinSet<()> {
 
 fn manifests(outside: &Outside) -> Result<Vec<waybill_core::resource::Manifest>> {
     let tool = |name: &str, how: Value| {
-        let mut tool = json!({
+        let tool = json!({
             "name": name, "description": "Does it.", "parameters": parameters(), "effect": "idempotent", "timeout_seconds": 120,
         });
-        if let (Some(tool), Some(how)) = (tool.as_object_mut(), how.as_object()) {
-            tool.extend(how.clone());
-        }
-        json!({ "tool": tool })
+        json!({ "tool": with(tool, &how) })
     };
     let manifests = [
         json!({ "settings": { "egress_hosts": [outside.host()] } }),

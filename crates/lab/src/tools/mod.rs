@@ -25,15 +25,71 @@ use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpListener,
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::sleep,
 };
+use waybill_artifact::Artifacts;
+use waybill_context::framework::Framework;
 use waybill_core::tool::schema_hash;
-use waybill_worker::tool::mcp::KEY;
+use waybill_kernel::{sweep, work::Kernel};
+use waybill_orchestrator::{command, watch};
+use waybill_worker::{
+    collect::Collector,
+    installation::Installation,
+    secret::Secrets,
+    serve::{Config as WorkerConfig, Worker},
+    tool::{mcp::KEY, service},
+};
+
+use crate::model::Server;
 
 pub mod hostile;
 pub mod killed;
 pub mod washing;
+
+/// Returns an object with the fields of another added to it.
+fn with(mut object: Value, more: &Value) -> Value {
+    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+        object.extend(more.clone());
+    }
+    object
+}
+
+/// Returns the settings of an installation that asks a scripted model and reaches the tools of [`Outside`].
+fn installation(outside: &Outside, model: &Server) -> Result<Installation> {
+    let documents = [
+        json!({ "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } }),
+        json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } }),
+        json!({ "egress": { "private_hosts": [outside.host()] } }),
+    ];
+    let documents = documents.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?;
+    Installation::read(documents, Secrets::new(None, [])).map_err(anyhow::Error::msg)
+}
+
+/// Runs a worker, the tool service and the orchestrator in this process, until the result is dropped.
+fn crew(kernel: &Kernel, installation: &Installation, artifacts: &Artifacts) -> JoinSet<()> {
+    let mut crew = JoinSet::new();
+    let worker = Worker::new(kernel.clone(), installation.models(), Collector::new(Framework::builtin()));
+    let worker = worker.with_artifacts(Some(artifacts.clone()));
+    let tools = installation.tools(kernel.clone(), Some(artifacts.clone()));
+    let (commands, sweeps, artifacts) = (kernel.clone(), kernel.clone(), Some(artifacts.clone()));
+    crew.spawn(async move {
+        let config = WorkerConfig::new("llm".parse().expect("a target"));
+        worker.serve(&config, std::future::pending()).await;
+    });
+    crew.spawn(async move {
+        tools.serve(&service::Config { most: 64, ..service::Config::default() }, std::future::pending()).await
+    });
+    crew.spawn(async move {
+        let config = command::Config { artifacts, ..command::Config::default() };
+        match command::run(&commands, &config).await {}
+    });
+    crew.spawn(async move {
+        let config = watch::Config { sweep: sweep::Config::default(), weeks_ahead: 1, artifacts: None };
+        match watch::run(&sweeps, &config).await {}
+    });
+    crew
+}
 
 /// Returns the parameters of the tools of [`Outside`] and [`stdio`].
 pub fn parameters() -> Value {

@@ -9,32 +9,22 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::time::sleep;
 use waybill_artifact::{Artifacts, Put, Store};
 use waybill_bus::local::Local;
-use waybill_context::framework::Framework;
 use waybill_core::id::{AgentId, ProjectId, SessionId, TurnId};
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
-    handover, project, resource, sweep, turn,
+    handover, project, resource, turn,
     work::Kernel,
 };
 use waybill_orchestrator::{
-    command,
     knowledge::{Applied, apply, publish},
     launch::{Launch, launch},
-    watch,
 };
-use waybill_worker::{
-    collect::Collector,
-    fork::{self, Change},
-    installation::Installation,
-    secret::Secrets,
-    serve::{Config as WorkerConfig, Worker},
-    tool::service,
-};
+use waybill_worker::fork::{self, Change};
 
-use super::{Outside, parameters, pin};
+use super::{Outside, crew, installation, parameters, pin, with};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
@@ -298,17 +288,14 @@ fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
 
 fn manifests(outside: &Outside, n: usize) -> Result<Vec<waybill_core::resource::Manifest>> {
     let tool = |name: &str, how: Value| {
-        let mut tool = json!({
+        let tool = json!({
             "name": name, "description": "Does it.", "parameters": parameters(), "effect": "idempotent", "timeout_seconds": 20,
         });
-        if let (Some(tool), Some(how)) = (tool.as_object_mut(), how.as_object()) {
-            tool.extend(how.clone());
-        }
-        json!({ "tool": tool })
+        json!({ "tool": with(tool, &how) })
     };
     let folders: Vec<String> = (0..n).map(|n| format!("w{n}")).collect();
     let profile = |name: &str, more: Value| {
-        let mut profile = json!({
+        let profile = json!({
             "name": name, "worker_target": "llm", "system_prompt_template": "You do as you are told.",
             "allowed_tools": ["http_do", "mcp_do", "pay", "own_do"],
             "allowed_internal_tools": ["fork_join", "delegate_async", "launch_principal", "ask_expert", "send_handoff", "update_todo",
@@ -318,10 +305,7 @@ fn manifests(outside: &Outside, n: usize) -> Result<Vec<waybill_core::resource::
             "delegation_policy": { "target_profiles": ["reader", "doer"] },
             "llm_config": { "provider": "scripted", "model": name },
         });
-        if let (Some(profile), Some(more)) = (profile.as_object_mut(), more.as_object()) {
-            profile.extend(more.clone());
-        }
-        json!({ "profile": profile })
+        json!({ "profile": with(profile, &more) })
     };
     let shelf = json!({ "folders": folders, "block_tokens": 2000 });
     let manifests = [
@@ -378,15 +362,8 @@ pub async fn run() -> Result<Vec<Figure>> {
     let folder = Home::find()?.path("washing");
     let _ = std::fs::remove_dir_all(&folder);
     let artifacts = Artifacts::new(kernel.clone(), Store::in_folder(folder.display().to_string())?);
-    let documents = [
-        json!({ "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } }),
-        json!({ "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } }),
-        json!({ "egress": { "private_hosts": [outside.host()] } }),
-    ];
-    let documents = documents.into_iter().map(serde_json::from_value).collect::<Result<_, _>>()?;
-    let installation = Installation::read(documents, Secrets::new(None, [])).map_err(anyhow::Error::msg)?;
     let road = Road { kernel, artifacts, outside, project_id };
-    let crew = road.crew(&installation);
+    let crew = crew(&road.kernel, &installation(&road.outside, &model)?, &road.artifacts);
 
     let bar = progress("ways to wash a label", n as u64);
     let (mut paid, mut nowhere) = (0, 0);
@@ -419,29 +396,6 @@ pub async fn run() -> Result<Vec<Figure>> {
 }
 
 impl Road {
-    fn crew(&self, installation: &Installation) -> JoinSet<()> {
-        let mut crew = JoinSet::new();
-        let worker = Worker::new(self.kernel.clone(), installation.models(), Collector::new(Framework::builtin()));
-        let worker = worker.with_artifacts(Some(self.artifacts.clone()));
-        let tools = installation.tools(self.kernel.clone(), Some(self.artifacts.clone()));
-        let (commands, sweeps) = (self.kernel.clone(), self.kernel.clone());
-        let artifacts = Some(self.artifacts.clone());
-        crew.spawn(async move {
-            let config = WorkerConfig::new("llm".parse().expect("a target"));
-            worker.serve(&config, std::future::pending()).await;
-        });
-        crew.spawn(async move { tools.serve(&service::Config::default(), std::future::pending()).await });
-        crew.spawn(async move {
-            let config = command::Config { artifacts, ..command::Config::default() };
-            match command::run(&commands, &config).await {}
-        });
-        crew.spawn(async move {
-            let config = watch::Config { sweep: sweep::Config::default(), weeks_ahead: 1, artifacts: None };
-            match watch::run(&sweeps, &config).await {}
-        });
-        crew
-    }
-
     async fn take(&self, admin: &mut PgConnection, n: usize, agent_id: AgentId, stages: Vec<Stage>) -> Result<Outcome> {
         let session_id = SessionId::new();
         let mut last: Option<TurnId> = None;

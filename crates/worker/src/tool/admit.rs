@@ -78,8 +78,8 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
     }
     // The tool's own `effect` decides, not what the caller said of it (WK-7).
     if tool.effect == Effect::Once && call.n_lost_leases > 0 {
-        let why = "the worker that made this call was lost before it reported the outcome: it may or may not have been done, and it is not retried";
-        return Ok(Verdict::Refused(Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) }));
+        let unknown = Said::failed(call::OUTCOME_UNKNOWN);
+        return Ok(Verdict::Refused(Said { status: "outcome_unknown".to_owned(), ..unknown }));
     }
     let needs_approval = match tool.approval {
         Approval::Never => None,
