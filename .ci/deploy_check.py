@@ -44,7 +44,7 @@ known("serve", "--listen=0.0.0.0:1", "--behind-tls")
 known("worker", "--providers=x.yaml")
 settings = {f"WAYBILL_{one['setting'].upper()}" for one in json.loads(subprocess.run(
     [waybill, "config", "show", "--json"], capture_output=True, text=True, check=True).stdout)}
-settings |= {"WAYBILL_CONFIG", "WAYBILL_PASSWORD", "WAYBILL_VERSION", "WAYBILL_LOG"}
+settings |= {"WAYBILL_CONFIG", "WAYBILL_VERSION", "WAYBILL_LOG"}
 for file in [path for path in deploy.rglob("*") if path.is_file()]:
     for name in re.findall(r"\bWAYBILL_[A-Z_]*[A-Z]\b", file.read_text()):
         if name not in settings and not name.startswith("WAYBILL_SECRET"):

@@ -43,6 +43,7 @@ use utoipa::{
 };
 use utoipa_axum::router::OpenApiRouter;
 use waybill_artifact::Artifacts;
+use waybill_core::turn::Prices;
 use waybill_kernel::work::Kernel;
 
 use routes::Watchers;
@@ -84,6 +85,8 @@ pub struct Config {
     pub artifacts: Option<Artifacts>,
     /// The identity provider whose tokens are accepted beside our own keys.
     pub identity: Option<Identity>,
+    /// The operator's prices, by which the usage that workers report is priced.
+    pub prices: Prices,
     /// How often refused requests are written to the audit.
     pub refusals_every: Duration,
 }
@@ -96,6 +99,7 @@ impl Default for Config {
             tls: None,
             artifacts: None,
             identity: None,
+            prices: Prices::new(),
             refusals_every: refused::EVERY,
         }
     }

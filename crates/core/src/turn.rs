@@ -1,6 +1,6 @@
 //! Turns: their states, how they end, and the fence that says who may act on one (L0-4 … L0-8, L0-17).
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -232,4 +232,30 @@ pub struct Usage {
     /// Why the provider found less in its prompt cache than it could, in its own words. `None` means that it did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_miss: Option<serde_json::Value>,
+    /// A worker reported these numbers over HTTP: Waybill did not make the call.
+    #[serde(default)]
+    pub reported: bool,
 }
+
+/// Prices in dollars per million tokens, which equals microdollars per token.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: f64,
+    /// `None` means that cached tokens cost what others do.
+    #[serde(default)]
+    pub cached: Option<f64>,
+    pub output: f64,
+}
+
+impl Price {
+    /// Returns what a call costs, in microdollars.
+    pub fn of(&self, usage: &Usage) -> u64 {
+        let fresh = f64::from(usage.input_tokens.saturating_sub(usage.cached_tokens)) * self.input;
+        let cached = f64::from(usage.cached_tokens) * self.cached.unwrap_or(self.input);
+        (fresh + cached + f64::from(usage.output_tokens) * self.output).ceil() as u64
+    }
+}
+
+/// The operator's prices, by provider and model.
+pub type Prices = BTreeMap<String, BTreeMap<String, Price>>;

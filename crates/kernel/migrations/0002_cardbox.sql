@@ -106,14 +106,14 @@ alter table cardbox.box_entries force row level security;
 create policy project on cardbox.box_entries using (project_id = current_setting('waybill.project')::uuid);
 
 -- The service may write a card once, and later say when it ends. created_at and erased_* are not its to set.
-grant select on cardbox.cards, cardbox.erasures, cardbox.boxes, cardbox.box_entries to waybill_service;
+grant select on cardbox.cards, cardbox.erasures, cardbox.boxes, cardbox.box_entries to waybill_common;
 grant insert (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
               step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-  on cardbox.cards to waybill_service;
-grant update (ttl_seconds, expires_at, deleted_at, deleted_reason) on cardbox.cards to waybill_service;
-grant insert (project_id, box_id, length, agent_id, agent_turn_id) on cardbox.boxes to waybill_service;
-grant update (length) on cardbox.boxes to waybill_service;
-grant insert on cardbox.box_entries to waybill_service;
+  on cardbox.cards to waybill_common;
+grant update (ttl_seconds, expires_at, deleted_at, deleted_reason) on cardbox.cards to waybill_common;
+grant insert (project_id, box_id, length, agent_id, agent_turn_id) on cardbox.boxes to waybill_common;
+grant update (length) on cardbox.boxes to waybill_common;
+grant insert on cardbox.box_entries to waybill_common;
 
 grant select on cardbox.cards to waybill_eraser;
 grant update (content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_eraser;
@@ -322,4 +322,4 @@ language sql stable as $$
          offset 0) r
    where e.project_id = project and e.card_id = card
 $$;
-grant execute on function cardbox.places, cardbox.runs, cardbox.reading, cardbox.holdings to waybill_service;
+grant execute on function cardbox.places, cardbox.runs, cardbox.reading, cardbox.holdings to waybill_common;

@@ -10,7 +10,8 @@ alter table resource.projects enable row level security;
 alter table resource.projects force row level security;
 create policy project on resource.projects using (project_id = current_setting('waybill.project')::uuid);
 create policy scheduler on resource.projects for select to waybill_scheduler using (true);
-grant select, insert (project_id, slug) on resource.projects to waybill_service;
+grant select on resource.projects to waybill_common;
+grant insert (project_id, slug) on resource.projects to waybill_service;
 grant select (project_id, slug) on resource.projects to waybill_scheduler;
 
 -- The scheduler's functions: a closed list over pointer-only tables. docs/decisions/0003-crossing-projects.md
@@ -25,6 +26,5 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 revoke execute on all functions in schema scheduler from public;
-grant execute on all functions in schema scheduler to waybill_service;
 alter function scheduler.find_project owner to waybill_scheduler;
 alter function scheduler.list_projects owner to waybill_scheduler;

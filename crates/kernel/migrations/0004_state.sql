@@ -7,7 +7,7 @@
 
 create schema state;
 create schema parts; -- the partitions of history
-grant usage on schema state to waybill_service, waybill_scheduler;
+grant usage on schema state to waybill_common, waybill_scheduler;
 grant usage on schema cardbox to waybill_scheduler;
 
 -- Words of closed sets, as domains: see cardbox.role.
@@ -393,6 +393,8 @@ create table state.agent_steps (
   asked_again   boolean,
   -- Why the provider found less in its prompt cache than it could, in its own words.
   cache_miss    jsonb check (pg_column_size(cache_miss) <= 2000),
+  -- A worker reported these numbers over HTTP; Waybill did not make the call.
+  reported      boolean,
   created_at    timestamptz not null default now(),
   primary key (project_id, agent_turn_id, step_id)
 ) partition by range (agent_turn_id);
@@ -527,22 +529,22 @@ begin
   end loop;
 end $$;
 
-grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls, state.budgets to waybill_service;
-grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks, state.spending to waybill_service;
-grant select, insert, update, delete on state.pmo_batch_slots to waybill_service;
-grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_service;
+grant select, insert, update, delete on state.agent_state_head, state.agent_inbox, state.waiting_calls, state.budgets to waybill_common;
+grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks, state.spending to waybill_common;
+grant select, insert, update, delete on state.pmo_batch_slots to waybill_common;
+grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_common;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
-  to waybill_service;
-grant select, insert on state.patches to waybill_service;
-grant select, insert, delete on state.blackboards to waybill_service;
-grant select, insert on state.forgotten_sessions to waybill_service;
+  to waybill_common;
+grant select, insert on state.patches to waybill_common;
+grant select, insert, delete on state.blackboards to waybill_common;
+grant select, insert on state.forgotten_sessions to waybill_common;
 grant update (title, labels, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, ended_at) on state.blackboards
-  to waybill_service;
-grant update (status, steer_card_ids, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_service;
-grant select, insert on state.outbox to waybill_service;
-grant usage on sequence state.outbox_seq to waybill_service;
-grant select, insert on resource.project_agents to waybill_service;
-grant update (memory_box_id, retire_by, retired_at) on resource.project_agents to waybill_service;
+  to waybill_common;
+grant update (status, steer_card_ids, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_common;
+grant select, insert on state.outbox to waybill_common;
+grant usage on sequence state.outbox_seq to waybill_common;
+grant select, insert on resource.project_agents to waybill_common;
+grant update (memory_box_id, retire_by, retired_at) on resource.project_agents to waybill_common;
 
 grant select on state.agent_state_head, state.waiting_calls to waybill_scheduler;
 -- All but why a turn is to stop: that is somebody's text.

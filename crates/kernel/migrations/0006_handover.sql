@@ -59,8 +59,8 @@ begin
   end loop;
 end $$;
 
-grant select, insert on state.handovers, state.grants to waybill_service;
-grant update (revoked_at, revoked_by) on state.grants to waybill_service;
+grant select, insert on state.handovers, state.grants to waybill_common;
+grant update (revoked_at, revoked_by) on state.grants to waybill_common;
 
 create trigger keep before update or delete on state.handovers for each row execute function cardbox.refuse('a handover is on record');
 create trigger once before update on state.grants for each row when (old.revoked_at is not null)

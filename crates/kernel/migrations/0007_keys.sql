@@ -66,8 +66,11 @@ begin
   end loop;
 end $$;
 
-grant select, insert on resource.api_keys, state.audit, state.forks to waybill_service;
-grant update (expires_at, revoked_at) on resource.api_keys to waybill_service;
+grant select, insert on state.forks to waybill_common;
+-- Only the API and the commands of an operator. A hash can be written and compared, and not read.
+grant select, insert on state.audit to waybill_service;
+grant insert, select (project_id, key_id, name, scope, bounds, created_at, expires_at, revoked_at), update (expires_at, revoked_at)
+  on resource.api_keys to waybill_service;
 
 create trigger keep before update or delete on state.audit for each row execute function cardbox.refuse('what was done is on record');
 create trigger keep before update or delete on state.forks for each row execute function cardbox.refuse('what was changed is on record');

@@ -55,7 +55,7 @@ create table cardbox.pins (
 create index pins_by_path on cardbox.pins (path, project_id, hash);
 
 alter table resource.projects add column artifact_bytes bigint not null default 0;
-grant update (artifact_bytes) on resource.projects to waybill_service;
+grant update (artifact_bytes) on resource.projects to waybill_common;
 
 -- No card names an artifact that is not there, whoever writes it.
 create function cardbox.pin() returns trigger
@@ -130,14 +130,14 @@ begin
   end loop;
 end $$;
 
-grant select, insert, delete on cardbox.uploads, cardbox.blobs, cardbox.artifacts to waybill_service;
-grant update (condemned, expires_at) on cardbox.uploads to waybill_service;
-grant update (removed_at) on cardbox.artifacts to waybill_service;
+grant select, insert, delete on cardbox.uploads, cardbox.blobs, cardbox.artifacts to waybill_common;
+grant update (condemned, expires_at) on cardbox.uploads to waybill_common;
+grant update (removed_at) on cardbox.artifacts to waybill_common;
 -- So that a row may be held: nothing of it changes.
-grant update (is_estimate) on cardbox.blobs to waybill_service;
-grant select, insert on cardbox.pins to waybill_service;
-grant select, insert on resource.handoff_types to waybill_service;
-grant update (version, handoff_type_card_id, updated_at) on resource.handoff_types to waybill_service;
+grant update (is_estimate) on cardbox.blobs to waybill_common;
+grant select, insert on cardbox.pins to waybill_common;
+grant select, insert on resource.handoff_types to waybill_common;
+grant update (version, handoff_type_card_id, updated_at) on resource.handoff_types to waybill_common;
 
 create policy scheduler on cardbox.uploads for select to waybill_scheduler using (true);
 grant select (project_id, upload_id, expires_at) on cardbox.uploads to waybill_scheduler;

@@ -11,7 +11,7 @@ alter table cardbox.artifacts
 
 -- A box that has held such a card, or was handed one that had. It carries the label to whoever is handed it.
 alter table cardbox.boxes add column has_external boolean not null default false;
-grant update (has_external) on cardbox.boxes to waybill_service;
+grant update (has_external) on cardbox.boxes to waybill_common;
 
 create index cards_external on cardbox.cards (project_id, card_id) where is_external;
 
@@ -135,13 +135,13 @@ begin
   end loop;
 end $$;
 
-grant select, delete on resource.documents, resource.chunks, resource.words to waybill_service;
+grant select, delete on resource.documents, resource.chunks, resource.words to waybill_common;
 grant insert (project_id, kind, path, document_id, version, hash, title, n_chunks, n_tokens, agent_turn_id, card_id)
-  on resource.documents to waybill_service;
-grant update (embedded_by) on resource.documents to waybill_service;
-grant insert (project_id, document_id, seq, from_line, to_line, heading, content, n_tokens, words) on resource.chunks to waybill_service;
-grant update (embedding) on resource.chunks to waybill_service;
-grant insert, update (n_chunks) on resource.words to waybill_service;
+  on resource.documents to waybill_common;
+grant update (embedded_by) on resource.documents to waybill_common;
+grant insert (project_id, document_id, seq, from_line, to_line, heading, content, n_tokens, words) on resource.chunks to waybill_common;
+grant update (embedding) on resource.chunks to waybill_common;
+grant insert, update (n_chunks) on resource.words to waybill_common;
 
 -- `@@` is not leakproof: under a row policy its index would not be used. Searching is two functions of a role that sees these tables
 -- whole, and each of them answers for the project of the unit of work alone.
@@ -187,7 +187,7 @@ language sql stable as $$
   offset 0
 $$;
 revoke execute on function cardbox.reading from public;
-grant execute on function cardbox.reading to waybill_service;
+grant execute on function cardbox.reading to waybill_common;
 
 -- A report says whether it comes from outside.
 drop function if exists state.report(uuid, uuid, bigint, text, text, uuid[], integer[], text[], text[], text[], bytea[], uuid[], uuid[],

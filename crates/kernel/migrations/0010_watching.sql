@@ -9,7 +9,7 @@ create table waybill.schema (
   -- History of turns before this one may have been dropped.
   pruned_before uuid not null default '00000000-0000-0000-0000-000000000000'
 );
-grant select on waybill.schema to waybill_service;
+grant select on waybill.schema to waybill_common;
 
 grant select (armed_at, dispatched_at, created_at) on state.agent_inbox to waybill_scheduler;
 
@@ -45,11 +45,11 @@ alter table state.queue_marks enable row level security;
 alter table state.queue_marks force row level security;
 create policy project on state.queue_marks using (project_id = current_setting('waybill.project')::uuid);
 create policy scheduler on state.queue_marks to waybill_scheduler using (true);
-grant select on state.queue_marks to waybill_service;
+grant select on state.queue_marks to waybill_common;
 grant select, insert, update, delete on state.queue_marks to waybill_scheduler;
 grant update (inbox_seq) on state.agent_inbox to waybill_scheduler;
 grant usage, select on sequence state.agent_inbox_inbox_seq_seq to waybill_scheduler;
-grant usage on sequence state.agent_inbox_inbox_seq_seq to waybill_service;
+grant usage on sequence state.agent_inbox_inbox_seq_seq to waybill_common;
 
 -- So that the oldest transaction is seen whoever holds it. Not every owner may give this away: see `waybill doctor`.
 do $$

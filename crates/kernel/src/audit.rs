@@ -7,7 +7,7 @@ use waybill_core::id::AuditId;
 
 use crate::{
     resource::{Applied, Change},
-    work::UnitOfWork,
+    work::{Recorded, UnitOfWork},
 };
 
 /// One thing that was done.
@@ -50,6 +50,8 @@ pub async fn record(
     .bind(detail)
     .execute(&mut **work)
     .await?;
+    let (actor, action, subject) = (actor.to_owned(), action.to_owned(), subject.to_owned());
+    work.recorded.push(Recorded { actor, action, subject });
     Ok(())
 }
 

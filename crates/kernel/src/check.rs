@@ -50,6 +50,9 @@ pub const CROSSING_PROJECTS: [&str; 37] = [
 /// The functions that see a project's documents without its row policy. Each sees only the project of the unit of work.
 const SEARCHING: [&str; 2] = ["resource.search_meaning", "resource.search_words"];
 
+/// The logins that processes use: the API and commands, orchestrators, workers.
+pub const LOGINS: [&str; 3] = ["waybill_service", "waybill_orchestrator", "waybill_worker"];
+
 const OLDEST_SERVER: i32 = 150_000;
 
 /// One question and its answer.
@@ -73,6 +76,11 @@ fn list(failed: &[Check]) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
+/// Returns the login of the kernel's connections.
+pub async fn login(kernel: &Kernel) -> sqlx::Result<String> {
+    sqlx::query_scalar("select session_user::text").fetch_one(kernel.pool()).await
+}
+
 /// Returns an error if a check fails: the process then refuses to serve.
 pub async fn fit_to_serve(kernel: &Kernel) -> Result<(), Unfit> {
     let failed: Vec<Check> = run(kernel).await.into_iter().filter(|check| !check.ok).collect();
@@ -94,7 +102,11 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
             transactions_are_ours(pool).await,
             "Connect to the server that takes writes; undo `alter role … set default_transaction_isolation` for this database.",
         ),
-        checked("role", role_owns_nothing(pool).await, "Log in as waybill_service; see docs/operations.md."),
+        checked(
+            "role",
+            role_owns_nothing(pool).await,
+            "Log in as waybill_service, waybill_orchestrator or waybill_worker; see docs/operations.md.",
+        ),
         checked("migrations", migrations_are_current(pool).await, "Run `waybill migrate` with this version."),
         checked(
             "walls",
@@ -132,10 +144,11 @@ pub async fn memberships(kernel: &Kernel) -> Check {
            from pg_auth_members a
            join pg_roles r on r.oid = a.roleid
            join pg_roles m on m.oid = a.member
-         cross join (select array['waybill_service', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
+         cross join (select array['waybill_service', 'waybill_orchestrator', 'waybill_worker', 'waybill_common', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
           where (r.rolname = any (ours.names) or m.rolname = any (ours.names))
             and not exists (select from pg_database d where d.datdba = a.member)
-            and (r.rolname, m.rolname) <> ('pg_read_all_stats', 'waybill_scheduler')
+            and (r.rolname, m.rolname) not in (('pg_read_all_stats', 'waybill_scheduler'), ('waybill_common', 'waybill_service'),
+                                               ('waybill_common', 'waybill_orchestrator'), ('waybill_common', 'waybill_worker'))
           order by 1",
     );
     let found: sqlx::Result<Vec<String>> = asked.fetch_all(kernel.pool()).await;
@@ -262,7 +275,7 @@ async fn role_owns_nothing(pool: &PgPool) -> Answer {
     .await?;
     Ok(match powers.first() {
         // Its settings (timeouts, plans) belong to the login and are not inherited by members.
-        None if session != "waybill_service" || current != session => Err(format!("logged in as {session}")),
+        None if !LOGINS.contains(&session.as_str()) || current != session => Err(format!("logged in as {session}")),
         None => Ok(format!("{current} owns nothing")),
         Some(first) if powers.len() == 1 => Err(format!("{session} is {first}")),
         Some(first) => Err(format!("{session} is {first} and {} more", powers.len() - 1)),
@@ -301,7 +314,7 @@ async fn schema(pool: &PgPool) -> sqlx::Result<Option<Schema>> {
 
 /// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that was
 /// opened by hand, wherever it is, changes it.
-pub const WALLS: &str = "b53c7cc68ac8db9acc6c3d2fb8639dd6";
+pub const WALLS: &str = "6c5a80b4491022424cd429ba40b68cdf";
 
 async fn walls_stand(pool: &PgPool) -> Answer {
     let found = walls(pool).await?;

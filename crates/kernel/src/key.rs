@@ -128,21 +128,13 @@ pub struct Holder {
     pub bounds: Bounds,
 }
 
-#[derive(sqlx::FromRow)]
-struct Found {
-    #[sqlx(flatten)]
-    holder: Holder,
-    hash: Vec<u8>,
-}
-
 /// Returns the caller that a key belongs to. `None` means that there is no such key, or that it is no longer valid. Crosses projects, through the
 /// scheduler's function.
 pub async fn find(kernel: &Kernel, key: &ApiKey) -> Result<Option<Holder>, Error> {
-    let found: Option<Found> =
-        sqlx::query_as("select project_id, slug, name, scope, bounds, hash from scheduler.find_key($1)")
-            .bind(key.key_id())
-            .fetch_optional(kernel.pool())
-            .await?;
-    let found = found.filter(|found| found.hash.as_slice().try_into().is_ok_and(|hash| key.matches(hash)));
-    Ok(found.map(|found| found.holder))
+    let found = sqlx::query_as("select project_id, slug, name, scope, bounds from scheduler.find_key($1, $2)")
+        .bind(key.key_id())
+        .bind(key.hash().as_slice())
+        .fetch_optional(kernel.pool())
+        .await?;
+    Ok(found)
 }

@@ -126,8 +126,14 @@ impl Kernel {
     async fn begin_with(&self, project_id: ProjectId, sql: String) -> sqlx::Result<UnitOfWork> {
         let connection = Some(self.acquire().await?);
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
-        let mut work =
-            UnitOfWork { connection, project_id, refused: false, bus: self.bus.clone(), rings: BTreeSet::new() };
+        let mut work = UnitOfWork {
+            connection,
+            project_id,
+            refused: false,
+            bus: self.bus.clone(),
+            rings: BTreeSet::new(),
+            recorded: Vec::new(),
+        };
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *work).await?;
         Ok(work)
     }
@@ -317,6 +323,16 @@ pub struct UnitOfWork {
     refused: bool,
     bus: Arc<dyn Bus>,
     rings: BTreeSet<Door>,
+    /// What it wrote to the audit. Logged once it has committed.
+    pub(crate) recorded: Vec<Recorded>,
+}
+
+/// One audit entry, as it is logged.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub actor: String,
+    pub action: String,
+    pub subject: String,
 }
 
 impl UnitOfWork {
@@ -339,6 +355,12 @@ impl UnitOfWork {
             self.bus.ring(Bell { project_id: self.project_id, door });
         }
         committed?;
+        // A command's own output says what it did.
+        let logged =
+            std::mem::take(&mut self.recorded).into_iter().filter(|recorded| !recorded.actor.starts_with("cli:"));
+        for Recorded { actor, action, subject } in logged {
+            tracing::info!(target: "waybill::audit", project = %self.project_id, actor, action, subject, "recorded in the audit");
+        }
         Ok(())
     }
 

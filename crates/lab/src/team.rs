@@ -369,7 +369,7 @@ impl House {
             .arg(self.folder.join("providers.yaml"))
             .arg("--lease")
             .arg(self.options.lease.as_secs_f64().to_string())
-            .env("WAYBILL_DATABASE_URL", self.private.server.service_url(DATABASE))
+            .env("WAYBILL_DATABASE_URL", self.private.server.url_of("worker", DATABASE))
             .env("WAYBILL_NATS_URL", self.nats.url())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

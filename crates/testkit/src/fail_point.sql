@@ -21,5 +21,5 @@ begin
     perform set_config('lock_timeout', '1s', true);
   end if;
 end $$;
-grant usage on schema waybill to waybill_service, waybill_scheduler;
+grant usage on schema waybill to waybill_common, waybill_scheduler;
 grant execute on function waybill.fail_point to public;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use waybill_artifact::Artifacts;
+use waybill_core::turn::Prices;
 use waybill_kernel::work::Kernel;
 
 use crate::{
@@ -53,6 +54,11 @@ impl Installation {
             }
         }
         Ok(all)
+    }
+
+    /// Returns the prices of all models.
+    pub fn prices(&self) -> Prices {
+        self.providers.iter().map(|provider| (provider.name.to_string(), provider.prices.clone())).collect()
     }
 
     pub fn models(&self) -> Models {

@@ -17,7 +17,7 @@ use waybill_core::{
     card::{CardType, Content, Draft, Metadata, NewCard, Role},
     id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, Target, ToolCallId, TurnId},
     key::Scope,
-    turn::{ClaimToken, End, Fence, MessageType, TurnEpoch, Usage},
+    turn::{ClaimToken, End, Fence, MessageType, Prices, TurnEpoch, Usage},
 };
 use waybill_kernel::{
     call::{self, ClaimedCall},
@@ -443,7 +443,7 @@ pub(crate) struct UsageSaid {
     /// Tokens that the model wrote.
     #[schema(maximum = 2147483647)]
     output_tokens: u32,
-    /// Cost in millionths of a dollar.
+    /// Cost in millionths of a dollar. Counts only if the operator has set no price for this provider and model.
     #[schema(maximum = 2147483647)]
     microdollars: u32,
     /// Duration in milliseconds.
@@ -452,13 +452,13 @@ pub(crate) struct UsageSaid {
 }
 
 impl UsageSaid {
-    fn check(self) -> Result<Usage, Problem> {
+    fn check(self, prices: &Prices) -> Result<Usage, Problem> {
         let most = i32::MAX.unsigned_abs();
         let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
         if said.into_iter().any(|n| n > most) {
             return Err(Problem::invalid(format!("each number of `usage` must be at most {most}")));
         }
-        Ok(Usage {
+        let mut usage = Usage {
             provider: self.provider,
             model: self.model,
             input_tokens: self.input_tokens,
@@ -469,7 +469,12 @@ impl UsageSaid {
             n_asked: 1,
             asked_again: false,
             cache_miss: None,
-        })
+            reported: true,
+        };
+        if let Some(price) = prices.get(&usage.provider).and_then(|models| models.get(&usage.model)) {
+            usage.microdollars = price.of(&usage);
+        }
+        Ok(usage)
     }
 }
 
@@ -511,7 +516,7 @@ pub(crate) async fn write_step(
         let CallOut { tool_call_id, tool_call_card_id, target, once, .. } = call;
         calls.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
     }
-    let usage = step.usage.map(UsageSaid::check).transpose()?;
+    let usage = step.usage.map(|said| said.check(&api.config.prices)).transpose()?;
     let fence = step.fence.of(&caller, turn);
     if step.saw_external {
         mark(&api, &caller, &fence).await?;
@@ -591,7 +596,7 @@ pub(crate) async fn finish_turn(
         status: finish.status,
         step_id: finish.step_id,
         receipt: None,
-        usage: finish.usage.map(UsageSaid::check).transpose()?,
+        usage: finish.usage.map(|said| said.check(&api.config.prices)).transpose()?,
         seen: finish.seen,
         cards,
     };

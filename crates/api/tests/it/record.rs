@@ -6,7 +6,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use waybill_api::Config;
 use waybill_context::framework::Framework;
-use waybill_core::{guard, id::StepId, key::Scope};
+use waybill_core::{
+    guard,
+    id::StepId,
+    key::Scope,
+    turn::{Price, Prices},
+};
 use waybill_worker::{
     collect::Collector,
     model::Models,
@@ -259,6 +264,33 @@ async fn a_project_has_its_quotas() {
     assert!(refused["retry_after"].as_i64().unwrap() <= 31 * 86_400);
     house.post("/resources", settings(json!({}))).await;
     assert_eq!(house.ask(Method::POST, "/turns", Some(&house.admin), start()).await.0, 200);
+}
+
+/// WK-5: what a worker reports is marked so, and costs what the operator's prices say. A model without a price costs what the worker says.
+#[tokio::test]
+async fn usage_that_a_worker_reports_is_priced_by_the_operator() {
+    let price = Price { input: 2.0, cached: Some(0.5), output: 10.0 };
+    let prices = Prices::from([("p".to_owned(), [("m".to_owned(), price)].into())]);
+    let house = House::open_with(Config { prices, ..Config::default() }).await;
+    let worker = house.key("w", Scope::Worker).await;
+    for (model, cost) in [("m", 6 * 2 + 2 + 30), ("another", 7)] {
+        let started = house.post("/turns", json!({ "profile_name": "hand", "instruction": "x" })).await;
+        let claim = json!({ "worker": "w", "target": "python", "most": 1, "lease_seconds": 60 });
+        let turns = house.ask(Method::POST, "/worker/claim", Some(&worker), Some(claim)).await.1["turns"].clone();
+        let card = json!({ "card_id": id(), "type": "task.deliverable", "role": "assistant", "content": "done" });
+        let usage = json!({
+            "provider": "p", "model": model, "input_tokens": 10, "cached_tokens": 4, "output_tokens": 3, "microdollars": 7
+        });
+        let finish = json!({ "fence": turns[0]["fence"], "status": "success", "cards": [card], "usage": usage, "step_id": StepId::new() });
+        let turn = text(&started["agent_turn_id"]);
+        house.ask(Method::POST, &format!("/turns/{turn}/finish"), Some(&worker), Some(finish)).await;
+        let steps = house.get(&format!("/turns/{turn}")).await;
+        assert_eq!(
+            (&steps["steps"][0]["microdollars"], &steps["steps"][0]["reported"]),
+            (&json!(cost), &json!(true)),
+            "{steps}"
+        );
+    }
 }
 
 /// Without the guard the attack succeeds: the caller that started a turn decides its request. `chaos roles` does the same for the other guards.

@@ -139,11 +139,11 @@ begin
   if p_step is not null then
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
-            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
     select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
       from jsonb_to_record(coalesce(p_usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-            n_asked smallint, asked_again boolean, cache_miss jsonb);
+            n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean);
   end if;
   --! finish.step
   delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
@@ -384,13 +384,13 @@ begin
   ), step as (
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
-            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
+            provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
     select p_project, t.agent_turn_id, t.step_id, t.agent_id, t.turn_epoch, t.claim_token, 'finished',
            t.length - cardinality(t.card_ids) + 1, t.length, u.*
       from turn t
      cross join lateral jsonb_to_record(coalesce(t.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-            n_asked smallint, asked_again boolean, cache_miss jsonb)
+            n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
      where t.step_id is not null
   ), edge as (
     insert into state.execution_edges

@@ -230,6 +230,8 @@ pub struct Taken {
     pub asked_again: Option<bool>,
     /// Why the provider found less in its prompt cache than it could, in its own words.
     pub cache_miss: Option<serde_json::Value>,
+    /// True if a worker reported these numbers over HTTP: Waybill did not make the call.
+    pub reported: Option<bool>,
     pub created_at: DateTime<Utc>,
 }
 
@@ -238,7 +240,7 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     let project_id = work.project_id();
     let steps = sqlx::query_as(
         "select s.step_id, s.outcome::text, s.n_calls, s.provider, s.model, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars,
-                s.took_ms, s.n_asked, s.asked_again, s.cache_miss, s.created_at
+                s.took_ms, s.n_asked, s.asked_again, s.cache_miss, s.reported, s.created_at
            from state.agent_steps s
           where s.project_id = $1 and s.agent_turn_id = $2
           order by s.created_at, s.step_id",

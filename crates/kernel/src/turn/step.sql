@@ -62,11 +62,11 @@ begin
   end if;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss)
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
   select p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome, v_length + 1, v_length + cardinality(v_card_ids), v_calls, u.*
     from jsonb_to_record(coalesce(p_step -> 'usage', '{}')) as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
-          n_asked smallint, asked_again boolean, cache_miss jsonb)
+          n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
       on conflict do nothing;
   if not found then
     -- The head is still running under this claim, so the first time it went on.

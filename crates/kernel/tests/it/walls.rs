@@ -437,3 +437,53 @@ async fn every_table_is_walled_off() {
         assert!(seen.is_err(), "{table} can be read by the service");
     }
 }
+
+/// SE-1, SE-2: only the login of the API and of commands reaches keys and the audit; a hash is read by none of them.
+#[tokio::test]
+async fn workers_and_orchestrators_reach_neither_keys_nor_the_audit() {
+    let t = fresh_db().await;
+    let mut session = t.admin().await;
+    let tries = [
+        ("select count(*) from state.audit", ["waybill_service"].as_slice()),
+        (
+            "insert into state.audit (project_id, audit_id, actor, action, subject) values (waybill_project(), gen_random_uuid(), 'a', 'b', 'c')",
+            &["waybill_service"],
+        ),
+        ("select count(key_id) from resource.api_keys", &["waybill_service"]),
+        ("select count(hash) from resource.api_keys", &[]),
+        ("update resource.api_keys set revoked_at = now()", &["waybill_service"]),
+        (
+            "insert into resource.api_keys (project_id, key_id, name, scope, hash) values (waybill_project(), gen_random_uuid(), 'k', 'admin', sha256('x'))",
+            &["waybill_service"],
+        ),
+        ("select scheduler.find_key(gen_random_uuid(), sha256('x'))", &["waybill_service"]),
+        (
+            "set local waybill.project = '00000000-0000-4000-8000-000000000001'; insert into resource.projects (project_id, slug) values ('00000000-0000-4000-8000-000000000001', 'mine')",
+            &["waybill_service"],
+        ),
+        ("select scheduler.list_projects('', 1)", &["waybill_service", "waybill_orchestrator"]),
+        ("select scheduler.unpublished(gen_random_uuid(), 1)", &["waybill_service", "waybill_orchestrator"]),
+        ("select count(*) from cardbox.cards", &check::LOGINS),
+    ];
+    for (sql, may) in tries {
+        for login in check::LOGINS {
+            let project = format!("'{}'::uuid", t.project_id);
+            let set = format!(
+                "begin; set local session authorization {login}; set local waybill.project = '{}'",
+                t.project_id
+            );
+            sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut session).await.unwrap();
+            let done =
+                sqlx::raw_sql(AssertSqlSafe(sql.replace("waybill_project()", &project))).execute(&mut session).await;
+            sqlx::raw_sql("rollback").execute(&mut session).await.unwrap();
+            match done {
+                Ok(_) => assert!(may.contains(&login), "{login} may: {sql}"),
+                Err(error) => {
+                    let code = error.as_database_error().and_then(|error| error.code());
+                    assert_eq!(code.as_deref(), Some("42501"), "{login}: {sql}: {error}");
+                    assert!(!may.contains(&login), "{login} may not: {sql}: {error}");
+                }
+            }
+        }
+    }
+}

@@ -81,7 +81,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let callers = Callers { kernel, project_id };
 
     callers.ask(options.backlog).await?;
-    let mut hands = Hands::hire(&options.program, &private.server.service_url(DATABASE), &nats.url())?;
+    let mut hands = Hands::hire(&options.program, &private.server.url_of("worker", DATABASE), &nats.url())?;
     let samples = Samples::begin(pool, hands.addresses.clone());
     let per_second = drain(&mut admin, options.backlog, &mut hands).await?;
     let capacity = (PROCESSES as f64 * MOST as f64 / THINKING.as_secs_f64()).min(per_second);

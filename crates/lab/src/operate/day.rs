@@ -214,7 +214,10 @@ impl Site {
             "worker" => command.args(["--lease", "2", "--tools", "0", "--look", "0.5", "--with-parent"]),
             _ => command.args(["--lease", "2"]),
         };
-        command.env("WAYBILL_DATABASE_URL", &self.database_url).env("WAYBILL_NATS_URL", &self.nats_url);
+        let login = if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") };
+        command
+            .env("WAYBILL_DATABASE_URL", self.database_url.replace("waybill_service", &login))
+            .env("WAYBILL_NATS_URL", &self.nats_url);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         // The database may still be starting, and the process may end. `Part` keeps the command to start it again, as a supervisor would.
         Ok(Part { hand: Hand(command.spawn().context("a process cannot be started")?), command })

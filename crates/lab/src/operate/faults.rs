@@ -118,7 +118,7 @@ impl Shop {
         };
         command.args(["worker", "--with-parent", "--tools", "0", "--most", "4", "--look", "0.2"]);
         command.args(["--lease", &LEASE.as_secs().to_string()]);
-        command.env("WAYBILL_DATABASE_URL", self.private.server.service_url(self.database));
+        command.env("WAYBILL_DATABASE_URL", self.private.server.url_of("worker", self.database));
         command.envs(environment.iter().copied()).env_remove("WAYBILL_NATS_URL");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         Ok(Hand(command.spawn().context("a worker cannot be started")?))

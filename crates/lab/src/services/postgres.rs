@@ -116,9 +116,15 @@ impl Server {
         }
     }
 
-    /// Returns the URL for the service's role, which every Waybill process uses.
+    /// Returns the URL for the login of the API and of commands, which may do what all processes together may.
     pub fn service_url(&self, database: &str) -> String {
         self.url(database, Some("waybill_service"))
+    }
+
+    /// Returns the URL for the login of a part of Waybill: `serve`, `orchestrator` or `worker`.
+    pub fn url_of(&self, part: &str, database: &str) -> String {
+        let login = if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") };
+        self.url(database, Some(&login))
     }
 
     /// Returns the role that owns the databases made here.

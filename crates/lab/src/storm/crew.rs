@@ -114,7 +114,7 @@ impl Crew {
             .args(["--lease", &self.lease.as_millis().to_string()])
             .env(
                 "WAYBILL_DATABASE_URL",
-                format!("postgres://waybill_service@127.0.0.1:{}/{}", place.database.port, self.database),
+                format!("postgres://{}@127.0.0.1:{}/{}", role.login(), place.database.port, self.database),
             )
             .env("WAYBILL_NATS_URL", format!("nats://127.0.0.1:{}", place.bus.port))
             .stdin(Stdio::null())

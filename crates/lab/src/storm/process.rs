@@ -57,6 +57,14 @@ impl Role {
             Role::Relay => "relay",
         }
     }
+
+    /// Returns the database login that such a process uses.
+    pub const fn login(self) -> &'static str {
+        match self {
+            Role::Worker | Role::Tool => "waybill_worker",
+            Role::Orchestrator | Role::Sweep | Role::Relay => "waybill_orchestrator",
+        }
+    }
 }
 
 /// The profile of every agent in a storm.

@@ -68,7 +68,7 @@ pub async fn run(plan: &Plan, mutant: Option<Mutant>) -> Result<Vec<Figure>> {
     let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
 
     // Declared after the servers, so that it is dropped before them, also if we are interrupted.
-    let mut crew = Crew::start(&folder, server.service_url(DATABASE), nats.url())?;
+    let mut crew = Crew::start(&folder, POSTS.map(|role| server.url_of(role, DATABASE)), nats.url())?;
     let (mut dice, mut fate) = (Dice::new(plan.seed), Dice::new(plan.seed.rotate_left(17)));
     let begun = Instant::now();
     let let_loose = tokio::select! {
@@ -312,12 +312,12 @@ struct Crew {
     warden: Child,
     program: PathBuf,
     folder: PathBuf,
-    database_url: String,
     nats_url: String,
 }
 
 struct Post {
     role: &'static str,
+    database_url: String,
     child: Option<Child>,
     kills: u64,
     /// How often the process ended by itself, which must not happen.
@@ -325,7 +325,7 @@ struct Post {
 }
 
 impl Crew {
-    fn start(folder: &Path, database_url: String, nats_url: String) -> Result<Crew> {
+    fn start(folder: &Path, database_urls: [String; POSTS.len()], nats_url: String) -> Result<Crew> {
         let warden = Command::new("sh")
             .args(["-c", "read nothing; kill -9 0"])
             .stdin(Stdio::piped())
@@ -333,9 +333,10 @@ impl Crew {
             .process_group(0)
             .spawn()
             .context("cannot start the warden")?;
-        let posts = POSTS.map(|role| Post { role, child: None, kills: 0, died: 0 }).into();
+        let post = |(role, database_url)| Post { role, database_url, child: None, kills: 0, died: 0 };
+        let posts = POSTS.into_iter().zip(database_urls).map(post).collect();
         let program = std::env::current_exe()?;
-        let mut crew = Crew { posts, warden, program, folder: folder.to_owned(), database_url, nats_url };
+        let mut crew = Crew { posts, warden, program, folder: folder.to_owned(), nats_url };
         for place in 0..crew.posts.len() {
             crew.man(place)?;
         }
@@ -348,7 +349,7 @@ impl Crew {
         let log = File::options().create(true).append(true).open(log)?;
         let child = Command::new(&self.program)
             .args([post.role, "--lease", LEASE])
-            .env("WAYBILL_DATABASE_URL", &self.database_url)
+            .env("WAYBILL_DATABASE_URL", &post.database_url)
             .env("WAYBILL_NATS_URL", &self.nats_url)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -85,13 +85,13 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     std::fs::write(folder.join("world.yaml"), documents.join("\n---\n"))?;
     std::fs::write(folder.join("worker.py"), PYTHON)?;
 
-    let (service_url, nats_url) = (private.server.service_url(DATABASE), nats.url());
+    let (worker_url, nats_url) = (private.server.url_of("worker", DATABASE), nats.url());
     let hire = |n: usize| -> Result<Hand> {
         let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("process-{n}.log")))?;
         let mut command = if n < PROCESSES {
             let mut command = Command::new(&options.program);
             command.args(["worker", "--with-parent", "--lease", "1", "--providers"]).arg(folder.join("world.yaml"));
-            command.env("WAYBILL_DATABASE_URL", &service_url).env("WAYBILL_NATS_URL", &nats_url);
+            command.env("WAYBILL_DATABASE_URL", &worker_url).env("WAYBILL_NATS_URL", &nats_url);
             command
         } else {
             let mut command = Command::new("python3");

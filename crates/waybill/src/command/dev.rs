@@ -138,7 +138,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             }
         });
     }
-    let api = ApiConfig { access: Access::Loopback, artifacts: artifacts.clone(), ..ApiConfig::default() };
+    let prices = installation.prices();
+    let api = ApiConfig { access: Access::Loopback, artifacts: artifacts.clone(), prices, ..ApiConfig::default() };
     let (serving, until) = (kernel.clone(), ended());
     parts.spawn(async move {
         if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {

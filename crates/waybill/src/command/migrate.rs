@@ -27,7 +27,9 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
     } else {
         println!("the schema is at version {}", migrate::newest());
         if !applied.is_empty() {
-            println!("next: alter role waybill_service password '…', then waybill doctor");
+            println!(
+                "next: set the passwords of waybill_service, waybill_orchestrator and waybill_worker, then run `waybill doctor`"
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -2,12 +2,14 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use tokio::net::TcpListener;
 use waybill_api::{Access, Config, Identity, Limits, Tls};
+use waybill_kernel::check;
 
 use crate::{
+    command::worker::Reached,
     connect::{self, Bus, Service, Storage},
     figures::interrupted,
     watch::Watch,
@@ -23,6 +25,9 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
+    /// File of providers that has prices. The usage that workers report over HTTP is priced by them. If omitted, the cost is what the worker says.
+    #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
+    providers: Option<PathBuf>,
     /// Address to listen on.
     #[arg(long, env = "WAYBILL_LISTEN", default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -95,8 +100,15 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_wait: Duration::from_secs_f64(arguments.most_wait),
         ..Limits::default()
     };
+    let prices = Reached { providers: arguments.providers, secrets: None }.read()?.prices();
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
+    let login = check::login(&kernel).await?;
+    ensure!(
+        login == check::LOGINS[0],
+        "`waybill serve` must log in as {}: {login} may not look up keys",
+        check::LOGINS[0]
+    );
     arguments.watch.begin("api", &kernel, false).await?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
@@ -105,7 +117,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let identity = arguments.oidc_issuer.zip(arguments.oidc_audience);
     let claim = arguments.oidc_claim;
     let identity = identity.map(|(issuer, audience)| Identity { issuer, audience, claim });
-    let config = Config { access: Access::Keys, limits, tls, artifacts, identity, ..Config::default() };
+    let config = Config { access: Access::Keys, limits, tls, artifacts, identity, prices, ..Config::default() };
     let stop = async {
         if let Err(error) = interrupted().await {
             tracing::error!(%error, "cannot listen for signals");

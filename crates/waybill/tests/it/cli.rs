@@ -102,6 +102,13 @@ async fn migrate_and_doctor_bring_up_an_empty_database() {
     let as_owner = waybill(&["doctor"], &[("WAYBILL_DATABASE_URL", &owner)]);
     assert_eq!(as_owner.status.code(), Some(1));
     assert!(text(&as_owner.stdout).contains("Log in as waybill_service"), "{as_owner:?}");
+
+    let worker = service.replace("waybill_service", "waybill_worker");
+    let as_worker = waybill(&["doctor"], &[("WAYBILL_DATABASE_URL", &worker)]);
+    assert!(text(&as_worker.stdout).contains("waybill_worker owns nothing"), "{as_worker:?}");
+    let serving = waybill(&["serve", "--listen", "127.0.0.1:0"], &[("WAYBILL_DATABASE_URL", &worker)]);
+    assert_eq!(serving.status.code(), Some(1), "{serving:?}");
+    assert!(text(&serving.stderr).contains("waybill_worker may not look up keys"), "{serving:?}");
 }
 
 /// SE-4

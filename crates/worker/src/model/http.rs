@@ -204,18 +204,20 @@ impl Models {
         if answer.read.input == 0 {
             answer.read.input = asking.n_tokens;
         }
-        let usage = Usage {
+        let mut usage = Usage {
             provider: asking.llm.provider.to_string(),
             model: asking.llm.model.clone(),
             input_tokens: answer.read.input,
             cached_tokens: answer.read.cached,
             output_tokens: answer.read.output,
-            microdollars: price.map_or(0, |price| price.of(answer.read)),
+            microdollars: 0,
             took_ms: u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX),
             n_asked,
             asked_again: false,
             cache_miss: answer.cache_miss.take(),
+            reported: false,
         };
+        usage.microdollars = price.map_or(0, |price| price.of(&usage));
         Ok(Answered { answer, usage })
     }
 

@@ -16,7 +16,7 @@ mod responses;
 mod sse;
 
 pub use http::{Asking, Models};
-pub use provider::{Price, Provider, without_price};
+pub use provider::{Provider, without_price};
 
 /// What a model said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use waybill_core::{
     id::Name,
     resource::{LlmConfig, Profile, SecretRef},
     tool::Header,
+    turn::Price,
 };
 
 use super::demo;
@@ -70,24 +71,6 @@ fn five_minutes() -> u64 {
 
 fn many() -> usize {
     64
-}
-
-/// Prices in dollars per million tokens, which equals microdollars per token.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Price {
-    pub input: f64,
-    #[serde(default)]
-    pub cached: Option<f64>,
-    pub output: f64,
-}
-
-impl Price {
-    pub fn of(&self, read: super::Read) -> u64 {
-        let fresh = f64::from(read.input.saturating_sub(read.cached)) * self.input;
-        let cached = f64::from(read.cached) * self.cached.unwrap_or(self.input);
-        (fresh + cached + f64::from(read.output) * self.output).ceil() as u64
-    }
 }
 
 impl Provider {
