@@ -42,6 +42,7 @@ if opened != len(re.findall(r"{{-? *end\b", template)):
     wrong.append("the chart's template does not close what it opens")
 known("serve", "--listen=0.0.0.0:1", "--behind-tls")
 known("worker", "--providers=x.yaml")
+known("serve", "--providers=x.yaml")
 settings = {f"WAYBILL_{one['setting'].upper()}" for one in json.loads(subprocess.run(
     [waybill, "config", "show", "--json"], capture_output=True, text=True, check=True).stdout)}
 settings |= {"WAYBILL_CONFIG", "WAYBILL_VERSION", "WAYBILL_LOG"}

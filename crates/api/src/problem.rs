@@ -12,7 +12,7 @@ use waybill_kernel::{
     work::{self, DbError},
 };
 use waybill_orchestrator::{command, knowledge as librarian};
-use waybill_worker::{fork, replay};
+use waybill_orchestrator::{fork, replay};
 
 use crate::caller::forbidden;
 
@@ -103,7 +103,7 @@ fn database(error: &DbError) -> Problem {
     if code.is_some_and(|code| code.starts_with("22")) {
         return Problem::invalid(format!("a value cannot be stored: {error}"));
     }
-    if turn::is_of_the_server(error) {
+    if turn::is_transient(error) {
         tracing::warn!(%error, "the database cannot be reached");
         return Problem::busy(
             "unavailable",

@@ -38,8 +38,8 @@ impl From<turn::Error> for Error {
 }
 
 impl Error {
-    fn is_of_the_server(&self) -> bool {
-        matches!(self, Error::Index(artifact::Error::Db(error)) if error.is_of_the_server())
+    fn is_transient(&self) -> bool {
+        matches!(self, Error::Index(artifact::Error::Db(error)) if error.is_transient())
     }
 }
 
@@ -106,7 +106,7 @@ impl Artifacts {
         let written = loop {
             match self.finish(project_id, finish, put.is_external).await {
                 // It is not known whether it was written. A retry is safe: it is written only once.
-                Err(error) if error.is_of_the_server() && tries < 20 => {
+                Err(error) if error.is_transient() && tries < 20 => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(250)).await;
                 }

@@ -249,6 +249,11 @@ pub struct Price {
 }
 
 impl Price {
+    /// Checks that no price is negative, infinite or not a number.
+    pub fn is_sound(&self) -> bool {
+        [self.input, self.cached.unwrap_or(0.0), self.output].iter().all(|price| price.is_finite() && *price >= 0.0)
+    }
+
     /// Returns what a call costs, in microdollars.
     pub fn of(&self, usage: &Usage) -> u64 {
         let fresh = f64::from(usage.input_tokens.saturating_sub(usage.cached_tokens)) * self.input;

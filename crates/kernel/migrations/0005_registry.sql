@@ -5,7 +5,7 @@ alter table resource.projects add column settings_card_id uuid;
 alter table resource.projects add column max_open_turns integer check (max_open_turns > 0);
 alter table resource.projects add column max_running_turns integer check (max_running_turns > 0);
 alter table resource.projects add column max_microdollars bigint check (max_microdollars > 0);
-grant update (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_common;
+grant update (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_service;
 grant select (max_running_turns) on resource.projects to waybill_scheduler;
 
 create table resource.profiles (
@@ -52,6 +52,8 @@ begin
   end loop;
 end $$;
 
-grant select, insert on resource.profiles, resource.tools, resource.plans to waybill_common;
-grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at) on resource.profiles to waybill_common;
-grant update (version, tool_card_id, target, updated_at) on resource.tools to waybill_common;
+grant select on resource.profiles, resource.tools, resource.plans to waybill_common;
+-- Only where people manage them, on record: over the API, and by commands.
+grant insert on resource.profiles, resource.tools, resource.plans to waybill_service;
+grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at) on resource.profiles to waybill_service;
+grant update (version, tool_card_id, target, updated_at) on resource.tools to waybill_service;

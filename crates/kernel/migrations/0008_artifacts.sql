@@ -136,8 +136,8 @@ grant update (removed_at) on cardbox.artifacts to waybill_common;
 -- So that a row may be held: nothing of it changes.
 grant update (is_estimate) on cardbox.blobs to waybill_common;
 grant select, insert on cardbox.pins to waybill_common;
-grant select, insert on resource.handoff_types to waybill_common;
-grant update (version, handoff_type_card_id, updated_at) on resource.handoff_types to waybill_common;
+grant select on resource.handoff_types to waybill_common;
+grant insert, update (version, handoff_type_card_id, updated_at) on resource.handoff_types to waybill_service;
 
 create policy scheduler on cardbox.uploads for select to waybill_scheduler using (true);
 grant select (project_id, upload_id, expires_at) on cardbox.uploads to waybill_scheduler;

@@ -37,13 +37,13 @@ pub async fn record(
     subject: &str,
     detail: &Value,
 ) -> sqlx::Result<()> {
-    let project_id = work.project_id();
+    let (project_id, audit_id) = (work.project_id(), AuditId::new());
     sqlx::query(
         "insert into state.audit (project_id, audit_id, actor, action, subject, detail)
          values ($1, $2, $3, $4, $5, $6)",
     )
     .bind(project_id)
-    .bind(AuditId::new())
+    .bind(audit_id)
     .bind(actor)
     .bind(action)
     .bind(subject)
@@ -51,7 +51,7 @@ pub async fn record(
     .execute(&mut **work)
     .await?;
     let (actor, action, subject) = (actor.to_owned(), action.to_owned(), subject.to_owned());
-    work.recorded.push(Recorded { actor, action, subject });
+    work.recorded.push(Recorded { audit_id, actor, action, subject });
     Ok(())
 }
 

@@ -413,7 +413,7 @@ async fn hold<T: Claimable + Sync>(
     let mut pause = Duration::from_millis(20);
     for _ in 0..GIVE_BACK_TRIES {
         match holding.claimed.give_back(&kernel, &why).await {
-            Err(error) if error.is_of_the_server() => sleep(pause).await,
+            Err(error) if error.is_transient() => sleep(pause).await,
             Ok(()) | Err(Error::Stale(_)) => return,
             Err(error) => {
                 tracing::error!(?id, %error, "work could not be given back: it is taken up again with the lease");
@@ -551,7 +551,7 @@ impl<T: Claimable> Looks<T> {
         let found = timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await;
         self.given_up = found.is_err().then(Instant::now);
         let found = found.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)));
-        self.in_doubt = found.as_ref().is_err_and(Error::is_of_the_server);
+        self.in_doubt = found.as_ref().is_err_and(Error::is_transient);
         let settled = {
             let mut state = self.desk.state();
             state.claiming = false;

@@ -10,6 +10,7 @@
 //! Not here: NATS, HTTP, models, files, environment. Nothing is published inside a transaction.
 
 pub mod offload;
+pub mod retry;
 pub mod work;
 
 pub mod artifact;

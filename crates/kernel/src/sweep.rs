@@ -394,7 +394,7 @@ async fn each<'a, R: Subject + Copy + Send>(
             Err(Error::TryAgain(_) | Error::Stale(_) | Error::Busy) => {}
             // The agent's state must be rebuilt first, or the error says nothing about the row.
             Err(Error::HeadLost(_)) => swept.failures += 1,
-            Err(error) if error.is_of_the_server() && !error.timed_out() => swept.failures += 1,
+            Err(error) if error.is_transient() && !error.timed_out() => swept.failures += 1,
             Err(error) => {
                 swept.failures += 1;
                 let patience = if error.timed_out() { PATIENCE } else { 1 };

@@ -19,7 +19,7 @@ use sqlx::{
 };
 use waybill_core::{
     bus::{Bell, Bus, Door, Silent},
-    id::ProjectId,
+    id::{AuditId, ProjectId},
     metric,
 };
 
@@ -28,7 +28,7 @@ use crate::check;
 /// How to reach the database.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A URL of the role `waybill_service`. Never printed.
+    /// A URL of one of the logins of [`check::LOGINS`]. Never printed.
     pub database_url: SecretString,
     /// Two to four per core of the database server, over all processes, is plenty.
     pub max_connections: u32,
@@ -330,6 +330,7 @@ pub struct UnitOfWork {
 /// One audit entry, as it is logged.
 #[derive(Debug)]
 pub(crate) struct Recorded {
+    pub audit_id: AuditId,
     pub actor: String,
     pub action: String,
     pub subject: String,
@@ -354,13 +355,15 @@ impl UnitOfWork {
         for door in std::mem::take(&mut self.rings) {
             self.bus.ring(Bell { project_id: self.project_id, door });
         }
-        committed?;
         // A command's own output says what it did.
-        let logged =
-            std::mem::take(&mut self.recorded).into_iter().filter(|recorded| !recorded.actor.starts_with("cli:"));
-        for Recorded { actor, action, subject } in logged {
-            tracing::info!(target: "waybill::audit", project = %self.project_id, actor, action, subject, "recorded in the audit");
+        let recorded = std::mem::take(&mut self.recorded);
+        for Recorded { audit_id, actor, action, subject } in
+            recorded.into_iter().filter(|one| !one.actor.starts_with("cli:"))
+        {
+            let certain = committed.is_ok();
+            tracing::info!(target: "waybill::audit", %audit_id, project = %self.project_id, actor, action, subject, certain, "recorded in the audit");
         }
+        committed?;
         Ok(())
     }
 

@@ -3,7 +3,6 @@
 
 use std::{
     os::unix::process::CommandExt,
-    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -24,11 +23,11 @@ use waybill_orchestrator::{
     handoff,
     launch::{Launch, launch},
 };
+use waybill_services::{Home, Private};
 
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Home, Private},
     storm::dice::Dice,
 };
 
@@ -36,7 +35,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `waybill` itself.
-    pub program: PathBuf,
     pub kills: usize,
     pub seed: u64,
     /// URL of an object store, with credentials from the environment. `None` means a folder.
@@ -62,7 +60,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     };
     let artifacts = Artifacts::new(kernel.clone(), Store::open(&place, std::env::vars())?);
     let url = private.server.service_url(DATABASE);
-    let start = || Bringer::start(&options.program, &url, &place);
+    let start = || Bringer::start(&url, &place);
     let mut bringers = (0..PROCESSES).map(|_| start()).collect::<Result<Vec<_>>>()?;
     let mut dice = Dice::new(options.seed);
     let bar = progress("killed while they store and send", options.kills as u64);
@@ -155,9 +153,9 @@ async fn found(kernel: &Kernel) -> Result<ProjectId> {
 struct Bringer(Child);
 
 impl Bringer {
-    fn start(program: &PathBuf, database_url: &str, place: &str) -> Result<Bringer> {
-        let child = Command::new(program)
-            .args(["lab", "bring"])
+    fn start(database_url: &str, place: &str) -> Result<Bringer> {
+        let child = Command::new(std::env::current_exe()?)
+            .args(["process", "bring"])
             .env("WAYBILL_DATABASE_URL", database_url)
             .env("WAYBILL_ARTIFACTS", place)
             .stdin(Stdio::null())

@@ -1,10 +1,12 @@
-//! The laboratory: private services, benchmarks and the baselines they are measured against, and the storm.
+//! The laboratory: benchmarks and the baselines they are measured against, storms, and the scripted model. `waybill-lab` is its program.
 //!
-//! Tests, `.ci/run`, `waybill bench` and `waybill dev` start their servers through [`services`]. This crate may
-//! use SQL, for baselines only; no feature of the product is implemented here.
+//! This crate may use SQL, for baselines only; no feature of the product is implemented here.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
 
 pub mod operate;
-pub mod services;
 
 pub mod figure;
 
@@ -19,3 +21,10 @@ pub mod tools;
 pub mod walls;
 
 pub mod model;
+
+/// Returns the `waybill` program that is measured: the one beside `waybill-lab`.
+pub fn waybill() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("waybill");
+    ensure!(program.exists(), "{} does not exist: build it with `cargo build`", program.display());
+    Ok(program)
+}

@@ -31,11 +31,11 @@ use waybill_core::{
     },
 };
 use waybill_kernel::{key, resource, work::Kernel};
+use waybill_services::{Home, Private};
 
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Home, Private},
     storm::dice::Dice,
     walls::{CANARY, Loot, books, package, settle},
 };

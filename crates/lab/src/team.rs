@@ -29,19 +29,19 @@ use waybill_kernel::{
     turn::{self, Report},
     work::Kernel,
 };
+use waybill_orchestrator::replay;
 use waybill_orchestrator::{
     command,
     launch::{Launch, launch},
     watch,
 };
-use waybill_worker::replay;
+use waybill_services::{Home, Private, nats};
 
 use crate::{
     bench::fresh_database,
     bench::progress,
     figure::{Bar, Figure},
     model::{Asked, Entry, Pace, Reply, Server},
-    services::{Home, Private, nats},
     storm::dice::Dice,
 };
 
@@ -589,7 +589,7 @@ async fn answer(kernel: &Kernel, call: &ClaimedCall) -> Result<(), turn::Error> 
     loop {
         let reported = async { turn::report(&mut kernel.alone(call.project_id).await?, &report).await };
         match reported.await {
-            Err(error) if error.is_of_the_server() => sleep(Duration::from_millis(50)).await,
+            Err(error) if error.is_transient() => sleep(Duration::from_millis(50)).await,
             Err(turn::Error::Stale(_)) => return Ok(()),
             known => return known.map(|_| ()),
         }

@@ -39,17 +39,17 @@ use waybill_orchestrator::{
     knowledge::{Applied, apply},
     launch::{Launch, launch},
 };
+use waybill_services::{Home, Private, Server};
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::{Config as WorkerConfig, Worker},
 };
 
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Home, Private, Server},
     storm::dice::Dice,
 };
 

@@ -20,7 +20,7 @@ use waybill_kernel::{
     migrate,
     work::{Config, Kernel, UnitOfWork},
 };
-use waybill_lab::services::{Server, Shared};
+use waybill_services::{Server, Shared};
 
 const KEPT: Duration = Duration::from_secs(3600);
 
@@ -206,7 +206,7 @@ async fn ensure_template(server: &Server) -> sqlx::Result<String> {
         let mut owner = PgConnection::connect(&server.owner_url(&name)).await?;
         migrate::run(&mut owner, |_| ()).await.expect("the migrations run");
         owner.close().await?;
-        server.open_service_login().await.expect("the service can log in");
+        server.open_logins().await.expect("the service can log in");
         let sql = format!("alter database {name} is_template true");
         sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await?;
     }

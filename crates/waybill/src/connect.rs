@@ -13,10 +13,11 @@ use waybill_kernel::{
     work::{Actor, Config, Kernel, UnitOfWork},
 };
 
-/// The connection of the service, as the role `waybill_service`.
+/// The connection of a process or a command.
 #[derive(Debug, Args)]
 pub(crate) struct Service {
-    /// URL of the role `waybill_service`: postgres://waybill_service:PASSWORD@HOST:PORT/DATABASE
+    /// URL of the database: postgres://LOGIN:PASSWORD@HOST:PORT/DATABASE. The login is `waybill_worker` for workers, `waybill_orchestrator` for
+    /// orchestrators, and `waybill_service` for everything else.
     #[arg(long, env = "WAYBILL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: SecretString,
 }

@@ -3,7 +3,6 @@
 mod command;
 mod config;
 mod connect;
-mod figures;
 mod log;
 mod output;
 mod tree;
@@ -14,9 +13,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use command::{
-    admin, agent, apply, artifact, bench, card, chaos, chat, context, dev, doctor, fork, grant, handoff, inbox, keys,
-    knowledge, lab, lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, tool, top, turn,
-    worker,
+    admin, agent, apply, artifact, card, chat, context, dev, doctor, fork, grant, handoff, inbox, keys, knowledge,
+    lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, tool, top, turn, worker,
 };
 use config::File;
 use serde_json::Value;
@@ -152,14 +150,6 @@ enum Command {
     /// Finds orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
     /// alternation, and prompt-cache breaks between consecutive requests.
     Lint(lint::Arguments),
-    /// Measure performance against a baseline in the same run. Exits with 1 if a figure falls short.
-    #[command(subcommand)]
-    Bench(bench::Command),
-    /// Inject faults into a private system and check the results. Exits with 1 if a figure falls short.
-    #[command(subcommand)]
-    Chaos(chaos::Command),
-    #[command(subcommand, hide = true)]
-    Lab(lab::Command),
     /// Print the completion script for a shell.
     Completions {
         /// The shell that the script is for.
@@ -223,10 +213,7 @@ async fn main() -> ExitCode {
         Command::Orchestrator(arguments) => orchestrator::run(arguments).await,
         Command::Worker(arguments) => worker::run(arguments).await,
         Command::Turn(command) => turn::run(command, json).await,
-        Command::Chaos(command) => chaos::run(command, json).await,
-        Command::Lab(command) => lab::run(command).await,
         Command::Lint(arguments) => lint::run(&arguments, json),
-        Command::Bench(command) => bench::run(command, json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -23,13 +23,14 @@ use waybill_kernel::{
     external,
     fork::Fork,
     receipt,
+    retry::Transient,
     turn::{self, Claimed},
     work::{self, Kernel, UnitOfWork},
 };
 
 use crate::{
     collect::{Answer, Asked, Collector, When},
-    tool::Toolbox,
+    toolbox::Toolbox,
 };
 
 /// What an agent is and sees, according to its profile.
@@ -68,11 +69,10 @@ pub enum Error {
     Invalid(#[from] Invalid),
 }
 
-impl Error {
-    /// Checks whether the error is the server's, and says nothing about the request: see [`turn::Error::is_of_the_server`].
-    pub fn is_of_the_server(&self) -> bool {
+impl Transient for Error {
+    fn is_transient(&self) -> bool {
         if let Error::External(error) = self {
-            return error.is_of_the_server();
+            return error.is_transient();
         }
         let error = match self {
             Error::Work(work::Error::Db(error))
@@ -80,7 +80,7 @@ impl Error {
             | Error::Card(card::Error::Db(error)) => error,
             _ => return false,
         };
-        turn::is_of_the_server(error)
+        turn::is_transient(error)
     }
 }
 

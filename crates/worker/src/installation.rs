@@ -6,12 +6,9 @@ use serde::Deserialize;
 use waybill_artifact::Artifacts;
 use waybill_core::turn::Prices;
 use waybill_kernel::work::Kernel;
+use waybill_tool::{egress::Egress, mcp::McpServer, secret::Secrets, service::Tools};
 
-use crate::{
-    model::{Models, Provider},
-    secret::Secrets,
-    tool::{egress::Egress, mcp::McpServer, service::Tools},
-};
+use crate::model::{Models, Provider};
 
 /// One document of the file.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,7 +38,16 @@ impl Installation {
                 Document::Provider(new) if all.providers.iter().any(|known| known.name == new.name) => {
                     return Err(format!("provider `{}` is there twice", new.name));
                 }
-                Document::Provider(new) => all.providers.push(*new),
+                Document::Provider(new) => {
+                    let wrong = new.prices.iter().find(|(_, price)| !price.is_sound());
+                    if let Some((model, _)) = wrong {
+                        return Err(format!(
+                            "provider `{}`: a price of `{model}` is negative or not a number",
+                            new.name
+                        ));
+                    }
+                    all.providers.push(*new);
+                }
                 Document::McpServer(new) if all.mcp_servers.iter().any(|known| known.name == new.name) => {
                     return Err(format!("mcp_server `{}` is there twice", new.name));
                 }

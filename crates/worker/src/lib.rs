@@ -3,7 +3,7 @@
 //! * [`turn::run`] runs one turn from start to end. `waybill-context` decides what is composed; `waybill-kernel` holds the state.
 //! * No transaction is open while a source, a summariser or a model is working.
 //! * Every write is fenced by the turn that it belongs to. Everything that came back from a model is written in one transaction.
-//! * Only `model` and `tool` connect to other hosts, and only they and `secret` see a key.
+//! * Only `model` connects to other hosts; tools are `waybill-tool`'s.
 //!
 //! Not here: SQL, the order of layers, what the orchestrator does with a command.
 
@@ -20,9 +20,4 @@ mod summarise;
 pub mod installation;
 pub mod knowledge;
 pub mod model;
-mod outside;
-pub mod secret;
-pub mod tool;
-
-pub mod fork;
-pub mod replay;
+pub mod toolbox;

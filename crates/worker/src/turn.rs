@@ -37,9 +37,11 @@ use waybill_kernel::{
     intake::{Holding, Order},
     knowledge::Kind,
     resource,
+    retry::retry,
     turn::{self, Call, Claimed, Ending, Loss, Step, ending_card},
     work::{self, Kernel},
 };
+use waybill_tool::check::of_resource;
 
 use crate::{
     compact,
@@ -48,12 +50,11 @@ use crate::{
     model::{self, Answered, Asking, Called},
     serve::Worker,
     summarise::Summarise,
-    tool::{
+    toolbox::{
         Sorted, Toolbox,
         artifact::{Desk, Done, Folders},
-        of_resource,
     },
-    write::{self, until_known},
+    write,
 };
 
 /// How many reminders to end with a required tool a model gets in one turn. After that, the turn fails.
@@ -327,7 +328,7 @@ impl<'w> Turn<'w> {
     async fn gather(&mut self) -> Result<Result<(), String>, Error> {
         let (kernel, claimed, collector) = (self.kernel(), self.claimed, self.worker.collector());
         let (setting, mut before) = (&self.setting, self.gathered.take());
-        let gathered = until_known(|| Box::pin(gather(kernel, claimed, setting, collector, before.take()))).await;
+        let gathered = retry(|| Box::pin(gather(kernel, claimed, setting, collector, before.take()))).await;
         match gathered {
             Ok(gathered) => {
                 self.seen = gathered.materials.output.upto;
@@ -637,7 +638,7 @@ impl<'w> Turn<'w> {
     /// Marks the turn as having seen external content: what it writes from now on is labelled so.
     async fn mark_external(&self) -> Result<(), Error> {
         let (kernel, claimed) = (self.kernel(), self.claimed);
-        until_known(|| {
+        retry(|| {
             Box::pin(async {
                 let mut work = kernel.begin(claimed.fence.project_id()).await?;
                 external::mark(&mut work, claimed.output_box_id).await?;
@@ -877,7 +878,7 @@ async fn summariser_of(
     claimed: &Claimed,
     name: &Name,
 ) -> Result<Result<(Vec<LlmConfig>, String), String>, Error> {
-    let found = until_known(|| {
+    let found = retry(|| {
         Box::pin(async {
             let mut work = worker.kernel().begin(claimed.fence.project_id()).await?;
             of_resource(resource::profile(&mut work, name).await)
@@ -894,7 +895,7 @@ async fn summariser_of(
 }
 
 async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources, turn::Error> {
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut work = worker.kernel().begin(claimed.fence.project_id()).await?;
             turn::resources(&mut work, claimed).await
@@ -905,7 +906,7 @@ async fn resources(worker: &Worker, claimed: &Claimed) -> Result<turn::Resources
 
 /// Returns the results of all calls of the turn that is forked.
 async fn recorded(worker: &Worker, claimed: &Claimed, forked: &fork::Fork) -> Result<Vec<fork::Answered>, Error> {
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut work = worker.kernel().begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
             Ok(fork::answered(&mut work, forked.source_turn_id).await?)

@@ -1,59 +1,17 @@
 //! What a worker writes of a turn: each write is one transaction under the turn's fence, and is retried with the same ids until it is known
 //! to be written.
 
-use std::time::Duration;
-
-use futures::future::BoxFuture;
 use waybill_core::{id::SessionId, turn::Fence};
 use waybill_kernel::{
     blackboard::{self, Patch},
+    retry::retry,
     turn::{self, Attempts, Claimed, Ending, Loss, Step, Stepped},
     work::Kernel,
 };
 
-use crate::gather;
-
-const MOST_TRIES: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-
-/// An error that may be the server's fault alone.
-pub(crate) trait Failure: std::error::Error {
-    fn is_of_the_server(&self) -> bool;
-}
-
-impl Failure for turn::Error {
-    fn is_of_the_server(&self) -> bool {
-        turn::Error::is_of_the_server(self)
-    }
-}
-
-impl Failure for gather::Error {
-    fn is_of_the_server(&self) -> bool {
-        gather::Error::is_of_the_server(self)
-    }
-}
-
-/// Retries with the same ids as long as the error is the server's: a write that ended in an error may have been committed.
-pub(crate) async fn until_known<'a, T, E: Failure>(
-    mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, E>>,
-) -> Result<T, E> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 0..MOST_TRIES {
-        match attempt().await {
-            Err(error) if error.is_of_the_server() => {
-                tracing::debug!(%error, "tried again");
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            known => return known,
-        }
-    }
-    attempt().await
-}
-
 /// Writes one step.
 pub(crate) async fn step(kernel: &Kernel, fence: &Fence, step: &Step) -> Result<Stepped, turn::Error> {
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut alone = kernel.alone(fence.project_id()).await?;
             turn::step(&mut alone, fence, step).await
@@ -70,7 +28,7 @@ pub(crate) async fn step_and_patch(
     session_id: SessionId,
     patch: &Patch,
 ) -> Result<Result<Stepped, blackboard::Error>, turn::Error> {
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut work = kernel.begin(fence.project_id()).await?;
             let stepped = turn::step(&mut work, fence, step).await?;
@@ -90,7 +48,7 @@ pub(crate) async fn step_and_patch(
 pub(crate) async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<(), turn::Error> {
     let project_id = claimed.fence.project_id();
     let ending = [ending];
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             if claimed.batch_id.is_none() {
                 return turn::finish(&mut kernel.alone(project_id).await?, &ending).await;
@@ -112,7 +70,7 @@ pub(crate) async fn give_back(
     loss: &Loss,
     attempts: Attempts,
 ) -> Result<(), turn::Error> {
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut work = kernel.begin(fence.project_id()).await?;
             turn::reclaim(&mut work, fence, loss, attempts).await?;

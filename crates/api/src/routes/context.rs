@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use waybill_context::{call::Call, diff};
 use waybill_core::id::{CardId, StepId, TurnId};
 use waybill_kernel::handover::{self, Why};
-use waybill_worker::replay;
+use waybill_orchestrator::replay;
 
 use super::turn::{OneTurn, one};
 use crate::{

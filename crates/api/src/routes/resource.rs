@@ -19,7 +19,7 @@ use waybill_kernel::{
     project::Project,
     resource::{self, Applied, Listed},
 };
-use waybill_worker::tool::check_manifest;
+use waybill_tool::check::check_manifest;
 
 use crate::{
     Api,

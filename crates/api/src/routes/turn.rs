@@ -19,8 +19,8 @@ use waybill_kernel::{
     turn::{self, Edge, Listing, Summary, Taken},
     work::UnitOfWork,
 };
+use waybill_orchestrator::fork;
 use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
-use waybill_worker::fork;
 
 use crate::{
     Api,

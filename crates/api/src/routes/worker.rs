@@ -25,7 +25,7 @@ use waybill_kernel::{
     turn::{self, Attempts, Call, Claimed, Claiming, Ended, Ending, Loss, Report, Reported, Step, Stepped},
 };
 
-use waybill_worker::tool::{
+use waybill_tool::{
     admit::{self, Verdict},
     conclude::{Said, conclude},
 };

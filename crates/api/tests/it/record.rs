@@ -12,10 +12,10 @@ use waybill_core::{
     key::Scope,
     turn::{Price, Prices},
 };
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::{Config as WorkerConfig, Worker},
 };
 

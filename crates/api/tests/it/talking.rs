@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use waybill_context::framework::Framework;
 use waybill_core::{id::SessionId, key::Scope};
 use waybill_kernel::resource;
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::{Config, Worker},
 };
 

@@ -12,10 +12,10 @@ use waybill_core::{
     id::{CardId, StepId, ToolCallId},
     key::Scope,
 };
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::{Config, Worker},
 };
 

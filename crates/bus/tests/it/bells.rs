@@ -6,7 +6,7 @@ use waybill_core::{
     bus::{Bus, Chunk, Door},
     id::{AgentId, Channel, ProjectId},
 };
-use waybill_lab::services::Shared;
+use waybill_services::Shared;
 
 use crate::{a_bell, own_door, shared_nats, soon};
 

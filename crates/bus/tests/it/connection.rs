@@ -8,7 +8,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use waybill_bus::nats::{Error, Nats};
 use waybill_core::bus::Bus;
-use waybill_lab::services::nats::Private;
+use waybill_services::nats::Private;
 
 use crate::{
     a_bell, own_door,

@@ -15,7 +15,7 @@ use waybill_core::{
     bus::{Event, EventKind, Feed, Published},
     id::{AgentId, Channel, EventId, ProjectId, TurnId},
 };
-use waybill_lab::services::nats::Private;
+use waybill_services::nats::Private;
 
 use crate::{server::running, soon, until_down, until_up};
 

@@ -15,7 +15,7 @@ use waybill_core::{
     bus::{Bell, Bus, Door},
     id::ProjectId,
 };
-use waybill_lab::services::Shared;
+use waybill_services::Shared;
 
 /// Connects to the server that all tests of this checkout share. Each test must use its own doors and projects.
 async fn shared_nats() -> Nats {

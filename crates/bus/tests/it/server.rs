@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
 };
-use waybill_lab::services::nats::Private;
+use waybill_services::nats::Private;
 
 /// Starts a private server.
 pub(crate) fn running() -> Private {

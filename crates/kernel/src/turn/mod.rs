@@ -99,14 +99,14 @@ pub enum Error {
 impl Error {
     /// Checks whether the error says nothing about the request: the server was short of something, slow, or gone. Whether it was written is unknown;
     /// retried with the same ids, a transition is done once.
-    pub fn is_of_the_server(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         let error = match self {
             Error::TryAgain(_) => return true,
             Error::Db(error) | Error::Work(work::Error::Db(error)) => error,
             Error::Work(work::Error::Unreachable { .. }) => return true,
             _ => return false,
         };
-        is_of_the_server(error)
+        is_transient(error)
     }
 
     /// Checks whether a statement took longer than the server allows. The server or the statement may be at fault: it is retried, but not for ever.
@@ -121,7 +121,7 @@ impl Error {
 }
 
 /// Checks whether the server was short of something, slow, or gone.
-pub fn is_of_the_server(error: &sqlx::Error) -> bool {
+pub fn is_transient(error: &sqlx::Error) -> bool {
     match error {
         // Connections, resources, the operator; 25006: a server that only reads since a failover; and 25P03: we slept in a transaction, and
         // the server ended it.

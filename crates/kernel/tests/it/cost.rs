@@ -8,7 +8,6 @@ use waybill_core::{
     tokens::Tokens,
 };
 use waybill_kernel::{card_box, work::UnitOfWork};
-use waybill_lab::bench::card_box::rows_written;
 use waybill_testkit::{TestDb, fresh_db};
 
 use crate::filled_box;
@@ -186,4 +185,13 @@ async fn statements(work: &mut UnitOfWork) -> i64 {
     let nonce = CardId::new();
     let sql = format!("select count(*) from pg_prepared_statements where '{nonce}' <> ''");
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut **work).await.unwrap()
+}
+
+/// Returns the rows that this connection has written and not reported yet: useful only as a difference.
+async fn rows_written(work: &mut UnitOfWork) -> sqlx::Result<i64> {
+    let rows = sqlx::query_scalar(
+        "select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint
+           from pg_stat_xact_user_tables where schemaname = 'cardbox'",
+    );
+    rows.fetch_one(&mut **work).await
 }

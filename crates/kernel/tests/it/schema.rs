@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use sqlx::{AssertSqlSafe, Row};
 use waybill_core::{card_box::Span, id::BoxId};
 use waybill_kernel::card_box;
-use waybill_lab::services::postgres;
+use waybill_services::postgres;
 use waybill_testkit::fresh_db;
 
 use crate::{

@@ -8,7 +8,7 @@ use waybill_kernel::{
     check, migrate,
     work::{Config, Error, Kernel},
 };
-use waybill_lab::services::{Home, postgres};
+use waybill_services::{Home, postgres};
 use waybill_testkit::{TestDb, empty_db, fresh_db};
 
 async fn refusal(url: String) -> String {

@@ -890,7 +890,7 @@ async fn a_transaction_that_was_slept_through_is_done_again() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let refused = turn::finish(&mut asleep, &[ending(fence)]).await.unwrap_err();
-    assert!(refused.is_of_the_server(), "{refused:?}");
+    assert!(refused.is_transient(), "{refused:?}");
     house.finish(fence).await.unwrap();
 }
 
@@ -906,7 +906,7 @@ async fn a_serialization_failure_is_tried_again() {
     sqlx::raw_sql(sqlx::AssertSqlSafe(seen)).execute(&mut *late).await.unwrap();
     house.step(&fence, &calling(1, "tool", LONG, true)).await.unwrap();
     let refused = turn::finish(&mut late, &[ending(fence)]).await.unwrap_err();
-    assert!(matches!(refused, Error::TryAgain(_)) && refused.is_of_the_server(), "{refused:?}");
+    assert!(matches!(refused, Error::TryAgain(_)) && refused.is_transient(), "{refused:?}");
 }
 
 /// A server that became a standby answers reads and refuses writes: that says nothing about the turn, and its connections are closed.
@@ -928,7 +928,7 @@ async fn a_connection_to_a_server_that_only_reads_is_not_used_again() {
     sqlx::raw_sql("set default_transaction_read_only = on").execute(kernel.pool()).await.unwrap();
     let begun = std::time::Instant::now();
     while let Err(error) = enqueue().await {
-        assert!(error.is_of_the_server(), "{error:?}");
+        assert!(error.is_transient(), "{error:?}");
         assert!(begun.elapsed() < Duration::from_secs(10), "the connection is used for ever");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -18,10 +18,8 @@ use waybill_kernel::{
 use waybill_orchestrator::launch::{Launch, launch};
 
 use super::{fresh_database, median, progress};
-use crate::{
-    figure::{Bar, Figure},
-    services::Private,
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::Private;
 
 /// How long each window is, and how many rounds.
 #[derive(Clone, Copy, Debug)]

@@ -18,10 +18,8 @@ use waybill_core::{
 use waybill_kernel::{key, project};
 
 use super::{fresh_database, progress};
-use crate::{
-    figure::{Bar, Figure},
-    services::{Home, Private},
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::{Home, Private};
 
 /// How much content, and which store.
 #[derive(Clone, Debug)]

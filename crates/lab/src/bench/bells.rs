@@ -28,10 +28,8 @@ use waybill_kernel::{
 use waybill_orchestrator::{relay, watch};
 
 use super::{BOOKS_LATE, fresh_database, median, progress, transactions};
-use crate::{
-    figure::{Bar, Figure},
-    services::{Private, Server, nats},
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::{Private, Server, nats};
 
 /// How many samples, and how long idle processes are watched.
 #[derive(Clone, Copy, Debug)]

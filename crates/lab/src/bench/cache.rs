@@ -22,10 +22,10 @@ use waybill_orchestrator::{
     command,
     launch::{Launch, launch},
 };
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::{Config, Worker},
 };
 
@@ -33,8 +33,8 @@ use super::{fresh_database, progress};
 use crate::{
     figure::{Bar, Figure},
     model::{Asked, Reply, Server},
-    services::Private,
 };
+use waybill_services::Private;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {

@@ -17,10 +17,8 @@ use waybill_kernel::{
 };
 
 use super::{CARD_TOKENS, draft, fresh_database, median, new_card, progress, ratio};
-use crate::{
-    figure::{Bar, Figure},
-    services::{Private, Server},
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::{Private, Server};
 
 /// How many cards, and how many samples.
 #[derive(Clone, Copy, Debug)]
@@ -391,7 +389,7 @@ fn new_thought() -> NewCard {
 }
 
 /// Returns the rows that this connection has written and not reported yet: useful only as a difference.
-pub async fn rows_written(work: &mut UnitOfWork) -> Result<i64> {
+async fn rows_written(work: &mut UnitOfWork) -> Result<i64> {
     let rows = sqlx::query_scalar(
         "select coalesce(sum(n_tup_ins + n_tup_upd), 0)::bigint
            from pg_stat_xact_user_tables where schemaname = 'cardbox'",

@@ -33,10 +33,8 @@ use waybill_kernel::{
 use waybill_orchestrator::{command, watch};
 
 use super::{BOOKS_LATE, fresh_database, median, new_card, progress, transactions};
-use crate::{
-    figure::{Bar, Figure},
-    services::{Private, Server, nats},
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::{Private, Server, nats};
 
 /// How many children, and how many rounds.
 #[derive(Clone, Copy, Debug)]
@@ -314,7 +312,7 @@ async fn finish(kernel: &Kernel, claimed: &Claimed) -> Result<()> {
     loop {
         let mut work = kernel.begin(claimed.fence.project_id()).await?;
         match turn::finish(&mut work, std::slice::from_ref(&ending)).await {
-            Err(error) if error.is_of_the_server() => continue,
+            Err(error) if error.is_transient() => continue,
             outcome => drop(outcome?),
         }
         return Ok(work.commit().await?);

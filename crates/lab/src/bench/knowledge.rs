@@ -18,20 +18,20 @@ use waybill_kernel::{
     work::Kernel,
 };
 use waybill_orchestrator::knowledge::{Applied, apply};
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     installation::Installation,
     knowledge::{self as librarian, embed_next},
     model::Models,
-    secret::Secrets,
 };
 
 use super::{fresh_database, progress};
 use crate::{
     figure::{Bar, Figure},
-    services::Private,
     storm::dice::Dice,
     tools::Outside,
 };
+use waybill_services::Private;
 
 /// How many chunks and questions.
 #[derive(Clone, Copy, Debug)]

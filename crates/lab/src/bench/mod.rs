@@ -14,7 +14,7 @@ use waybill_kernel::{
     work::{Config, Kernel},
 };
 
-use crate::services::Server;
+use waybill_services::Server;
 
 pub mod api;
 pub mod artifact;
@@ -46,7 +46,7 @@ pub(crate) async fn fresh_database(server: &Server, database: &'static str) -> R
     server.create_database(database).await?;
     let mut owner = PgConnection::connect(&server.owner_url(database)).await?;
     migrate::run(&mut owner, |_| ()).await?;
-    server.open_service_login().await?;
+    server.open_logins().await?;
     // One connection for each of the 32 clients of the largest benchmark, and a few more. A benchmark that needs fewer opens fewer.
     let config = Config { max_connections: 40, ..Config::new(server.service_url(database)) };
     Ok((Kernel::connect(&config).await?, PgConnection::connect(&server.admin_url(database)).await?))

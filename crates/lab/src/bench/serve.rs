@@ -33,9 +33,9 @@ use waybill_orchestrator::{
 use super::{fresh_database, progress};
 use crate::{
     figure::{Bar, Figure},
-    services::{Home, Private, free_port, nats},
     storm::verdict::percentile,
 };
+use waybill_services::{Home, Private, free_port, nats};
 
 /// How many turns, and for how long.
 #[derive(Clone, Debug)]

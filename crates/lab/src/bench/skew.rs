@@ -30,10 +30,8 @@ use waybill_kernel::{
 };
 
 use super::{fresh_database, median, new_card, progress, turns::ending};
-use crate::{
-    figure::{Bar, Figure},
-    services::{Private, Server},
-};
+use crate::figure::{Bar, Figure};
+use waybill_services::{Private, Server};
 
 /// How large the databases are, and how many rounds.
 #[derive(Clone, Copy, Debug)]

@@ -24,10 +24,10 @@ use waybill_kernel::{
     turn::{self, Claimed, DispatchRequest},
     work::{self, Kernel},
 };
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::Models,
-    secret::Secrets,
     serve::Worker,
     turn::{Outcome, run as run_turn},
 };
@@ -36,8 +36,8 @@ use super::{fresh_database, median, progress, timed};
 use crate::{
     figure::{Bar, Figure},
     model::{self, Asked, Pace, Reply},
-    services::{Home, Private, Server},
 };
+use waybill_services::{Home, Private, Server};
 
 /// How long the turns are, and how often they are run.
 #[derive(Clone, Copy, Debug)]

@@ -28,9 +28,9 @@ use waybill_kernel::{
 use super::{CARD_TOKENS, fresh_database, median, new_card, progress};
 use crate::{
     figure::{Bar, Figure},
-    services::{Private, Server, postgres},
     storm::verdict::percentile,
 };
+use waybill_services::{Private, Server, postgres};
 
 /// How large the database is, and how long the windows are.
 #[derive(Clone, Copy, Debug)]

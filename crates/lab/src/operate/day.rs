@@ -22,11 +22,14 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::{task::JoinSet, time::sleep};
 use waybill_core::{id::TurnId, resource::Manifest};
 use waybill_kernel::migrate;
+use waybill_services::{
+    Hand, Home, Private, nats,
+    postgres::{binaries, login_of},
+};
 
 use crate::{
     bench::{api::found, fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Hand, Home, Private, nats, postgres::binaries},
     storm::{dice::Dice, verdict},
 };
 
@@ -214,7 +217,7 @@ impl Site {
             "worker" => command.args(["--lease", "2", "--tools", "0", "--look", "0.5", "--with-parent"]),
             _ => command.args(["--lease", "2"]),
         };
-        let login = if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") };
+        let login = login_of(part);
         command
             .env("WAYBILL_DATABASE_URL", self.database_url.replace("waybill_service", &login))
             .env("WAYBILL_NATS_URL", &self.nats_url);

@@ -17,9 +17,9 @@ use super::writers::Writers;
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::Private,
     storm::proxy::{Mode, Proxy},
 };
+use waybill_services::Private;
 
 /// How many failovers.
 #[derive(Clone, Copy, Debug)]

@@ -28,10 +28,10 @@ use super::writers::Writers;
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{
-        Hand, Home, Private,
-        postgres::{binaries, install_debian},
-    },
+};
+use waybill_services::{
+    Hand, Home, Private,
+    postgres::{binaries, install_debian},
 };
 
 /// How many turns and kills, and how long the disk is full.

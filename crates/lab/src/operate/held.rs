@@ -24,11 +24,11 @@ use waybill_kernel::{
     vitals,
     work::Kernel,
 };
+use waybill_services::Private;
 
 use crate::{
     bench::{fresh_database, new_card, progress, turns::ending},
     figure::{Bar, Figure},
-    services::Private,
 };
 
 /// How long each part lasts.
@@ -146,7 +146,7 @@ impl Load {
                     match load.turn(client + n * CLIENTS, &mut claiming).await {
                         Ok(()) => done.fetch_add(1, Relaxed),
                         // It waited for too long: this turn does not count as done.
-                        Err(error) if error.downcast_ref().is_some_and(turn::Error::is_of_the_server) => continue,
+                        Err(error) if error.downcast_ref().is_some_and(turn::Error::is_transient) => continue,
                         Err(error) => return Err(error),
                     };
                 }

@@ -28,11 +28,11 @@ use waybill_core::{
     key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{card, key, project, resource, work::Kernel};
+use waybill_services::{Hand, Home, Private, Server};
 
 use crate::{
     bench::{api::echo, fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Hand, Home, Private, Server},
     storm::verdict::percentile,
 };
 

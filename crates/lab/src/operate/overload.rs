@@ -22,6 +22,7 @@ use waybill_kernel::{
     turn::{self, Claimed},
     work::Kernel,
 };
+use waybill_services::Private;
 
 use crate::{
     bench::{
@@ -30,7 +31,6 @@ use crate::{
         turns::ending,
     },
     figure::{Bar, Figure},
-    services::Private,
     storm::verdict::percentile,
 };
 

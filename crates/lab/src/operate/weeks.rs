@@ -7,12 +7,12 @@ use sqlx::{Connection, PgConnection};
 use tokio::{task::JoinSet, time::sleep};
 use waybill_kernel::{retention, work::Kernel};
 use waybill_orchestrator::watch;
+use waybill_services::Private;
 
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     operate::held::Load,
-    services::Private,
 };
 
 /// How long each window is, and how many rounds.

@@ -134,7 +134,7 @@ async fn write(kernel: Kernel, project_id: ProjectId, agents: Vec<AgentId>, know
                     told.push((Instant::now(), request.agent_turn_id));
                     break;
                 }
-                Err(error) if error.is_of_the_server() || matches!(error, turn::Error::TryAgain(_)) => {
+                Err(error) if error.is_transient() || matches!(error, turn::Error::TryAgain(_)) => {
                     was_unknown = true;
                     sleep(Duration::from_millis(50)).await;
                 }

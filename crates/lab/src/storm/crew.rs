@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{process::Role, proxy::Proxy};
-use crate::services::Hand;
+use waybill_services::Hand;
 
 /// A place for one process. Each restart puts a new process (incarnation) there.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Crew {
             .append(true)
             .open(self.folder.join(format!("{}-{number}.log", role.as_str())))?;
         let child = Command::new(&self.program)
-            .args(["lab", role.as_str(), "--name", &place.name(state.incarnation)])
+            .args(["process", role.as_str(), "--name", &place.name(state.incarnation)])
             .args(["--ledger", &self.ledger_port.to_string()])
             .args(["--lease", &self.lease.as_millis().to_string()])
             .env(
@@ -205,7 +205,7 @@ pub(super) struct LedgerKeeper {
 impl LedgerKeeper {
     pub(super) fn start(file: &Path) -> Result<LedgerKeeper> {
         let child = Command::new(std::env::current_exe()?)
-            .args(["lab", "ledger", "--file"])
+            .args(["process", "ledger", "--file"])
             .arg(file)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -34,11 +34,11 @@ use waybill_kernel::{
     turn::{self, DispatchRequest},
     work::{self, Kernel},
 };
+use waybill_services::{Home, nats, postgres};
 
 use crate::{
     bench::progress,
     figure::{Bar, Figure},
-    services::{Home, nats, postgres},
 };
 
 pub mod dice;
@@ -140,7 +140,7 @@ impl Storm {
         // Every look at a queue counts as long and leaves a mark, so that the marking of queues is tested too.
         let marks = format!("alter database {DATABASE} set waybill.long_look = '0'");
         sqlx::query(AssertSqlSafe(marks)).execute(&mut server.admin().await?).await?;
-        server.open_service_login().await?;
+        server.open_logins().await?;
         let kernel = Kernel::connect_unchecked(&work::Config::new(server.service_url(DATABASE))).await?;
         // The process that asks for turns rings doorbells too, and they go through a proxy like those of the other processes.
         let bells = Proxy::start(nats.port(), plan.bells, plan.seed).await?;
@@ -520,7 +520,7 @@ async fn ask(
                             ledger.note(&Entry::Accepted { turn_id: request.agent_turn_id, ready });
                             return;
                         }
-                        Err(error) if error.is_of_the_server() => sleep(Duration::from_millis(500)).await,
+                        Err(error) if error.is_transient() => sleep(Duration::from_millis(500)).await,
                         Err(turn::Error::Busy) => sleep(Duration::from_millis(500)).await,
                         Err(error) => {
                             tracing::error!(%error, "a turn was not accepted");

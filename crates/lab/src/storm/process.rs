@@ -144,7 +144,7 @@ macro_rules! known {
             let outcome: Result<_, Error> = async $transition.await;
             match outcome {
                 // The pause keeps waiting processes from overloading a server that has just started.
-                Err(error) if error.is_of_the_server() => sleep(Duration::from_millis(500)).await,
+                Err(error) if error.is_transient() => sleep(Duration::from_millis(500)).await,
                 outcome => break outcome,
             }
         }

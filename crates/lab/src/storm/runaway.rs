@@ -28,8 +28,9 @@ use super::{dice::Dice, mutant::Mutant};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
-    services::{Home, nats, postgres},
+    waybill,
 };
+use waybill_services::{Home, nats, postgres};
 
 const DATABASE: &str = "runaway";
 /// `max_recursion_depth` of each project: in some the depth ends a tree, in the others only the budget does.
@@ -335,7 +336,7 @@ impl Crew {
             .context("cannot start the warden")?;
         let post = |(role, database_url)| Post { role, database_url, child: None, kills: 0, died: 0 };
         let posts = POSTS.into_iter().zip(database_urls).map(post).collect();
-        let program = std::env::current_exe()?;
+        let program = waybill()?;
         let mut crew = Crew { posts, warden, program, folder: folder.to_owned(), nats_url };
         for place in 0..crew.posts.len() {
             crew.man(place)?;

@@ -26,9 +26,9 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     model::{Asked, Reply, Server},
-    services::{Home, Private},
     storm::dice::Dice,
 };
+use waybill_services::{Home, Private};
 
 /// How many flows.
 #[derive(Clone, Debug)]

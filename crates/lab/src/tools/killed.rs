@@ -28,9 +28,9 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     model::{Asked, Reply, Server},
-    services::{Hand, Home, Private, nats},
     storm::dice::Dice,
 };
+use waybill_services::{Hand, Home, Private, nats};
 
 /// How many turns and kills.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let crew = crew(&kernel, listener);
     let world = json!([
         { "provider": { "name": "scripted", "adapter": "openai_chat", "base_url": model.url() } },
-        { "mcp_server": { "name": "program", "command": [options.program, "lab", "mcp", "--ledger", folder.join("stdio")], "projects": "*" } },
+        { "mcp_server": { "name": "program", "command": [std::env::current_exe()?, "process", "mcp", "--ledger", folder.join("stdio")], "projects": "*" } },
         { "mcp_server": { "name": "web", "url": outside.url("/mcp"), "projects": "*" } },
         { "egress": { "private_hosts": [outside.host()] } },
     ]);

@@ -1,7 +1,7 @@
 //! External tools: servers that act once for each idempotency key, and hostile servers.
 //!
 //! [`Outside`] is a server on 127.0.0.1 that answers plain HTTP and MCP, and records each call. [`stdio`] is an MCP server as a
-//! program. [`killed`], [`hostile`] and [`washing`] are the parts of `waybill chaos tools`.
+//! program. [`killed`], [`hostile`] and [`washing`] are the parts of `waybill-lab chaos tools`.
 
 use std::{
     collections::HashMap,
@@ -33,12 +33,11 @@ use waybill_context::framework::Framework;
 use waybill_core::tool::schema_hash;
 use waybill_kernel::{sweep, work::Kernel};
 use waybill_orchestrator::{command, watch};
+use waybill_tool::{mcp::KEY, secret::Secrets, service};
 use waybill_worker::{
     collect::Collector,
     installation::Installation,
-    secret::Secrets,
     serve::{Config as WorkerConfig, Worker},
-    tool::{mcp::KEY, service},
 };
 
 use crate::model::Server;

@@ -18,19 +18,19 @@ use waybill_kernel::{
     handover, project, resource, turn,
     work::Kernel,
 };
+use waybill_orchestrator::fork::{self, Change};
 use waybill_orchestrator::{
     knowledge::{Applied, apply, publish},
     launch::{Launch, launch},
 };
-use waybill_worker::fork::{self, Change};
 
 use super::{Outside, crew, installation, parameters, pin, with};
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     model::{Asked, Reply, Server},
-    services::{Home, Private},
 };
+use waybill_services::{Home, Private};
 
 const DATABASE: &str = "waybill_washing";
 /// A turn that has neither paid nor asked for approval by then never will.

@@ -190,8 +190,8 @@ impl Error {
         }
     }
 
-    fn is_of_the_server(&self) -> bool {
-        matches!(self, Error::Turn(error) if error.is_of_the_server())
+    fn is_transient(&self) -> bool {
+        matches!(self, Error::Turn(error) if error.is_transient())
     }
 
     fn timed_out(&self) -> bool {
@@ -288,7 +288,7 @@ async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall
             // Another orchestrator has it, or its turn no longer waits for it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
             // Without a limit, a command that always times out would be retried forever.
-            Err(error) if error.is_of_the_server() && n_timed_out < MOST_TIMED_OUT => {
+            Err(error) if error.is_transient() && n_timed_out < MOST_TIMED_OUT => {
                 n_timed_out += u32::from(error.timed_out());
                 tracing::debug!(%tool_call_id, %error, "a command is retried");
                 sleep(Duration::from_millis(250)).await;

@@ -381,7 +381,7 @@ impl Open<'_> {
         let mut tries = 0;
         loop {
             match self.dispatch_once(tasks).await {
-                Err(error) if error.is_of_the_server() && tries < 3 => {
+                Err(error) if error.is_transient() && tries < 3 => {
                     tries += 1;
                     sleep(BACKOFF * tries).await;
                 }

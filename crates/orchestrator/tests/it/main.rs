@@ -29,8 +29,8 @@ use waybill_kernel::{
     agent, outbox, quarantine, sweep,
     turn::{self, Claiming, DispatchRequest, Ending},
 };
-use waybill_lab::services::nats;
 use waybill_orchestrator::{relay, watch};
+use waybill_services::nats;
 use waybill_testkit::{TestDb, fresh_db};
 
 const LEASE: Duration = Duration::from_millis(400);

@@ -12,7 +12,8 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use waybill_core::resource::Manifest;
 use waybill_kernel::{audit, resource};
-use waybill_worker::{model::without_price, tool};
+use waybill_tool::check;
+use waybill_worker::model::without_price;
 
 use crate::{
     command::worker::Reached,
@@ -41,7 +42,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let manifests = read_all(&arguments.files)?;
     ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
     for manifest in &manifests {
-        tool::check_manifest(manifest).map_err(anyhow::Error::msg)?;
+        check::check_manifest(manifest).map_err(anyhow::Error::msg)?;
     }
     // Only the providers file knows which models have a price.
     let providers = arguments.models.providers.is_some().then(|| arguments.models.read()).transpose()?;

@@ -12,7 +12,7 @@ use serde_json::json;
 use waybill_context::{call::Call, diff};
 use waybill_core::id::{CardId, Malformed, StepId, TurnId};
 use waybill_kernel::handover;
-use waybill_worker::replay;
+use waybill_orchestrator::replay;
 
 use crate::{connect::Place, output};
 

@@ -28,12 +28,12 @@ use waybill_kernel::{
     key, migrate, project, resource,
     work::{Config, Kernel},
 };
-use waybill_lab::services::{Home, Server, postgres::Kept};
 use waybill_orchestrator::command;
+use waybill_services::{Home, Server, interrupted, postgres::Kept};
+use waybill_tool::service;
 use waybill_worker::{
     collect::Collector,
     serve::{Config as WorkerConfig, Worker},
-    tool::service,
 };
 
 use crate::{
@@ -43,7 +43,6 @@ use crate::{
         worker::Reached,
     },
     connect::{self, Bus, Storage},
-    figures::interrupted,
     watch::Watch,
 };
 
@@ -276,7 +275,7 @@ impl Database {
         eprintln!("using the database {place}");
         let (service_url, owner_url) = (server.service_url(server.database()), server.owner_url(server.database()));
         migrate(&owner_url).await?;
-        server.open_service_login().await?;
+        server.open_logins().await?;
         Ok(Database { service_url, owner_url, place, kept: None })
     }
 }

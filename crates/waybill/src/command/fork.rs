@@ -17,7 +17,7 @@ use waybill_kernel::{
     turn::{self, Summary},
     work::{Kernel, UnitOfWork},
 };
-use waybill_worker::{
+use waybill_orchestrator::{
     fork::{self, Change, Wanted},
     replay,
 };

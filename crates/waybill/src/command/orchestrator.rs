@@ -15,11 +15,11 @@ use waybill_orchestrator::{
     trace::{Collector, Traced},
     watch,
 };
+use waybill_services::interrupted;
 
 use crate::{
     command::admin::WEEKS_AHEAD,
     connect::{self, Bus, Service, Storage},
-    figures::interrupted,
     watch::Watch,
 };
 

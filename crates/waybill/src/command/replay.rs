@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use waybill_core::id::{StepId, TurnId};
-use waybill_worker::replay;
+use waybill_orchestrator::replay;
 
 use crate::{command::turn::tree_of, connect::Place, output};
 

@@ -7,11 +7,11 @@ use clap::Args;
 use tokio::net::TcpListener;
 use waybill_api::{Access, Config, Identity, Limits, Tls};
 use waybill_kernel::check;
+use waybill_services::interrupted;
 
 use crate::{
     command::worker::Reached,
     connect::{self, Bus, Service, Storage},
-    figures::interrupted,
     watch::Watch,
 };
 

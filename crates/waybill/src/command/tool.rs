@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use waybill_core::id::Name;
-use waybill_worker::tool::openapi;
+use waybill_tool::openapi;
 
 use crate::{command::worker::Reached, connect::Place};
 

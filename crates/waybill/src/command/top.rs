@@ -16,8 +16,9 @@ use waybill_kernel::{
     vitals::{self, Busy, Spent, Vital},
     work::Kernel,
 };
+use waybill_services::interrupted;
 
-use crate::{connect::Service, figures::interrupted, output};
+use crate::{connect::Service, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

@@ -6,18 +6,17 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use waybill_context::framework::Framework;
 use waybill_core::id::Target;
+use waybill_services::{interrupted, orphaned};
+use waybill_tool::{secret::Secrets, service};
 use waybill_worker::{
     collect::Collector,
     installation::{Document, Installation},
-    secret::Secrets,
     serve::{Config, Worker},
-    tool::service,
 };
 
 use crate::{
     command::apply,
     connect::{self, Bus, Service, Storage},
-    figures::interrupted,
     watch::Watch,
 };
 
@@ -119,14 +118,6 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     tokio::join!(worker.serve(&config, end), answering);
     heard?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns when the parent process is gone.
-pub(crate) async fn orphaned() {
-    let parent = std::os::unix::process::parent_id();
-    while std::os::unix::process::parent_id() == parent {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }
 
 impl Reached {

@@ -22,12 +22,12 @@ use waybill_kernel::{
     agent, card, lease,
     turn::{self, Claiming, DispatchRequest, Step},
 };
-use waybill_lab::services::nats;
+use waybill_services::nats;
 use waybill_testkit::{TestDb, empty_db, fresh_db};
 use waybill_worker::{
     collect::Collector,
     gather::{Setting, gather},
-    tool::Toolbox,
+    toolbox::Toolbox,
 };
 
 pub(crate) fn waybill(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -105,6 +105,7 @@ async fn migrate_and_doctor_bring_up_an_empty_database() {
 
     let worker = service.replace("waybill_service", "waybill_worker");
     let as_worker = waybill(&["doctor"], &[("WAYBILL_DATABASE_URL", &worker)]);
+    assert!(as_worker.status.success(), "{as_worker:?}");
     assert!(text(&as_worker.stdout).contains("waybill_worker owns nothing"), "{as_worker:?}");
     let serving = waybill(&["serve", "--listen", "127.0.0.1:0"], &[("WAYBILL_DATABASE_URL", &worker)]);
     assert_eq!(serving.status.code(), Some(1), "{serving:?}");

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 use sqlx::Connection;
-use waybill_lab::services::postgres::Private;
+use waybill_services::postgres::Private;
 
 use crate::cli::{json, text};
 

@@ -16,21 +16,22 @@ fn metadata() -> Value {
 }
 
 /// For each crate, the Waybill crates that it may use in its code, and those that it may also use in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 12] = [
+const ARROWS: [(&str, &[&str], &[&str]); 14] = [
     ("waybill-core", &[], &[]),
-    ("waybill-kernel", &["waybill-core"], &["waybill-lab", "waybill-testkit"]),
+    ("waybill-kernel", &["waybill-core"], &["waybill-services", "waybill-testkit"]),
     ("waybill-context", &["waybill-core"], &[]),
-    ("waybill-bus", &["waybill-core"], &["waybill-lab"]),
+    ("waybill-bus", &["waybill-core"], &["waybill-services"]),
     ("waybill-artifact", &["waybill-core", "waybill-kernel"], &[]),
     (
         "waybill-orchestrator",
         &["waybill-artifact", "waybill-context", "waybill-core", "waybill-kernel"],
-        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+        &["waybill-bus", "waybill-services", "waybill-testkit"],
     ),
+    ("waybill-tool", &["waybill-artifact", "waybill-core", "waybill-context", "waybill-kernel"], &[]),
     (
         "waybill-worker",
-        &["waybill-artifact", "waybill-core", "waybill-context", "waybill-kernel"],
-        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+        &["waybill-artifact", "waybill-core", "waybill-context", "waybill-kernel", "waybill-tool"],
+        &["waybill-bus", "waybill-lab", "waybill-orchestrator", "waybill-testkit"],
     ),
     (
         "waybill-api",
@@ -40,9 +41,9 @@ const ARROWS: [(&str, &[&str], &[&str]); 12] = [
             "waybill-context",
             "waybill-kernel",
             "waybill-orchestrator",
-            "waybill-worker",
+            "waybill-tool",
         ],
-        &["waybill-bus", "waybill-lab", "waybill-testkit"],
+        &["waybill-bus", "waybill-testkit", "waybill-worker"],
     ),
     (
         "waybill-lab",
@@ -54,12 +55,15 @@ const ARROWS: [(&str, &[&str], &[&str]); 12] = [
             "waybill-context",
             "waybill-kernel",
             "waybill-orchestrator",
+            "waybill-services",
+            "waybill-tool",
             "waybill-worker",
         ],
         &[],
     ),
     ("waybill-model", &["waybill-lab"], &[]),
-    ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-lab"], &[]),
+    ("waybill-services", &["waybill-core"], &[]),
+    ("waybill-testkit", &["waybill-core", "waybill-kernel", "waybill-services"], &[]),
     (
         "waybill",
         &[
@@ -69,11 +73,12 @@ const ARROWS: [(&str, &[&str], &[&str]); 12] = [
             "waybill-context",
             "waybill-bus",
             "waybill-kernel",
-            "waybill-lab",
             "waybill-orchestrator",
+            "waybill-services",
+            "waybill-tool",
             "waybill-worker",
         ],
-        &["waybill-testkit"],
+        &["waybill-lab", "waybill-testkit"],
     ),
 ];
 
@@ -81,7 +86,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 12] = [
 const ENGINES: [(&str, &[&str]); 4] = [
     ("async-nats", &["waybill-bus"]),
     ("object_store", &["waybill-artifact"]),
-    ("sqlx", &["waybill-core", "waybill-kernel", "waybill-lab", "waybill-testkit"]),
+    ("sqlx", &["waybill-core", "waybill-kernel", "waybill-lab", "waybill-services", "waybill-testkit"]),
     (
         "tokio",
         &[
@@ -90,8 +95,10 @@ const ENGINES: [(&str, &[&str]); 4] = [
             "waybill-bus",
             "waybill-kernel",
             "waybill-orchestrator",
+            "waybill-tool",
             "waybill-worker",
             "waybill-lab",
+            "waybill-services",
             "waybill-testkit",
             "waybill",
         ],

@@ -13,9 +13,9 @@ use waybill_context::compose::without_blocks;
 use waybill_core::id::SessionId;
 use waybill_lab::{
     model::{Asked, Pace, Reply, Server},
-    services::Shared,
     team::ADAPTERS,
 };
+use waybill_services::Shared;
 use waybill_testkit::{TestDb, fresh_db};
 
 use crate::cli::{json as printed, text, waybill};

@@ -27,9 +27,9 @@ use waybill_kernel::{
 };
 use waybill_lab::{
     model::{Asked, Reply, Server},
-    services::Shared,
     team::ADAPTERS,
 };
+use waybill_services::Shared;
 use waybill_testkit::fresh_db;
 
 use crate::cli::{json as printed, text, waybill};

@@ -27,14 +27,14 @@ use waybill_core::{
     turn::Usage,
 };
 use waybill_kernel::intake::jittered;
+use waybill_tool::{
+    outside,
+    secret::{Secrets, told},
+};
 
 use super::{
     Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
     provider::Provider, responses::Responses, sse::Lines,
-};
-use crate::{
-    outside,
-    secret::{Secrets, told},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -42,7 +42,7 @@ use waybill_worker::{
     collect::Collector,
     compact::{Summarised, Summariser},
     gather::{Gathered, Setting, gather},
-    tool::Toolbox,
+    toolbox::Toolbox,
 };
 
 const LONG: Duration = Duration::from_secs(600);

@@ -6,7 +6,7 @@ use waybill_core::{
     id::StepId,
 };
 use waybill_kernel::card;
-use waybill_worker::replay::{self, Error, replay};
+use waybill_orchestrator::replay::{self, Error, replay};
 
 use crate::{Desk, sealed, tool_round};
 

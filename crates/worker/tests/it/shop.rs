@@ -24,12 +24,12 @@ use waybill_kernel::{
     turn::{self, Claiming, DispatchRequest, Report, Summary, Taken},
 };
 use waybill_lab::model::{Asked, Reply, Script, Server};
+use waybill_orchestrator::replay;
 use waybill_testkit::{TestDb, fresh_db};
+use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
     model::{Models, Provider},
-    replay,
-    secret::Secrets,
     serve::{Config, Worker},
 };
 

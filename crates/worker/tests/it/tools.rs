@@ -17,12 +17,11 @@ use waybill_lab::{
     model::{Asked, Reply},
     tools::{Outside, parameters, pin},
 };
+use waybill_orchestrator::{fork, replay};
+use waybill_tool::{secret::Secrets, service};
 use waybill_worker::{
-    fork,
     installation::{Document, Installation},
-    knowledge, replay,
-    secret::Secrets,
-    tool::service,
+    knowledge,
 };
 
 use crate::shop::{Calls, Hand, Shop};

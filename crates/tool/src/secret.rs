@@ -144,7 +144,7 @@ fn base64(text: &str, before: usize, last: [u8; 2]) -> String {
 }
 
 /// Returns the value of a header or a variable. `find` looks up the secret that it names.
-pub(crate) fn told<E>(header: &Header, find: impl Fn(&Name) -> Result<SecretString, E>) -> Result<SecretString, E> {
+pub fn told<E>(header: &Header, find: impl Fn(&Name) -> Result<SecretString, E>) -> Result<SecretString, E> {
     Ok(match header {
         Header::Text(text) => SecretString::from(text.clone()),
         Header::Secret(named) => {

@@ -1,8 +1,7 @@
-//! `waybill lab …`: the processes that `waybill chaos` starts. Not meant for direct use.
+//! `waybill-lab process …`: the processes that `chaos` starts. Not meant for direct use.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use super::worker::orphaned;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use waybill_lab::{
@@ -14,7 +13,9 @@ use waybill_lab::{
     tools::{self, Ledger},
 };
 
-use crate::connect::{Service, Storage};
+use waybill_artifact::{Artifacts, Store};
+use waybill_kernel::work::{Config, Kernel};
+use waybill_services::orphaned;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -34,10 +35,10 @@ pub(crate) enum Command {
     },
     /// Store artifacts and send packages until killed.
     Bring {
-        #[command(flatten)]
-        service: Service,
-        #[command(flatten)]
-        storage: Storage,
+        #[arg(long, env = "WAYBILL_DATABASE_URL", hide_env_values = true)]
+        database_url: String,
+        #[arg(long, env = "WAYBILL_ARTIFACTS")]
+        artifacts: String,
     },
 }
 
@@ -69,9 +70,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             tools::stdio(&Ledger::at(ledger), tools::killed::PACE).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Bring { service, storage } => {
-            let kernel = service.kernel().await?;
-            let artifacts = storage.need(&kernel)?;
+        Command::Bring { database_url, artifacts } => {
+            let kernel = Kernel::connect(&Config::new(database_url)).await?;
+            let store = match artifacts.contains("://") {
+                true => Store::open(&artifacts, std::env::vars())?,
+                false => Store::in_folder(&artifacts)?,
+            };
+            let artifacts = Artifacts::new(kernel.clone(), store);
             tokio::select! {
                 brought = bulk::bring(kernel, artifacts) => brought?,
                 () = orphaned() => {}

@@ -10,9 +10,11 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Child,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
 
 pub mod nats;
 pub mod postgres;
@@ -118,7 +120,8 @@ fn abandoned(home: &Home, kind: &str) -> Result<Vec<PathBuf>> {
     Ok(fs::read_dir(home.path("."))?.flatten().map(|entry| entry.path()).filter(is_abandoned).collect())
 }
 
-pub(crate) fn free_port() -> Result<u16> {
+/// Returns a port on loopback that nothing listens on.
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free loopback port")?;
     Ok(listener.local_addr()?.port())
 }
@@ -134,7 +137,7 @@ fn end_process(pid: i32, ask: rustix::process::Signal, insist: rustix::process::
             if !is_alive(pid) {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
@@ -143,4 +146,21 @@ fn is_alive(pid: rustix::process::Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     // A zombie is a child of ours that we have not waited for yet: it has ended.
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}
+
+/// Returns when the parent process is gone.
+pub async fn orphaned() {
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+pub async fn interrupted() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupt = tokio::signal::ctrl_c() => interrupt,
+    }
 }

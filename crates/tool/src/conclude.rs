@@ -16,12 +16,12 @@ use waybill_core::{
 use waybill_kernel::{
     call::{self, ClaimedCall},
     resource,
+    retry::retry,
     turn::{Error, Report, Reported},
     work::Kernel,
 };
 
-use super::{checked, of_resource};
-use crate::write::until_known;
+use crate::check::{checked, of_resource};
 
 /// If a result is stored as an artifact, this many tokens of its beginning and of its end are shown.
 const HEAD: i32 = 400;
@@ -96,7 +96,7 @@ pub async fn conclude(
         card: draft.seal()?,
     };
     let project_id = call.project_id;
-    until_known(|| {
+    retry(|| {
         Box::pin(async {
             let mut alone = kernel.alone(project_id).await?;
             waybill_kernel::turn::report(&mut alone, &report).await

@@ -20,18 +20,20 @@ use waybill_core::{
 use waybill_kernel::{
     call::ClaimedCall,
     intake::{self, Intake},
-    lease, turn,
+    lease,
+    retry::retry,
+    turn,
     work::Kernel,
 };
 
-use super::{
+use crate::{
     admit::{self, Admitted, Verdict},
     conclude::{Said, conclude},
     egress::Egress,
     http::{self, Trouble, Way},
     mcp::{McpServer, Offered, Servers},
+    secret::Secrets,
 };
-use crate::{secret::Secrets, write::until_known};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -125,7 +127,7 @@ impl Tools {
     /// Answers one call, or requests a person's approval for it.
     pub async fn answer(&self, call: &ClaimedCall) -> Result<(), turn::Error> {
         let Inner { kernel, artifacts, .. } = &*self.0;
-        let verdict = until_known(|| {
+        let verdict = retry(|| {
             Box::pin(async {
                 let mut work = kernel.begin(call.project_id).await?;
                 let verdict = admit::admit(&mut work, call).await?;

@@ -1,16 +1,17 @@
-//! `waybill bench …`
+//! `waybill-lab bench …`
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
     bench::{api, artifact, bells, cache, card_box, compose, fork, knowledge, serve, skew, storage, turns},
     figure::Bar,
     operate::{held, weeks},
+    waybill,
 };
 
-use crate::figures;
+use super::report;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -178,7 +179,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 held::run(&held::Options { before, held, alert }).await
             }
             Command::Serve { short } => {
-                let program = std::env::current_exe().context("this program cannot be found")?;
+                let program = waybill()?;
                 let (backlog, window) = if short { (300, 6) } else { (5_000, 60) };
                 serve::run(&serve::Options { program, backlog, window: Duration::from_secs(window) }).await
             }
@@ -227,7 +228,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 api::run(if short { brief } else { long }).await
             }
             Command::Artifacts { megabytes, store, short } => {
-                let program = std::env::current_exe().context("this program cannot be found")?;
+                let program = waybill()?;
                 let long = artifact::Options { program, megabytes, paths: 1_000, memory: Bar::AtMost(100.0), store };
                 // CI builds without optimisation: the pages of the program alone are a large part of the memory.
                 let brief = artifact::Options { megabytes: 512, paths: 100, memory: Bar::None, ..long.clone() };
@@ -256,5 +257,5 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
         }
     };
-    figures::report(measured, json).await
+    report::report(measured, json).await
 }

@@ -1,4 +1,4 @@
-//! `waybill chaos …`
+//! `waybill-lab chaos …`
 
 use std::{process::ExitCode, time::Duration};
 
@@ -18,10 +18,10 @@ use waybill_lab::{
     },
     team,
     tools::{hostile, killed, washing},
-    walls,
+    walls, waybill,
 };
 
-use crate::figures;
+use super::report;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -258,7 +258,7 @@ fn team(options: Options, piece: team::Piece) -> Result<team::Options> {
         // About fifty over all formats.
         false => (&team::ADAPTERS[..], 17, Duration::from_secs(1)),
     };
-    let program = std::env::current_exe().context("this program cannot be found")?;
+    let program = waybill()?;
     Ok(team::Options { program, piece, adapters: adapters.to_vec(), random, lease, seed: options.seed() })
 }
 
@@ -273,7 +273,7 @@ fn budgets(options: Options, agents: Option<usize>) -> runaway::Plan {
 }
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
-    figures::report(measure(command), json).await
+    report::report(measure(command), json).await
 }
 
 async fn measure(command: Command) -> Result<Vec<Figure>> {
@@ -305,17 +305,16 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         }
         Command::Neighbours { options } => {
             let lasts = Duration::from_secs(if options.short { 8 } else { 30 });
-            let program = std::env::current_exe().context("this program cannot be found")?;
+            let program = waybill()?;
             neighbours::run(&neighbours::Options { program, lasts }).await
         }
         Command::Artifacts { options, store } => {
             let kills = if options.short { 10 } else { 200 };
-            let program = std::env::current_exe().context("this program cannot be found")?;
-            bulk::run(&bulk::Options { program, kills, seed: options.seed(), store }).await
+            bulk::run(&bulk::Options { kills, seed: options.seed(), store }).await
         }
         Command::Tools { options } => {
             let (turns, kills, flows) = if options.short { (24, 12, 200) } else { (300, 150, 2_000) };
-            let (program, seed) = (std::env::current_exe().context("this program cannot be found")?, options.seed());
+            let (program, seed) = (waybill()?, options.seed());
             let mut figures = killed::run(&killed::Options { program, turns, kills, seed }).await?;
             figures.extend(hostile::run(&hostile::Options { flows, seed }).await?);
             figures.extend(washing::run().await?);
@@ -331,12 +330,12 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         }
         Command::Faults { options } => {
             let (turns, kills, full) = if options.short { (12, 3, 3) } else { (120, 40, 20) };
-            let program = std::env::current_exe().context("this program cannot be found")?;
+            let program = waybill()?;
             faults::run(&faults::Options { program, turns, kills, full: Duration::from_secs(full) }).await
         }
         Command::Day { options } => {
             let (turns, kills) = if options.short { (60, 8) } else { (1_500, 100) };
-            let program = std::env::current_exe().context("this program cannot be found")?;
+            let program = waybill()?;
             day::run(&day::Options { program, turns, kills, seed: options.seed() }).await
         }
         Command::Mutants { only, rotate, seed } => {

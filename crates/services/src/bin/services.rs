@@ -3,7 +3,7 @@
 //! `eval "$(services up)"` sets what `waybill` commands need. Durability is off: nothing here is to be kept.
 
 use anyhow::{Result, bail};
-use waybill_lab::services::{Shared, nats};
+use waybill_services::{Shared, nats};
 
 const DATABASE: &str = "waybill";
 

@@ -51,7 +51,7 @@ impl Egress {
     }
 
     /// Checks whether the operator named the host as a private one.
-    pub(super) fn is_named_private(&self, url: &Url) -> bool {
+    pub(crate) fn is_named_private(&self, url: &Url) -> bool {
         is_among(&self.private_hosts, url)
     }
 

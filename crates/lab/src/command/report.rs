@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use tokio::signal::unix::{SignalKind, signal};
+use comfy_table::{Table, presets};
 use waybill_lab::figure::Figure;
-
-use crate::output;
+use waybill_services::interrupted;
 
 /// Waits for the figures and prints them. Exits with failure if one falls short.
 pub(crate) async fn report(measured: impl Future<Output = Result<Vec<Figure>>>, json: bool) -> Result<ExitCode> {
@@ -20,24 +19,20 @@ pub(crate) async fn report(measured: impl Future<Output = Result<Vec<Figure>>>, 
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub(crate) async fn interrupted() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupt = tokio::signal::ctrl_c() => interrupt,
-    }
-}
-
 fn print(figures: &[Figure], json: bool) -> Result<ExitCode> {
     if json {
-        figures.iter().try_for_each(output::json)?;
+        for figure in figures {
+            println!("{}", serde_json::to_string(figure)?);
+        }
     } else {
-        let mark = |figure: &Figure| if figure.ok { "ok" } else { "SHORT" }.to_owned();
-        output::table(
-            ["", "figure", "value", "unit", "bar"],
-            figures.iter().map(|f| [mark(f), f.figure.clone(), f.value.to_string(), f.unit.into(), f.bar.to_string()]),
-        );
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["", "figure", "value", "unit", "bar"]);
+        for figure in figures {
+            let mark = if figure.ok { "ok" } else { "SHORT" };
+            let (value, bar) = (figure.value.to_string(), figure.bar.to_string());
+            table.add_row([mark, &figure.figure, &value, figure.unit, &bar]);
+        }
+        println!("{table}");
     }
     Ok(if figures.iter().all(|figure| figure.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

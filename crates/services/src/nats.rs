@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::{Home, abandoned, end_process, free_port};
+use crate::{Home, abandoned, end_process, free_port};
 
-const PINNED: &str = include_str!("../../nats-server.txt");
+const PINNED: &str = include_str!("../nats-server.txt");
 const OLDEST: (u32, u32) = (2, 10);
 
 /// What a NATS server reports about itself when a client connects.

@@ -20,7 +20,7 @@ use sqlx::{Connection, PgConnection};
 use url::Url;
 use waybill_core::key::ApiKey;
 
-use super::{Home, abandoned, end_process, free_port, is_alive};
+use crate::{Home, abandoned, end_process, free_port, is_alive};
 
 /// Loses everything in a crash, and is three times as fast: for tests, which create their databases again in each run.
 const FORGETFUL: &[&str] = &[
@@ -123,8 +123,7 @@ impl Server {
 
     /// Returns the URL for the login of a part of Waybill: `serve`, `orchestrator` or `worker`.
     pub fn url_of(&self, part: &str, database: &str) -> String {
-        let login = if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") };
-        self.url(database, Some(&login))
+        self.url(database, Some(&login_of(part)))
     }
 
     /// Returns the role that owns the databases made here.
@@ -167,31 +166,39 @@ impl Server {
         format!("{}:{}/{database}", self.admin_url.host_str().unwrap_or_default(), self.port())
     }
 
-    /// Sets a password for the service's role on an external server, where no process can log in as that role without one. A role that already
-    /// has a password belongs to another installation, and keeps it.
-    pub async fn open_service_login(&self) -> Result<()> {
+    /// Sets a password for Waybill's logins on an external server, where no process can log in without one. A login that already has a password
+    /// belongs to another installation, and keeps it.
+    pub async fn open_logins(&self) -> Result<()> {
         let Login::Given { password } = &self.owner else { return Ok(()) };
-        if PgConnection::connect(&self.service_url(self.database())).await.is_ok() {
-            return Ok(());
-        }
         let mut admin = self.admin().await?;
-        let taken = "select rolpassword is not null from pg_authid where rolname = 'waybill_service'";
-        let taken: bool = sqlx::query_scalar(taken)
-            .fetch_one(&mut admin)
-            .await
-            .context("only a superuser can see whether the role waybill_service has a password")?;
-        ensure!(
-            !taken,
-            "the role waybill_service of this server has a password that was not set from here, so another installation uses the \
-             server: name a server of your own"
-        );
-        let sql = format!("alter role waybill_service password '{password}'");
-        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        for part in ["serve", "orchestrator", "worker"] {
+            if PgConnection::connect(&self.url_of(part, self.database())).await.is_ok() {
+                continue;
+            }
+            let login = login_of(part);
+            let taken: bool = sqlx::query_scalar("select rolpassword is not null from pg_authid where rolname = $1")
+                .bind(&login)
+                .fetch_one(&mut admin)
+                .await
+                .with_context(|| format!("only a superuser can see whether the role {login} has a password"))?;
+            ensure!(
+                !taken,
+                "the role {login} of this server has a password that was not set from here, so another installation uses the \
+                 server: name a server of your own"
+            );
+            let sql = format!("alter role {login} password '{password}'");
+            sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+        }
         Ok(())
     }
 }
 
-/// Returns the service's password on external servers: random, and made once for each home.
+/// Returns the login of a part of Waybill: `serve`, `orchestrator` or `worker`.
+pub fn login_of(part: &str) -> String {
+    if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") }
+}
+
+/// Returns the password of Waybill's logins on external servers: random, and made once for each home.
 fn kept_password(home: &Home) -> Result<String> {
     let path = home.path("service-password");
     if let Ok(known) = fs::read_to_string(&path) {

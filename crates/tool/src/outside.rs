@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Client, ClientBuilder, redirect::Policy};
 
 /// Returns a client that follows no redirects.
-pub(crate) fn client() -> ClientBuilder {
+pub fn client() -> ClientBuilder {
     // This fails if a provider is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()

@@ -23,11 +23,11 @@ use waybill_core::{
 
 use waybill_kernel::offload;
 
-use super::{admit::Admitted, conclude::Said, egress::Egress};
 use crate::secret::{Secrets, told};
+use crate::{admit::Admitted, conclude::Said, egress::Egress};
 
 /// The largest answer of a tool.
-pub(super) const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// The most bytes of answers that this process reads at once. It is large enough that some of them can always be read to their end.
 const MOST_READ: usize = 128 << 20;
 /// The room that an answer of unknown length gets first.
@@ -92,7 +92,7 @@ impl Drop for Room {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// Nothing was sent, or the server says that nothing was done: a retry is safe for every tool.
     NotDone(String, Option<Duration>),
     /// It may have been done.
@@ -102,7 +102,7 @@ pub(super) enum Trouble {
 }
 
 /// Returns headers with their secrets, which `find` looks up. Secrets are known only here.
-pub(super) fn headers<'a>(
+pub(crate) fn headers<'a>(
     find: impl Fn(&Name) -> Result<SecretString, String>,
     said: impl IntoIterator<Item = (&'a String, &'a Header)>,
 ) -> Result<HeaderMap, String> {
@@ -120,23 +120,23 @@ pub(super) fn headers<'a>(
 
 /// What a project's calls to other hosts need.
 #[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
-    pub(super) client: &'a Client,
-    pub(super) egress: &'a Egress,
-    pub(super) secrets: &'a Arc<Secrets>,
-    pub(super) project_id: ProjectId,
+pub(crate) struct Way<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) egress: &'a Egress,
+    pub(crate) secrets: &'a Arc<Secrets>,
+    pub(crate) project_id: ProjectId,
 }
 
 impl Way<'_> {
     /// Finds a secret that the project's own manifest names.
-    pub(super) fn own_secret(&self, name: &Name) -> Result<SecretString, String> {
+    pub(crate) fn own_secret(&self, name: &Name) -> Result<SecretString, String> {
         let found = self.secrets.find_own(self.project_id, name, &self.egress.shared_secrets);
         found.map_err(|error| error.to_string())
     }
 }
 
 /// Makes the call. `key` is its idempotency key: the same for every attempt, on every worker.
-pub(super) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<Said, Trouble> {
+pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<Said, Trouble> {
     let secrets = way.secrets;
     let request = prepare(way, admitted, key, http).map_err(Trouble::Refused)?;
     let response = request.send().await.map_err(|error| {
@@ -240,7 +240,7 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
 }
 
 /// Masks secrets that a server echoes.
-pub(super) fn blotted(secrets: &Secrets, result: Value) -> Value {
+pub(crate) fn blotted(secrets: &Secrets, result: Value) -> Value {
     match result {
         Value::String(text) => secrets.blot(text).into(),
         Value::Array(values) => values.into_iter().map(|value| blotted(secrets, value)).collect(),

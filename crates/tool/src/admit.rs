@@ -18,7 +18,10 @@ use waybill_kernel::{
     work::UnitOfWork,
 };
 
-use super::{conclude::Said, fits, of_resource};
+use crate::{
+    check::{fits, of_resource},
+    conclude::Said,
+};
 
 /// A call that may be made.
 #[derive(Clone, Debug)]

@@ -33,13 +33,13 @@ use waybill_core::{
     tool::{Header, McpTool, UrlTemplate, schema_hash},
 };
 
-use super::{
+use crate::secret::{Secrets, told};
+use crate::{
     admit::Admitted,
     conclude::Said,
     egress::Egress,
     http::{Trouble, Way, blotted, headers},
 };
-use crate::secret::{Secrets, told};
 
 /// How long a server's list of tools is cached.
 const LIST: Duration = Duration::from_secs(5);
@@ -104,7 +104,7 @@ type Connection = RunningService<RoleClient, ()>;
 
 /// Connections to servers. Each is opened when it is first needed, and again after it was lost.
 #[derive(Debug, Default)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     named: BTreeMap<Name, McpServer>,
     lines: Mutex<HashMap<String, Arc<AsyncMutex<Line>>>>,
 }
@@ -135,12 +135,12 @@ enum Place<'a> {
 }
 
 impl Servers {
-    pub(super) fn new(named: impl IntoIterator<Item = McpServer>) -> Servers {
+    pub(crate) fn new(named: impl IntoIterator<Item = McpServer>) -> Servers {
         let named = named.into_iter().map(|server| (server.name.clone(), server)).collect();
         Servers { named, lines: Mutex::default() }
     }
 
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         way: Way<'_>,
         admitted: &Admitted,
@@ -191,7 +191,7 @@ impl Servers {
     }
 
     /// Lists the tools of a server that the operator named.
-    pub(super) async fn offered(&self, way: Way<'_>, server: &Name) -> Result<Vec<Offered>, String> {
+    pub(crate) async fn offered(&self, way: Way<'_>, server: &Name) -> Result<Vec<Offered>, String> {
         let named = self.named.get(server).ok_or_else(|| format!("there is no MCP server `{server}`"))?;
         let connection = connected(&mut Line::default(), way, Place::Named(named)).await;
         let connection = connection.map_err(|trouble| match trouble {

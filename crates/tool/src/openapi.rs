@@ -154,7 +154,7 @@ mod tests {
     use waybill_core::resource::Manifest;
 
     use super::*;
-    use crate::tool::check_manifest;
+    use crate::check::check_manifest;
 
     /// The tool has the operation's own description, and can be applied.
     #[test]

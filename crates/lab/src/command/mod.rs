@@ -1,0 +1,4 @@
+pub(crate) mod bench;
+pub(crate) mod chaos;
+pub(crate) mod process;
+mod report;

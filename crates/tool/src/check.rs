@@ -1,0 +1,130 @@
+//! Whether arguments, answers and manifests fit their schemas.
+
+use serde_json::{Map, Value, json};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use waybill_context::{handoff, schema::Schema};
+use waybill_core::{
+    resource::{Manifest, Tool},
+    tool::TOOLS,
+};
+use waybill_kernel::resource;
+
+/// Checks a value against a schema. The error says in one line where it does not match.
+pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
+    let schema =
+        Schema::new(&Value::Object(schema.clone())).map_err(|why| format!("the schema itself is wrong: {why}"))?;
+    let check = || schema.violations(value, 5);
+    let violations = if schema.is_slow(value) { beside(check) } else { check() };
+    let wrong = |(at, why): (String, String)| if at.is_empty() { why } else { format!("{at}: {why}") };
+    let errors: Vec<String> = violations.into_iter().map(wrong).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").chars().take(800).collect()) }
+}
+
+/// Runs slow work without blocking other tasks of this thread.
+fn beside<T>(act: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
+        _ => act(),
+    }
+}
+
+/// Returns a tool's answer as it is reported: an answer that does not match the tool's own schema is a failure.
+pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
+    match &tool.result {
+        Some(schema) if status == "success" => match fits(schema, &result) {
+            Ok(()) => (status.to_owned(), result),
+            Err(why) => ("failed".to_owned(), json!(format!("the result of `{}` breaks its schema: {why}", tool.name))),
+        },
+        _ => (status.to_owned(), result),
+    }
+}
+
+/// Separates errors of the database, which are returned as such, from what is wrong with the resource.
+pub fn of_resource<T>(
+    outcome: Result<T, resource::Error>,
+) -> Result<Result<T, resource::Error>, waybill_kernel::turn::Error> {
+    match outcome {
+        Err(resource::Error::Db(error)) => Err(error.into()),
+        found => Ok(found),
+    }
+}
+
+/// Checks whether the schemas of a manifest can be used.
+pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
+    match manifest {
+        Manifest::Tool(tool) => check_schemas(tool),
+        Manifest::HandoffType(handoff_type) => handoff::check_type(handoff_type),
+        Manifest::Profile(_) | Manifest::Plan(_) | Manifest::Settings(_) => Ok(()),
+    }
+}
+
+fn check_schemas(tool: &Tool) -> Result<(), String> {
+    let name = &tool.name;
+    match (&tool.http, &tool.mcp) {
+        (Some(_), Some(_)) => return Err(format!("tool `{name}`: set `http` or `mcp`, not both")),
+        (None, None) if tool.target.as_str() == TOOLS => {
+            return Err(format!(
+                "tool `{name}`: set `http` or `mcp` to say how it is reached, or `target` to say which workers claim its calls"
+            ));
+        }
+        (None, Some(mcp)) if mcp.server.is_some() == mcp.url.is_some() => {
+            return Err(format!("tool `{name}`: `mcp` must have either a `server` or a `url`"));
+        }
+        (None, Some(mcp)) if mcp.server.is_some() && !mcp.headers.is_empty() => {
+            return Err(format!("tool `{name}`: `headers` are for a `url`; the operator sets those of a `server`"));
+        }
+        (None, Some(mcp)) if mcp.url.as_ref().is_some_and(|url| !url.names().is_empty()) => {
+            return Err(format!("tool `{name}`: the address of an MCP server cannot contain arguments"));
+        }
+        (Some(http), None) => {
+            let known = tool.parameters.get("properties").and_then(Value::as_object);
+            let required: Vec<&str> = tool
+                .parameters
+                .get("required")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            if let Some(missing) = http.url.names().into_iter().find(|name| !required.contains(name)) {
+                return Err(format!(
+                    "tool `{name}`: `{missing}` is part of the address, so `parameters` must require it"
+                ));
+            }
+            let unknown = http.query.iter().find(|name| known.is_none_or(|known| !known.contains_key(*name)));
+            if let Some(unknown) = unknown {
+                return Err(format!("tool `{name}`: `query` names `{unknown}`, which is not a parameter"));
+            }
+        }
+        _ => {}
+    }
+    for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
+        let Some(schema) = schema else { continue };
+        Schema::new(&Value::Object(schema.clone()))
+            .map_err(|why| format!("tool `{}`: `{what}` is not a usable JSON Schema: {why}", tool.name))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A tool's answer is checked against the tool's own schema.
+    #[test]
+    fn an_answer_is_as_the_tool_said() {
+        let search: Tool = serde_json::from_value(json!({
+            "name": "search", "description": "d", "target": "web", "effect": "pure", "result": { "type": "array" },
+            "parameters": { "type": "object", "properties": { "q": { "type": "string" } }, "required": ["q"] },
+        }))
+        .unwrap();
+        assert_eq!(checked(&search, "success", json!([1])), ("success".into(), json!([1])));
+        assert_eq!(checked(&search, "success", json!("x")).0, "failed");
+        assert_eq!(checked(&search, "failed", json!("x")), ("failed".into(), json!("x")));
+        assert!(check_schemas(&search).is_ok());
+        let broken = Tool { parameters: json!({ "type": 7 }).as_object().unwrap().clone(), ..search };
+        assert!(check_schemas(&broken).unwrap_err().contains("parameters"));
+    }
+}
