@@ -1,4 +1,4 @@
-//! Cards, and boxes that hold them. Read only: a card is written by the worker that runs a turn, under its fence.
+//! Cards, and boxes that hold them. A card is written by the worker that runs a turn, under its fence; here it can only be given an end.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use axum::{
     response::{Json, Response},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     card::Reading,
@@ -14,7 +15,7 @@ use waybill_core::{
     id::{BoxId, CardId},
 };
 use waybill_kernel::{
-    card,
+    audit, card,
     card_box::{self, CardBox},
     work::UnitOfWork,
 };
@@ -24,6 +25,7 @@ use crate::{
     caller::Caller,
     problem::Problem,
     request::{Body, Page, Path, Query, answer, most, not_too_many, size},
+    write::{Once, OnceParams},
 };
 
 #[derive(Debug, Deserialize)]
@@ -45,6 +47,90 @@ pub(crate) async fn show_card(
     let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
     let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} in this project")))?;
     answer(found, |found| size([found])).await
+}
+
+/// The card that was given an end.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EndedCard {
+    /// The card.
+    card_id: CardId,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DeleteParams {
+    /// Why the card is deleted, in 1 to 1,000 characters. It is kept with the card's hash.
+    #[param(min_length = 1, max_length = 1000)]
+    reason: String,
+}
+
+/// Delete a card, so that no later turn is shown it.
+///
+/// Its hash, the reason and the boxes that refer to it stay; receipts still say which turns have seen it. Deleting it again changes nothing:
+/// the first reason stays. `waybill card erase` also destroys the stored content.
+#[utoipa::path(
+    delete, path = "/cards/{card}", tag = "cards", params(("card" = CardId, Path), DeleteParams, OnceParams),
+    responses((status = 200, body = EndedCard)),
+)]
+pub(crate) async fn delete_card(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneCard { card: card_id }): Path<OneCard>,
+    Query(DeleteParams { reason }): Query<DeleteParams>,
+    once: Once,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[])?;
+    if reason.is_empty() || reason.chars().count() > 1000 {
+        return Err(Problem::invalid("`reason` must have 1 to 1,000 characters"));
+    }
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &[], move |work| {
+        Box::pin(async move {
+            card::delete(work, &[card_id], &reason).await?;
+            audit::record(work, &actor, "card.delete", &card_id.to_string(), &json!({ "reason": reason })).await?;
+            Ok(EndedCard { card_id })
+        })
+    })
+    .await
+}
+
+/// When a card expires.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expiry {
+    /// Seconds from now, up to ten years.
+    #[schema(minimum = 1, maximum = 315360000)]
+    ttl_seconds: i32,
+}
+
+/// Set when a card expires. Later turns are not shown it.
+///
+/// A card that has an end keeps it: setting another is refused.
+#[utoipa::path(
+    post, path = "/cards/{card}/expire", tag = "cards", params(("card" = CardId, Path), OnceParams), request_body = Expiry,
+    responses((status = 200, body = EndedCard)),
+)]
+pub(crate) async fn expire_card(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneCard { card: card_id }): Path<OneCard>,
+    once: Once,
+    Body { value: Expiry { ttl_seconds }, bytes, .. }: Body<Expiry>,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[])?;
+    if !(1..=315_360_000).contains(&ttl_seconds) {
+        return Err(Problem::invalid("`ttl_seconds` must be 1 to 315,360,000, ten years"));
+    }
+    let actor = caller.actor.clone();
+    once.write(&api, &caller, &bytes, move |work| {
+        Box::pin(async move {
+            card::expire(work, &[card_id], ttl_seconds).await?;
+            let detail = json!({ "ttl_seconds": ttl_seconds });
+            audit::record(work, &actor, "card.expire", &card_id.to_string(), &detail).await?;
+            Ok(EndedCard { card_id })
+        })
+    })
+    .await
 }
 
 /// Which cards to show.

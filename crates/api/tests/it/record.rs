@@ -46,7 +46,7 @@ impl Scribe<'_> {
     async fn ask(&mut self, name: &'static str, key: &str, path: &str, body: Value) -> Value {
         let method = match name {
             "describe_session" => Method::PATCH,
-            "forget_session" | "revoke_key" | "remove_artifact" | "remove_document" => Method::DELETE,
+            "forget_session" | "revoke_key" | "remove_artifact" | "remove_document" | "delete_card" => Method::DELETE,
             "put_artifact" | "apply_document" => Method::PUT,
             _ => Method::POST,
         };
@@ -132,6 +132,12 @@ async fn every_operation_leaves_its_actor() {
     scribe.manage("stop_turn", "turn.stop", &format!("{forked}/stop"), json!({ "reason": "x" })).await;
     let publish = json!({ "path": "answers/1", "title": "t" });
     scribe.manage("publish_turn", "knowledge.publish", &format!("{turn}/publish"), publish).await;
+    let card = house.get(&turn).await["turn"]["deliverable_card_id"].clone();
+    let card = format!("/cards/{}", text(&card));
+    scribe.manage("expire_card", "card.expire", &format!("{card}/expire"), json!({ "ttl_seconds": 3600 })).await;
+    assert!(house.get(&card).await["expires_at"].is_string());
+    scribe.manage("delete_card", "card.delete", &format!("{card}?reason=wrong"), Value::Null).await;
+    assert_eq!(house.get(&card).await["reason"], "wrong");
     let known = "/knowledge?path=facts/1&title=t";
     scribe.manage("apply_document", "knowledge.apply", known, json!("bread is food")).await;
     let known = "/knowledge?kind=knowledge&path=facts/1";

@@ -4,15 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use serde_json::{Value, json};
 use waybill_core::{
     card::{Gone, Reading},
     id::CardId,
     json,
 };
-use waybill_kernel::{card, handover, migrate};
+use waybill_kernel::{audit, card, handover, migrate, work::UnitOfWork};
 
 use crate::{
-    connect::{Owner, Place, Service, project_id},
+    connect::{self, Owner, Place, Service, project_id},
     output,
 };
 
@@ -39,6 +40,28 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Set when cards expire. Later turns are not shown them. A card that has an end keeps it.
+    Expire {
+        /// The cards.
+        #[arg(required = true, value_name = "CARD")]
+        card_ids: Vec<CardId>,
+        /// Seconds from now.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
+        ttl: i32,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Delete cards, so that no later turn is shown them. Content, hash and the reason stay in the record.
+    Delete {
+        /// The cards.
+        #[arg(required = true, value_name = "CARD")]
+        card_ids: Vec<CardId>,
+        /// Why they are deleted. It is kept with each card.
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Erase the content of cards for good. Id, hash, lineage and the reason stay.
     Erase {
         /// The cards to erase.
@@ -61,6 +84,16 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Sight { card_id, most, place } => sight(card_id, most, &place, as_json).await,
         Command::Show { card_ids, place } => show(&card_ids, &place).await,
+        Command::Expire { card_ids, ttl, place } => {
+            let mut work = place.begin().await?;
+            card::expire(&mut work, &card_ids, ttl).await?;
+            ended(work, &card_ids, "card.expire", &json!({ "ttl_seconds": ttl }), as_json).await
+        }
+        Command::Delete { card_ids, reason, place } => {
+            let mut work = place.begin().await?;
+            card::delete(&mut work, &card_ids, &reason).await?;
+            ended(work, &card_ids, "card.delete", &json!({ "reason": reason }), as_json).await
+        }
         Command::Erase { card_ids, project, reason, service, owner } => {
             let project_id = project_id(&service.kernel().await?, &project).await?;
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
@@ -79,6 +112,36 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Records the end of cards in the audit, and prints what is left of them.
+async fn ended(
+    mut work: UnitOfWork,
+    card_ids: &[CardId],
+    action: &str,
+    detail: &Value,
+    as_json: bool,
+) -> Result<ExitCode> {
+    for card_id in card_ids {
+        audit::record(&mut work, &connect::actor(), action, &card_id.to_string(), detail).await?;
+    }
+    let left = card::fetch(&mut work, card_ids, None).await?.found;
+    work.commit().await?;
+    if as_json {
+        output::json(&left)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for reading in left {
+        match reading {
+            Reading::Live(card) => {
+                println!("{} expires at {}", card.card_id, card.expires_at.unwrap_or_default().format("%F %T UTC"));
+            }
+            Reading::Gone(tombstone) => {
+                println!("{} is gone since {}", tombstone.card_id, tombstone.gone_at.format("%F %T UTC"))
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {

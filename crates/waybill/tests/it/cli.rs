@@ -157,6 +157,18 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     let shown = waybill(&["card", "show", &card_id, "--project", "acme"], &urls);
     assert_eq!((&json(&shown)["state"], &json(&shown)["why"]), (&"gone".into(), &"erased".into()), "{shown:?}");
 
+    // One that expires, and one that is deleted: each end is set once, and on record.
+    let [short, deleted] = [a_card(&t, "acme", "one").await.to_string(), a_card(&t, "acme", "two").await.to_string()];
+    let expire = |ttl: &str| waybill(&["card", "expire", &short, "--ttl", ttl, "--project", "acme", "--json"], &urls);
+    let set = expire("3600");
+    assert_eq!(json(&set)[0]["ttl_seconds"], 3600, "{set:?}");
+    assert!(text(&expire("7200").stderr).contains("already have an end"));
+    let gone = waybill(&["card", "delete", &deleted, "--reason", "wrong", "--project", "acme", "--json"], &urls);
+    assert_eq!((&json(&gone)[0]["why"], &json(&gone)[0]["reason"]), (&"deleted".into(), &"wrong".into()), "{gone:?}");
+    let audit = json(&waybill(&["audit", "--project", "acme", "--json"], &urls));
+    let actions: Vec<&str> = audit.as_array().unwrap().iter().filter_map(|entry| entry["action"].as_str()).collect();
+    assert!(actions.contains(&"card.delete") && actions.contains(&"card.expire"), "{actions:?}");
+
     let missing = waybill(&["card", "show", &CardId::new().to_string(), "--project", "acme"], &urls);
     assert!(text(&missing.stderr).contains("not found in this project"), "{missing:?}");
     let nowhere = waybill(&["card", "show", &card_id, "--project", "nobody"], &urls);
