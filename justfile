@@ -4,11 +4,11 @@ check:
 
 # Starts the services that test runs share, and prints their addresses.
 up:
-    cargo run --quiet -p waybill-lab --bin services -- up
+    cargo run --quiet -p waybill-services --bin services -- up
 
 # Stops these services.
 down:
-    cargo run --quiet -p waybill-lab --bin services -- down
+    cargo run --quiet -p waybill-services --bin services -- down
 
 # Runs the random tests with many cases.
 long:
@@ -16,4 +16,4 @@ long:
 
 # Runs the box benchmark at full size.
 bench:
-    cargo run --release -p waybill -- bench box
+    cargo run --release -p waybill-lab --bin waybill-lab -- bench box

@@ -239,7 +239,8 @@ where
         };
         // A connection above the limit is closed without an answer: before its first request there is nothing to answer.
         let Some(place) = connections.take(peer.ip()) else { continue };
-        open.spawn(connection(builder.clone(), io, peer, app.clone(), ending.clone(), place, limits.head_timeout));
+        let accepted = Accepted { io, peer, place };
+        open.spawn(connection(builder.clone(), accepted, app.clone(), ending.clone(), limits.head_timeout));
     }
     drop(listener);
     let _ = end.send(true);
@@ -250,18 +251,25 @@ where
     Ok(())
 }
 
+/// A connection that was accepted, and its place among those that may be open.
+struct Accepted<I> {
+    io: I,
+    peer: SocketAddr,
+    place: limit::Connection,
+}
+
 /// Answers the requests of a connection, until it is closed, or the server is to end and requests in progress are answered.
 async fn connection<I>(
     builder: Builder<TokioExecutor>,
-    io: I,
-    peer: SocketAddr,
+    accepted: Accepted<I>,
     app: Router,
     mut ending: watch::Receiver<bool>,
-    _place: limit::Connection,
     most_silent: Duration,
 ) where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    // Kept to the end: the place is free once the connection is closed.
+    let Accepted { io, peer, place: _place } = accepted;
     let asked = Arc::new(AtomicBool::new(false));
     let has_asked = asked.clone();
     let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {

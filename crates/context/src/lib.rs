@@ -1,5 +1,31 @@
 //! What the model sees: layers, units, a budget, and the one function that puts them together (CX-1 … CX-13).
 //!
+//! ```
+//! use waybill_context::{compose::{Input, compose}, layer::Contexts, policy::Policy};
+//! use waybill_core::{card::Draft, card_box::Places, resource::Order, tokens::{self, Tokens}};
+//!
+//! let question = Draft::instruction("Which offer is better?").seal()?.into_card(Default::default());
+//! let input = Input {
+//!     system_prompt: None,
+//!     contexts: &Contexts::new(),
+//!     history: &[],
+//!     n_pinned: 0,
+//!     covered: &Places::default(),
+//!     query: &[question],
+//!     steps: &[],
+//!     besides: Tokens::ZERO,
+//! };
+//! let budget = tokens::count(&"word ".repeat(1_000));
+//! let composed = compose(&input, &Policy { order: Order::Layered, budget, per_message: Tokens::ZERO })?;
+//! assert_eq!(composed.messages.len(), 1);
+//! assert!(composed.omitted.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! * What can be shown: [`layer`], [`unit`], [`framework`], [`todo`], [`knowledge`], [`handoff`].
+//! * How it is put together: [`mod@compose`], [`policy`], [`compact`].
+//! * One call: [`call`], [`wire`], [`receipt`], [`diff`], [`lint`], [`schema`].
+//!
 //! * Pure: no I/O, no clock, no chance. Equal input gives equal messages.
 //! * Only [`compose`] decides the order of layers, by policy.
 //! * A call and its results are one unit. A unit is shown as a whole or not at all, and what is not shown is reported.

@@ -153,8 +153,8 @@ pub async fn memberships(kernel: &Kernel) -> Check {
     );
     let found: sqlx::Result<Vec<String>> = asked.fetch_all(kernel.pool()).await;
     let answer = found.map(|found| match found.is_empty() {
-        true => Ok("only owners of databases belong to Waybill's roles".to_owned()),
-        false => Err(found.join(", ")),
+        true => Answer::Right("only owners of databases belong to Waybill's roles".to_owned()),
+        false => Answer::Wrong(found.join(", ")),
     });
     checked("role memberships", answer, "Unless you meant it: `revoke ROLE from MEMBER`.")
 }
@@ -201,28 +201,31 @@ pub async fn quarantined(kernel: &Kernel) -> Check {
     Check { check: CHECK, ok: rows.is_empty(), found, advice }
 }
 
-/// `Ok(Err(…))` means that the check could be made, and failed.
-type Answer = sqlx::Result<Result<String, String>>;
+/// What a check found.
+enum Answer {
+    Right(String),
+    Wrong(String),
+}
 
-fn checked(check: &'static str, answer: Answer, advice: &'static str) -> Check {
+fn checked(check: &'static str, answer: sqlx::Result<Answer>, advice: &'static str) -> Check {
     match answer {
-        Ok(Ok(found)) => Check { check, ok: true, found, advice: "" },
-        Ok(Err(found)) => Check { check, ok: false, found, advice },
+        Ok(Answer::Right(found)) => Check { check, ok: true, found, advice: "" },
+        Ok(Answer::Wrong(found)) => Check { check, ok: false, found, advice },
         Err(error) => Check { check, ok: false, found: format!("the question failed: {error}"), advice },
     }
 }
 
-async fn server_version(pool: &PgPool) -> Answer {
+async fn server_version(pool: &PgPool) -> sqlx::Result<Answer> {
     let (number, text): (i32, String) =
         sqlx::query_as("select current_setting('server_version_num')::int, current_setting('server_version')")
             .fetch_one(pool)
             .await?;
-    Ok(if number >= OLDEST_SERVER { Ok(text) } else { Err(text) })
+    Ok(if number >= OLDEST_SERVER { Answer::Right(text) } else { Answer::Wrong(text) })
 }
 
 /// Behind a transaction pooler that does not track prepared statements, one client's statement is answered with
 /// another's text, without an error. Sending two texts in alternation on all connections at once reveals that.
-async fn answers_are_our_own(pool: &PgPool) -> Answer {
+async fn answers_are_our_own(pool: &PgPool) -> sqlx::Result<Answer> {
     const ROUNDS: i32 = 40;
     let asked = (0..pool.options().get_max_connections().min(8)).map(async |_| {
         let mut wrong = 0;
@@ -240,24 +243,24 @@ async fn answers_are_our_own(pool: &PgPool) -> Answer {
     let total = answered.len() as i32 * ROUNDS * 2;
     let wrong: i32 = answered.into_iter().sum();
     Ok(if wrong == 0 {
-        Ok(format!("{total} answers, all our own"))
+        Answer::Right(format!("{total} answers, all our own"))
     } else {
-        Err(format!("{wrong} of {total} answers were wrong or failed"))
+        Answer::Wrong(format!("{wrong} of {total} answers were wrong or failed"))
     })
 }
 
 /// The protocol relies on what a statement sees after it waited for a lock; and a read-only server is of no use.
-async fn transactions_are_ours(pool: &PgPool) -> Answer {
+async fn transactions_are_ours(pool: &PgPool) -> sqlx::Result<Answer> {
     let (isolation, is_read_only): (String, bool) = sqlx::query_as(
         "select current_setting('transaction_isolation'), current_setting('transaction_read_only')::boolean",
     )
     .fetch_one(pool)
     .await?;
     let found = format!("{isolation}, {}", if is_read_only { "read only" } else { "read write" });
-    Ok(if isolation == "read committed" && !is_read_only { Ok(found) } else { Err(found) })
+    Ok(if isolation == "read committed" && !is_read_only { Answer::Right(found) } else { Answer::Wrong(found) })
 }
 
-async fn role_owns_nothing(pool: &PgPool) -> Answer {
+async fn role_owns_nothing(pool: &PgPool) -> sqlx::Result<Answer> {
     let (session, current, powers): (String, String, Vec<String>) = sqlx::query_as(
         "select session_user::text, current_user::text, array(
                 select 'a superuser' from pg_roles where rolname in (session_user, current_user) and rolsuper
@@ -280,22 +283,24 @@ async fn role_owns_nothing(pool: &PgPool) -> Answer {
     .await?;
     Ok(match powers.first() {
         // Its settings (timeouts, plans) belong to the login and are not inherited by members.
-        None if !LOGINS.contains(&session.as_str()) || current != session => Err(format!("logged in as {session}")),
-        None => Ok(format!("{current} owns nothing")),
-        Some(first) if powers.len() == 1 => Err(format!("{session} is {first}")),
-        Some(first) => Err(format!("{session} is {first} and {} more", powers.len() - 1)),
+        None if !LOGINS.contains(&session.as_str()) || current != session => {
+            Answer::Wrong(format!("logged in as {session}"))
+        }
+        None => Answer::Right(format!("{current} owns nothing")),
+        Some(first) if powers.len() == 1 => Answer::Wrong(format!("{session} is {first}")),
+        Some(first) => Answer::Wrong(format!("{session} is {first} and {} more", powers.len() - 1)),
     })
 }
 
-async fn migrations_are_current(pool: &PgPool) -> Answer {
+async fn migrations_are_current(pool: &PgPool) -> sqlx::Result<Answer> {
     let newest = migrate::newest();
     Ok(match schema(pool).await? {
-        None => Err("the database was never migrated, or by an older version".to_owned()),
-        Some(Schema { version, .. }) if version == newest => Ok(format!("at version {version}")),
-        Some(Schema { version, oldest, .. }) if version > newest && oldest <= newest => {
-            Ok(format!("at version {version}, which serves processes from {oldest} on; this one is of {newest}"))
-        }
-        Some(Schema { version, .. }) => Err(format!("at version {version}, this binary needs {newest}")),
+        None => Answer::Wrong("the database was never migrated, or by an older version".to_owned()),
+        Some(Schema { version, .. }) if version == newest => Answer::Right(format!("at version {version}")),
+        Some(Schema { version, oldest, .. }) if version > newest && oldest <= newest => Answer::Right(format!(
+            "at version {version}, which serves processes from {oldest} on; this one is of {newest}"
+        )),
+        Some(Schema { version, .. }) => Answer::Wrong(format!("at version {version}, this binary needs {newest}")),
     })
 }
 
@@ -321,7 +326,7 @@ async fn schema(pool: &PgPool) -> sqlx::Result<Option<Schema>> {
 /// opened by hand, wherever it is, changes it.
 pub const WALLS: &str = "ffd6c82cf25580a71bae25272ba3a3cc";
 
-async fn walls_stand(pool: &PgPool) -> Answer {
+async fn walls_stand(pool: &PgPool) -> sqlx::Result<Answer> {
     let found = walls(pool).await?;
     // The digest of a newer schema was recorded by the version that migrated it.
     let expected = match schema(pool).await? {
@@ -329,9 +334,9 @@ async fn walls_stand(pool: &PgPool) -> Answer {
         _ => WALLS.to_owned(),
     };
     Ok(if found == expected {
-        Ok("row security, policies, guards and grants are as migrated".to_owned())
+        Answer::Right("row security, policies, guards and grants are as migrated".to_owned())
     } else {
-        Err(format!("row security, policies, guards or grants were changed by hand ({found})"))
+        Answer::Wrong(format!("row security, policies, guards or grants were changed by hand ({found})"))
     })
 }
 
@@ -380,9 +385,9 @@ pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<Stri
     .await
 }
 
-async fn crossing_is_closed(pool: &PgPool) -> Answer {
+async fn crossing_is_closed(pool: &PgPool) -> sqlx::Result<Answer> {
     if schema(pool).await?.is_some_and(|schema| schema.version > migrate::newest()) {
-        return Ok(Ok("a newer version's, known by its walls".to_owned()));
+        return Ok(Answer::Right("a newer version's, known by its walls".to_owned()));
     }
     for (role, known) in [("waybill_scheduler", &CROSSING_PROJECTS[..]), ("waybill_librarian", &SEARCHING[..])] {
         let functions: Vec<String> = sqlx::query_scalar(
@@ -395,8 +400,8 @@ async fn crossing_is_closed(pool: &PgPool) -> Answer {
         .fetch_all(pool)
         .await?;
         if functions != known {
-            return Ok(Err(format!("{role} owns [{}]", functions.join(", "))));
+            return Ok(Answer::Wrong(format!("{role} owns [{}]", functions.join(", "))));
         }
     }
-    Ok(Ok(format!("{} known functions", CROSSING_PROJECTS.len() + SEARCHING.len())))
+    Ok(Answer::Right(format!("{} known functions", CROSSING_PROJECTS.len() + SEARCHING.len())))
 }

@@ -1,5 +1,51 @@
 //! Waybill's truth: cards, boxes and turns in PostgreSQL, one project per transaction.
 //!
+//! ```no_run
+//! # use std::error::Error;
+//! use waybill_core::{card::Draft, id::{AgentId, BoxId, ProjectId, WorkerId}, turn::End};
+//! use waybill_kernel::{
+//!     agent::{self, NewAgent, Stay},
+//!     card, card_box, project,
+//!     turn::{self, Claiming, DispatchRequest, Ending},
+//!     work::{Config, Kernel},
+//! };
+//!
+//! # async fn run() -> Result<(), Box<dyn Error>> {
+//! let kernel = Kernel::connect(&Config::new("postgres://waybill_service@localhost/waybill")).await?;
+//!
+//! // One transaction in one project: a card in a box, an agent, and a turn that may see the box.
+//! let mut work = kernel.begin(ProjectId::new()).await?;
+//! project::create(&mut work, "acme").await?;
+//! let question = Draft::instruction("Which offer is better?").seal()?;
+//! card::insert(&mut work, std::slice::from_ref(&question)).await?;
+//! let context = BoxId::new();
+//! card_box::create(&mut work, &[context]).await?;
+//! card_box::append(&mut work, context, &[question.card_id()]).await?;
+//! let agent = NewAgent::new(AgentId::new(), "llm".parse()?);
+//! let request = DispatchRequest::new(agent.agent_id, context);
+//! agent::provision(&mut work, &[agent], Stay::Plain, None).await?;
+//! turn::enqueue(&mut work, &[request], &[]).await?;
+//! work.commit().await?;
+//!
+//! // A worker claims it, and ends it under the fence of its claim.
+//! let mut claiming = Claiming::new(WorkerId::new(), "llm".parse()?);
+//! for claimed in turn::claim(kernel.pool(), &mut claiming).await? {
+//!     let deliverable = turn::ending_card(End::Success, "the second one")?;
+//!     let ending = Ending {
+//!         fence: claimed.fence, status: End::Success, step_id: None, receipt: None, usage: None, seen: None, cards: vec![deliverable],
+//!     };
+//!     turn::finish(&mut kernel.alone(claimed.fence.project_id()).await?, &[ending]).await?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! * Connection: [`work`], [`retry`], [`check`], [`migrate`].
+//! * Cards and boxes: [`card`], [`card_box`], [`artifact`], [`external`].
+//! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`].
+//! * Conversations and knowledge: [`session`], [`blackboard`], [`knowledge`].
+//! * Processes: [`intake`], [`lease`], [`outbox`], [`sweep`], [`quarantine`], [`idempotency`].
+//! * Management and operation: [`project`], [`resource`], [`key`], [`audit`], [`vitals`], [`trace`], [`invariant`], [`retention`].
+//!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
 //! * A card never changes and a box only grows; the database refuses anything else, to every role.

@@ -37,7 +37,11 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     storm::dice::Dice,
-    walls::{CANARY, Loot, books, package, settle},
+    walls::{
+        loot::{Loot, books},
+        requests::package,
+        settle::{CANARY, settle},
+    },
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -64,36 +68,34 @@ const READ: &[Scope] = &[Operator, Worker, Reader, Developer];
 const RECORD: &[Scope] = &[Operator, Worker, Reader, Developer, Auditor];
 const ACT: &[Scope] = &[Operator];
 
+/// Returns an operation that every key may use if its scope has it.
+fn op(name: &'static str, may: &'static [Scope], path: &'static str, body: Value) -> Operation {
+    Operation { name, may, bound: false, path, body }
+}
+
+/// Returns an operation that is also refused to the scopes that have it.
+fn bound(name: &'static str, may: &'static [Scope], path: &'static str, body: Value) -> Operation {
+    Operation { name, may, bound: true, path, body }
+}
+
 /// Returns every operation of the OpenAPI document with a request for it. Artifact paths are the team's; no key here is bound to them.
 fn operations() -> Vec<Operation> {
-    let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
-    let guess = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "1" });
-    let card = json!({ "card_id": "{fresh}", "type": "agent.thought", "role": "assistant", "content": "x" });
-    let deliverable = json!({ "card_id": "{fresh}", "type": "task.deliverable", "role": "assistant", "content": "x" });
-    let ending =
-        |fence: &Value| json!({ "fence": fence, "status": "success", "cards": [deliverable], "saw_external": true });
-    let claim = |target: &str| json!({ "worker": "w", "target": target });
-    let report =
-        json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 });
+    [turns(), sessions(), contexts(), documents(), resources(), workers()].into_iter().flatten().collect()
+}
+
+fn turns() -> Vec<Operation> {
     let start = |more: Value| {
         let mut body = json!({ "profile_name": "hand", "instruction": "x" });
         body.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         body
     };
-    let profile = json!({ "profile": { "name": "lead", "worker_target": "llm", "system_prompt_template": "x",
-        "llm_config": { "provider": "demo", "model": "demo" } } });
-    let tool = |name: &str, target: &str| json!({ "tool": { "name": name, "description": "d", "target": target } });
-    let apply = |manifest: Value| json!({ "manifests": [manifest] });
-    let op = |name, may, path, body| Operation { name, may, bound: false, path, body };
-    let bound = |name, may, path, body| Operation { name, may, bound: true, path, body };
-    let none = Value::Null;
     vec![
-        op("list_turns", RECORD, "/turns", none.clone()),
+        op("list_turns", RECORD, "/turns", Value::Null),
         bound("start_turn", ACT, "/turns", start(json!({}))),
         bound("start_turn", ACT, "/turns", start(json!({ "agent_id": "{agent}" }))),
-        op("show_turn", READ, "/turns/{turn}", none.clone()),
-        op("show_tree", RECORD, "/turns/{turn}/tree", none.clone()),
-        op("list_edges", RECORD, "/turns/{turn}/edges", none.clone()),
+        op("show_turn", READ, "/turns/{turn}", Value::Null),
+        op("show_tree", RECORD, "/turns/{turn}/tree", Value::Null),
+        op("list_edges", RECORD, "/turns/{turn}/edges", Value::Null),
         op("stop_turn", ACT, "/turns/{turn}/stop", json!({ "reason": "x" })),
         bound("fork_turn", ACT, "/turns/{turn}/fork", json!({})),
         bound(
@@ -108,63 +110,107 @@ fn operations() -> Vec<Operation> {
             "/turns/{turn}/fork",
             json!({ "profile_name": "mine", "profile_patch": { "allowed_tools": ["slow"] } }),
         ),
-        op("watch_turn", READ, "/turns/{turn}/events", none.clone()),
-        op("show_batch", READ, "/batches/{batch}", none.clone()),
+        op("watch_turn", READ, "/turns/{turn}/events", Value::Null),
+        op("show_batch", READ, "/batches/{batch}", Value::Null),
+    ]
+}
+
+fn sessions() -> Vec<Operation> {
+    vec![
         op("open_session", ACT, "/sessions", json!({})),
-        op("list_sessions", READ, "/sessions", none.clone()),
-        bound("show_session", READ, "/sessions/{session}", none.clone()),
+        op("list_sessions", READ, "/sessions", Value::Null),
+        bound("show_session", READ, "/sessions/{session}", Value::Null),
         bound("describe_session", ACT, "/sessions/{session}", json!({ "title": "x" })),
-        bound("forget_session", ACT, "/sessions/{session}", none.clone()),
-        bound("end_session", ACT, "/sessions/{session}/end", none.clone()),
-        bound("list_messages", READ, "/sessions/{session}/messages", none.clone()),
-        bound("list_session_turns", READ, "/sessions/{session}/turns", none.clone()),
-        bound("list_changes", READ, "/sessions/{session}/changes", none.clone()),
-        op("list_receipts", READ, "/turns/{turn}/receipts", none.clone()),
-        op("show_context", READ, "/turns/{turn}/context", none.clone()),
-        op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", none.clone()),
-        op("why_card", READ, "/turns/{turn}/why/{card}", none.clone()),
-        op("show_card", READ, "/cards/{card}", none.clone()),
+        bound("forget_session", ACT, "/sessions/{session}", Value::Null),
+        bound("end_session", ACT, "/sessions/{session}/end", Value::Null),
+        bound("list_messages", READ, "/sessions/{session}/messages", Value::Null),
+        bound("list_session_turns", READ, "/sessions/{session}/turns", Value::Null),
+        bound("list_changes", READ, "/sessions/{session}/changes", Value::Null),
+    ]
+}
+
+/// Returns the operations on receipts, contexts, cards and boxes.
+fn contexts() -> Vec<Operation> {
+    vec![
+        op("list_receipts", READ, "/turns/{turn}/receipts", Value::Null),
+        op("show_context", READ, "/turns/{turn}/context", Value::Null),
+        op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", Value::Null),
+        op("why_card", READ, "/turns/{turn}/why/{card}", Value::Null),
+        op("show_card", READ, "/cards/{card}", Value::Null),
         op("show_cards", READ, "/cards/batch", json!({ "card_ids": ["{card}"] })),
-        op("show_box", READ, "/boxes/{box}", none.clone()),
+        op("expire_card", &[], "/cards/{card}/expire", json!({ "ttl_seconds": 60 })),
+        op("delete_card", &[], "/cards/{card}?reason=x", Value::Null),
+        op("show_box", READ, "/boxes/{box}", Value::Null),
         op("show_boxes", READ, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
-        op("list_cards", READ, "/boxes/{box}/cards", none.clone()),
+        op("list_cards", READ, "/boxes/{box}/cards", Value::Null),
+    ]
+}
+
+/// Returns the operations on artifacts, handoffs, requests and knowledge.
+fn documents() -> Vec<Operation> {
+    vec![
         bound("put_artifact", &[Operator, Worker, Tool], "/artifacts?path={name}", json!("other words")),
-        bound("list_artifacts", READ, "/artifacts", none.clone()),
-        bound("remove_artifact", ACT, "/artifacts?path={name}", none.clone()),
-        bound("list_versions", READ, "/artifacts/versions?path={name}", none.clone()),
+        bound("list_artifacts", READ, "/artifacts", Value::Null),
+        bound("remove_artifact", ACT, "/artifacts?path={name}", Value::Null),
+        bound("list_versions", READ, "/artifacts/versions?path={name}", Value::Null),
         bound(
             "read_artifact",
             &[Operator, Worker, Reader, Developer, Tool],
             "/artifacts/content?path={name}",
-            none.clone(),
+            Value::Null,
         ),
         op("check_handoff", &[Operator, Worker], "/handoffs/check", json!({ "package": package("{name}")["package"] })),
         bound("send_handoff", ACT, "/handoffs", package("{name}")),
-        op("show_schema", READ, "/handoff-types/init_to_execute/schema", none.clone()),
-        op("list_requests", &[Operator, Worker, Reader, Developer, Approver], "/requests", none.clone()),
+        op("show_schema", READ, "/handoff-types/init_to_execute/schema", Value::Null),
+        op("list_requests", &[Operator, Worker, Reader, Developer, Approver], "/requests", Value::Null),
         op("decide_request", &[Operator, Approver], "/requests/{call}", json!({ "decision": "approved" })),
         op("apply_document", ACT, "/knowledge?path={name}", json!("other words")),
-        op("list_documents", READ, "/knowledge?kind=knowledge", none.clone()),
-        op("remove_document", ACT, "/knowledge?kind=knowledge&path={name}", none.clone()),
+        op("list_documents", READ, "/knowledge?kind=knowledge", Value::Null),
+        op("remove_document", ACT, "/knowledge?kind=knowledge&path={name}", Value::Null),
         op("search_knowledge", READ, "/knowledge/search", json!({ "question": "{name}", "folders": ["{name}"] })),
         op("publish_turn", ACT, "/turns/{turn}/publish", json!({ "path": "{name}" })),
-        op("show_project", &Scope::ALL, "/", none.clone()),
+    ]
+}
+
+/// Returns the operations on the project: its resources, agents, keys and audit.
+fn resources() -> Vec<Operation> {
+    let profile = json!({ "profile": { "name": "lead", "worker_target": "llm", "system_prompt_template": "x",
+        "llm_config": { "provider": "demo", "model": "demo" } } });
+    let tool = |name: &str, target: &str| json!({ "tool": { "name": name, "description": "d", "target": target } });
+    let apply = |manifest: Value| json!({ "manifests": [manifest] });
+    vec![
+        op("show_project", &Scope::ALL, "/", Value::Null),
         bound("apply_resources", &[Developer], "/resources", apply(json!({ "settings": {} }))),
         bound("apply_resources", &[Developer], "/resources", apply(profile)),
         bound("apply_resources", &[Developer], "/resources", apply(tool("slow", "mine"))),
         bound("apply_resources", &[Developer], "/resources", apply(tool("fresh", "slow"))),
-        op("list_resources", RECORD, "/resources", none.clone()),
-        op("show_profile", READ, "/profiles/lead", none.clone()),
-        op("show_tool", READ, "/tools/slow", none.clone()),
-        op("show_plan", READ, "/plans/plan", none.clone()),
-        op("show_settings", READ, "/settings", none.clone()),
-        op("list_agents", RECORD, "/agents", none.clone()),
+        op("list_resources", RECORD, "/resources", Value::Null),
+        op("show_profile", READ, "/profiles/lead", Value::Null),
+        op("show_tool", READ, "/tools/slow", Value::Null),
+        op("show_plan", READ, "/plans/plan", Value::Null),
+        op("show_settings", READ, "/settings", Value::Null),
+        op("list_agents", RECORD, "/agents", Value::Null),
         bound("provision_agent", ACT, "/agents", json!({ "profile_name": "hand" })),
-        op("show_agent", RECORD, "/agents/{agent}", none.clone()),
-        op("list_keys", &[Auditor], "/keys", none.clone()),
+        op("show_agent", RECORD, "/agents/{agent}", Value::Null),
+        op("list_keys", &[Auditor], "/keys", Value::Null),
         op("create_key", &[], "/keys", json!({ "name": "mine", "scope": "admin" })),
-        op("revoke_key", &[], "/keys/{key}", none.clone()),
-        op("list_audit", &[Auditor], "/audit", none.clone()),
+        op("revoke_key", &[], "/keys/{key}", Value::Null),
+        op("list_audit", &[Auditor], "/audit", Value::Null),
+    ]
+}
+
+/// Returns the operations of workers and tools, on turns and calls that another worker holds.
+fn workers() -> Vec<Operation> {
+    let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
+    let guess = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "1" });
+    let card = json!({ "card_id": "{fresh}", "type": "agent.thought", "role": "assistant", "content": "x" });
+    let deliverable = json!({ "card_id": "{fresh}", "type": "task.deliverable", "role": "assistant", "content": "x" });
+    let ending =
+        |fence: &Value| json!({ "fence": fence, "status": "success", "cards": [deliverable], "saw_external": true });
+    let claim = |target: &str| json!({ "worker": "w", "target": target });
+    let report =
+        json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 });
+    vec![
         bound("claim_turns", &[Worker], "/worker/claim", claim("held")),
         bound("claim_turns", &[Worker], "/worker/claim", claim("pmo")),
         bound("keep_lease", &[Worker, Tool], "/worker/heartbeat", json!({ "worker": "w" })),

@@ -5,7 +5,7 @@ use waybill_core::{
     bus::Door,
     card::{CardType, HandoffContent},
     handover::{Handover, PackArgument},
-    id::{AgentId, BoxId, Channel, Name, SessionId, TraceId, TurnId},
+    id::{AgentId, BoxId, Channel, Name, SessionId, Target, TraceId, TurnId},
     turn::{Limits, TurnEpoch},
 };
 use waybill_kernel::{
@@ -112,6 +112,29 @@ impl Launch {
             None => Ok(()),
         }
     }
+
+    /// Returns the handover that packs the context, and the arguments that it packs.
+    fn to_pack(&self) -> Result<(Handover, Map<String, Value>), Error> {
+        let mut handover = self.handover.clone().unwrap_or_else(handoff::handover);
+        let packed = &mut handover.context_packing_config.pack_arguments;
+        if packed.iter().all(|rule| rule.as_card_type != CardType::result_fields()) {
+            packed.push(PackArgument::new("result_fields").typed(CardType::result_fields()));
+        }
+        let usual = [
+            ("profile_name", Some(Value::from(self.profile_name.as_str()))),
+            ("instruction", Some(Value::from(self.instruction.as_str()))),
+            ("package", self.package.as_ref().map(|package| json!(package))),
+            ("result_fields", self.result_fields.clone()),
+            ("input_box_ids", Some(json!(self.context_box_ids))),
+        ];
+        if let Some((key, _)) = usual.iter().find(|(key, _)| self.arguments.contains_key(*key)) {
+            let message = format!("`arguments` cannot hold `{key}`: the request has a field of its own for it");
+            return Err(Error::refused("bad_request", message));
+        }
+        let mut arguments = self.arguments.clone();
+        arguments.extend(usual.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        Ok((handover, arguments))
+    }
 }
 
 /// Finds the turn of a session that a message is for: to steer, one that has begun; to queue behind, the last one. An end of that turn in
@@ -131,6 +154,73 @@ async fn running(
     // The lock may have waited for the turn to end. Reading again sees that end, so that its result is packed too.
     session::hold(work, found.agent_id).await?;
     find(work).await
+}
+
+/// What entering a session led to.
+enum Entered {
+    /// The running turn gets the message, so no turn starts.
+    Steered(DispatchResult),
+    /// A turn starts, run by this agent. `None` means a new agent.
+    RunBy(Option<AgentId>),
+}
+
+/// Enters the session of the request, if it names one, and finds out what happens to a message while a turn is running there.
+async fn enter_session(work: &mut UnitOfWork, launch: &Launch, worker_target: &Target) -> Result<Entered, Error> {
+    let mut given = launch.agent_id;
+    let Some(session_id) = launch.session_id else { return Ok(Entered::RunBy(given)) };
+    session::enter(work, session_id, launch.owner.as_deref()).await?;
+    let running = match launch.while_running {
+        WhileRunning::Start => None,
+        WhileRunning::Queue | WhileRunning::Steer => {
+            session::alone(work, session_id).await?;
+            running(work, session_id, launch.while_running).await?
+        }
+    };
+    let Some(running) = running else { return Ok(Entered::RunBy(given)) };
+    if running.profile_name.as_ref() != Some(&launch.profile_name) {
+        let by = running.profile_name.as_ref().map_or("unknown", Name::as_str);
+        let message = format!("the running turn of session {session_id} has profile `{by}`: name that profile");
+        return Err(Error::refused("bad_request", message));
+    }
+    if launch.while_running == WhileRunning::Steer {
+        launch.only_a_message()?;
+        let card = turn::message(&launch.instruction)?;
+        let steered = turn::steer(work, running.agent_turn_id, &card).await?;
+        work.ring(Door::Agent(worker_target.clone()));
+        if !steered.is_over {
+            return Ok(Entered::Steered(DispatchResult {
+                status: DispatchStatus::Steered,
+                agent_id: steered.agent_id,
+                agent_turn_id: running.agent_turn_id,
+                turn_epoch: steered.turn_epoch,
+                trace_id: TraceId::of(running.agent_turn_id),
+                session_id: Some(session_id),
+            }));
+        }
+    } else if given.is_none_or(|agent_id| agent_id == running.agent_id) {
+        given = Some(running.agent_id);
+    } else {
+        let message = format!(
+            "agent {} is running a turn in session {session_id}: name that agent, or name none",
+            running.agent_id
+        );
+        return Err(Error::refused("bad_request", message));
+    }
+    Ok(Entered::RunBy(given))
+}
+
+/// Records the caller's user for whom the turn is made.
+async fn name_user(work: &mut UnitOfWork, launch: &Launch) -> Result<(), Error> {
+    if let Some(user) = &launch.on_behalf_of {
+        if !(1..=200).contains(&user.chars().count()) || user.chars().any(char::is_control) {
+            return Err(Error::refused(
+                "bad_request",
+                "`on_behalf_of` must have 1 to 200 characters, and no control characters",
+            ));
+        }
+        work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
+    }
+    Ok(())
 }
 
 /// What a request to start a turn led to.
@@ -162,57 +252,11 @@ pub struct DispatchResult {
 pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchResult, Error> {
     let target = handover::target(work, &launch.profile_name).await?;
     external::label(work, launch.external).await?;
-    if let Some(user) = &launch.on_behalf_of {
-        if !(1..=200).contains(&user.chars().count()) || user.chars().any(char::is_control) {
-            return Err(Error::refused(
-                "bad_request",
-                "`on_behalf_of` must have 1 to 200 characters, and no control characters",
-            ));
-        }
-        work::on_behalf_of(work, user).await.map_err(turn::Error::from)?;
-    }
-    let mut given = launch.agent_id;
-    if let Some(session_id) = launch.session_id {
-        session::enter(work, session_id, launch.owner.as_deref()).await?;
-        let running = match launch.while_running {
-            WhileRunning::Start => None,
-            WhileRunning::Queue | WhileRunning::Steer => {
-                session::alone(work, session_id).await?;
-                running(work, session_id, launch.while_running).await?
-            }
-        };
-        if let Some(running) = running {
-            if running.profile_name.as_ref() != Some(&launch.profile_name) {
-                let by = running.profile_name.as_ref().map_or("unknown", Name::as_str);
-                let message = format!("the running turn of session {session_id} has profile `{by}`: name that profile");
-                return Err(Error::refused("bad_request", message));
-            }
-            if launch.while_running == WhileRunning::Steer {
-                launch.only_a_message()?;
-                let card = turn::message(&launch.instruction)?;
-                let steered = turn::steer(work, running.agent_turn_id, &card).await?;
-                work.ring(Door::Agent(target.worker_target.clone()));
-                if !steered.is_over {
-                    return Ok(DispatchResult {
-                        status: DispatchStatus::Steered,
-                        agent_id: steered.agent_id,
-                        agent_turn_id: running.agent_turn_id,
-                        turn_epoch: steered.turn_epoch,
-                        trace_id: TraceId::of(running.agent_turn_id),
-                        session_id: Some(session_id),
-                    });
-                }
-            } else if given.is_none_or(|agent_id| agent_id == running.agent_id) {
-                given = Some(running.agent_id);
-            } else {
-                let message = format!(
-                    "agent {} is running a turn in session {session_id}: name that agent, or name none",
-                    running.agent_id
-                );
-                return Err(Error::refused("bad_request", message));
-            }
-        }
-    }
+    name_user(work, launch).await?;
+    let given = match enter_session(work, launch, &target.worker_target).await? {
+        Entered::Steered(steered) => return Ok(steered),
+        Entered::RunBy(given) => given,
+    };
     let (agent_id, agent_turn_id) = (given.unwrap_or_else(AgentId::new), TurnId::new());
     let brings = match given {
         Some(agent_id) => {
@@ -224,24 +268,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
             Brings::Nothing
         }
     };
-    let mut handover = launch.handover.clone().unwrap_or_else(handoff::handover);
-    let packed = &mut handover.context_packing_config.pack_arguments;
-    if packed.iter().all(|rule| rule.as_card_type != CardType::result_fields()) {
-        packed.push(PackArgument::new("result_fields").typed(CardType::result_fields()));
-    }
-    let usual = [
-        ("profile_name", Some(Value::from(launch.profile_name.as_str()))),
-        ("instruction", Some(Value::from(launch.instruction.as_str()))),
-        ("package", launch.package.as_ref().map(|package| json!(package))),
-        ("result_fields", launch.result_fields.clone()),
-        ("input_box_ids", Some(json!(launch.context_box_ids))),
-    ];
-    if let Some((key, _)) = usual.iter().find(|(key, _)| launch.arguments.contains_key(*key)) {
-        let message = format!("`arguments` cannot hold `{key}`: the request has a field of its own for it");
-        return Err(Error::refused("bad_request", message));
-    }
-    let mut arguments = launch.arguments.clone();
-    arguments.extend(usual.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    let (handover, arguments) = launch.to_pack()?;
     let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
     if packed.query_card_ids.is_empty() {

@@ -23,16 +23,16 @@ pub use postgres::Server;
 
 /// A process that is killed when this value is dropped.
 #[derive(Debug)]
-pub struct Hand(pub Child);
+pub struct ChildProcess(pub Child);
 
-impl Hand {
+impl ChildProcess {
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Drop for Hand {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }

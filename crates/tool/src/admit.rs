@@ -19,7 +19,7 @@ use waybill_kernel::{
 };
 
 use crate::{
-    check::{fits, of_resource},
+    check::{fault, fits},
     conclude::Said,
 };
 
@@ -65,9 +65,9 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
     let Some(known) = asked.profile.as_ref().and_then(allows) else {
         return Ok(refused(format!("the profile does not allow `{name}`")));
     };
-    let tool = match of_resource(resource::tool(work, &known).await)? {
+    let tool = match resource::tool(work, &known).await {
         Ok(tool) => tool,
-        Err(error) => return Ok(refused(error.to_string())),
+        Err(error) => return Ok(refused(fault(error)?.to_string())),
     };
     if asked.target.as_ref() != Some(&tool.target) {
         return Ok(refused(format!("calls of `{name}` are answered only by `{}`", tool.target)));
@@ -110,9 +110,9 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
             return Ok(refused(why));
         }
     }
-    let Settings { egress_hosts, .. } = match of_resource(resource::settings(work).await)? {
+    let Settings { egress_hosts, .. } = match resource::settings(work).await {
         Ok(settings) => settings,
-        Err(error) => return Ok(refused(error.to_string())),
+        Err(error) => return Ok(refused(fault(error)?.to_string())),
     };
     call::admit(work, call).await?;
     let traceparent =

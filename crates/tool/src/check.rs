@@ -7,7 +7,7 @@ use waybill_core::{
     resource::{Manifest, Tool},
     tool::TOOLS,
 };
-use waybill_kernel::resource;
+use waybill_kernel::{resource, turn};
 
 /// Checks a value against a schema. The error says in one line where it does not match.
 pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
@@ -39,13 +39,19 @@ pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
     }
 }
 
-/// Separates errors of the database, which are returned as such, from what is wrong with the resource.
-pub fn of_resource<T>(
-    outcome: Result<T, resource::Error>,
-) -> Result<Result<T, resource::Error>, waybill_kernel::turn::Error> {
+/// Returns what is wrong with a resource. An error of the database says nothing about the resource, and is returned as an error.
+pub fn fault(error: resource::Error) -> Result<resource::Error, turn::Error> {
+    match error {
+        resource::Error::Db(error) => Err(error.into()),
+        fault => Ok(fault),
+    }
+}
+
+/// Returns a resource, or `None` if there is none that can be read.
+pub fn readable<T>(outcome: Result<T, resource::Error>) -> Result<Option<T>, turn::Error> {
     match outcome {
-        Err(resource::Error::Db(error)) => Err(error.into()),
-        found => Ok(found),
+        Ok(found) => Ok(Some(found)),
+        Err(error) => fault(error).map(|_| None),
     }
 }
 

@@ -21,7 +21,7 @@ use waybill_kernel::{
     work::Kernel,
 };
 
-use crate::check::{checked, of_resource};
+use crate::check::{checked, readable};
 
 /// If a result is stored as an artifact, this many tokens of its beginning and of its end are shown.
 const HEAD: i32 = 400;
@@ -63,10 +63,10 @@ pub async fn conclude(
     let asked = call::asked(&mut work, call).await?;
     let name = asked.and_then(|asked| asked.tool_name.parse::<Name>().ok());
     let tool = match &name {
-        Some(name) => of_resource(resource::tool(&mut work, name).await)?.ok(),
+        Some(name) => readable(resource::tool(&mut work, name).await)?,
         None => None,
     };
-    let settings = of_resource(resource::settings(&mut work).await)?.unwrap_or_default();
+    let settings = readable(resource::settings(&mut work).await)?.unwrap_or_default();
     drop(work);
     let Said { status, result, mut extra, author_id } = said;
     let result = match json::check(&result) {

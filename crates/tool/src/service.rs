@@ -58,7 +58,7 @@ impl Default for Config {
             target: TOOLS.parse().expect("a target"),
             lease: lease::LEASE,
             most: 32,
-            look: intake::Config::default().wary,
+            look: intake::Config::default().poll_interval,
             grace: Duration::from_secs(30),
         }
     }
@@ -104,8 +104,12 @@ impl Tools {
 
     /// Answers calls until `end` resolves; then waits for running ones to complete.
     pub async fn serve(&self, config: &Config, end: impl Future<Output = ()>) {
-        let intake =
-            intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
+        let intake = intake::Config {
+            lease: config.lease,
+            most: config.most,
+            poll_interval: config.look,
+            ..intake::Config::default()
+        };
         let intake = Intake::<ClaimedCall>::open(&self.0.kernel, config.target.clone(), intake);
         intake
             .serve(end, config.grace, |holding| {

@@ -84,6 +84,14 @@ pub struct Compacted {
     pub budget: Option<Budget>,
 }
 
+/// What became of a summary.
+enum Written {
+    /// It replaces the messages that it stands for.
+    Used(Stepped),
+    /// Another turn was faster. What this summary cost must still be recorded.
+    Unused(Option<Usage>),
+}
+
 /// How many running children a summary lists at most.
 const MOST_CHILDREN: i64 = 20;
 
@@ -132,17 +140,17 @@ pub async fn compact(
         };
         let (scope, n_tokens) = (plan.scope, plan.n_tokens);
         let written = match scope {
-            Scope::Turn => Ok(write_to_turn(kernel, &claimed.fence, gathered, card, usage).await?),
+            Scope::Turn => Written::Used(write_to_turn(kernel, &claimed.fence, gathered, card, usage).await?),
             Scope::Session => write_to_session(kernel, claimed, gathered, card, usage).await?,
         };
         match written {
-            Ok(stepped) => {
+            Written::Used(stepped) => {
                 done.budget = stepped.budget.or(done.budget);
                 tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
                 done.n_summaries += 1;
                 done.n_tokens = done.n_tokens + n_tokens;
             }
-            Err(usage) => {
+            Written::Unused(usage) => {
                 done.budget = charge(kernel, &claimed.fence, usage).await?.or(done.budget);
                 done.n_conflicts += 1;
             }
@@ -234,35 +242,34 @@ async fn write_to_turn(
     Ok(stepped)
 }
 
-/// Writes the summary to the session, and returns what the step came to. If another turn was faster, its summary is used instead, and the
-/// cost of this one, which is returned, must still be recorded.
+/// Writes the summary to the session. If another turn was faster, its summary is used instead.
 async fn write_to_session(
     kernel: &Kernel,
     claimed: &Claimed,
     gathered: &mut Gathered,
     card: NewCard,
     usage: Option<Usage>,
-) -> Result<Result<Stepped, Option<Usage>>, Error> {
+) -> Result<Written, Error> {
     let (Some(session_id), Some(messages_box_id)) = (claimed.session_id, gathered.messages_box_id) else {
-        return Ok(Err(usage));
+        return Ok(Written::Unused(usage));
     };
     let patch = Patch::default().compression(card.clone(), gathered.compression_card_id, messages_box_id);
     let step = step(Vec::new(), usage);
-    let written = write::step_and_patch(kernel, &claimed.fence, &step, session_id, &patch).await?;
-    match written {
+    match write::step_and_patch(kernel, &claimed.fence, &step, session_id, &patch).await {
         Ok(stepped) => {
             gathered.compression_card_id = Some(card.card_id());
             gathered.materials.session_summary = Some(card.into_card(gathered.materials.read_at));
-            Ok(Ok(stepped))
+            Ok(Written::Used(stepped))
         }
-        Err(blackboard::Error::Conflict { .. }) => {
+        Err(write::Error::Patch(blackboard::Error::Conflict { .. })) => {
             look_again(kernel, claimed, session_id, gathered).await?;
-            Ok(Err(step.usage))
+            Ok(Written::Unused(step.usage))
         }
-        Err(other) => {
+        Err(write::Error::Patch(other)) => {
             charge(kernel, &claimed.fence, step.usage).await?;
             Err(other.into())
         }
+        Err(write::Error::Turn(error)) => Err(error.into()),
     }
 }
 

@@ -40,6 +40,16 @@ pub enum Error {
     Embedding(#[source] crate::model::Error),
 }
 
+/// What to search, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<'a> {
+    pub kind: Kind,
+    pub shelf: &'a Shelf,
+    pub question: &'a str,
+    /// How many chunks are returned at most.
+    pub most: usize,
+}
+
 /// What was found, best first, and how.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -53,11 +63,9 @@ pub async fn search(
     kernel: &Kernel,
     models: &Models,
     project_id: ProjectId,
-    kind: Kind,
-    shelf: &Shelf,
-    question: &str,
-    most: usize,
+    query: &Query<'_>,
 ) -> Result<Answer, Error> {
+    let Query { kind, shelf, question, most } = *query;
     let mut work = kernel.begin(project_id).await.map_err(knowledge::Error::from)?;
     let embedding = resource::settings(&mut work).await?.embedding;
     let has_vectors = embedding.is_some() && knowledge::has_vectors(&mut work).await?;
@@ -161,8 +169,8 @@ impl Source for Shelved {
                 return Ok(None);
             };
             let question = question(asked.query);
-            let answer =
-                search(&self.kernel, &self.models, asked.project_id, self.kind, shelf, &question, usize::MAX).await?;
+            let query = Query { kind: self.kind, shelf, question: &question, most: usize::MAX };
+            let answer = search(&self.kernel, &self.models, asked.project_id, &query).await?;
             let found = within(answer.found, most);
             if found.is_empty() {
                 return Ok(None);

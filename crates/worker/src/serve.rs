@@ -44,7 +44,7 @@ pub struct Config {
 
 impl Config {
     pub fn new(target: Target) -> Config {
-        let (lease, look) = (lease::LEASE, intake::Config::default().wary);
+        let (lease, look) = (lease::LEASE, intake::Config::default().poll_interval);
         Config { target, lease, most: 64, in_flight_cap: 1_000, look, grace: Duration::from_secs(30) }
     }
 }
@@ -106,7 +106,7 @@ impl Worker {
             lease: config.lease,
             most: config.most,
             in_flight_cap: config.in_flight_cap,
-            wary: config.look,
+            poll_interval: config.look,
             ..intake::Config::default()
         };
         let intake = Intake::<Claimed>::open(&self.kernel, config.target.clone(), intake);

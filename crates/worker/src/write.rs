@@ -4,10 +4,29 @@
 use waybill_core::{id::SessionId, turn::Fence};
 use waybill_kernel::{
     blackboard::{self, Patch},
-    retry::retry,
+    retry::{Transient, retry},
     turn::{self, Attempts, Claimed, Ending, Loss, Step, Stepped},
     work::Kernel,
 };
+
+/// Why a step and a patch of the session's memory were not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    /// The patch was refused.
+    #[error(transparent)]
+    Patch(blackboard::Error),
+}
+
+impl Transient for Error {
+    fn is_transient(&self) -> bool {
+        match self {
+            Error::Turn(error) => error.is_transient(),
+            Error::Patch(_) => false,
+        }
+    }
+}
 
 /// Writes one step.
 pub(crate) async fn step(kernel: &Kernel, fence: &Fence, step: &Step) -> Result<Stepped, turn::Error> {
@@ -27,18 +46,20 @@ pub(crate) async fn step_and_patch(
     step: &Step,
     session_id: SessionId,
     patch: &Patch,
-) -> Result<Result<Stepped, blackboard::Error>, turn::Error> {
+) -> Result<Stepped, Error> {
     retry(|| {
         Box::pin(async {
-            let mut work = kernel.begin(fence.project_id()).await?;
+            let mut work = kernel.begin(fence.project_id()).await.map_err(turn::Error::from)?;
             let stepped = turn::step(&mut work, fence, step).await?;
             match blackboard::patch(&mut work, session_id, step.step_id, patch).await {
                 Ok(_) => {}
-                Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => return Err(error.into()),
-                Err(other) => return Ok(Err(other)),
+                Err(blackboard::Error::Db(error) | blackboard::Error::TryAgain(error)) => {
+                    return Err(Error::Turn(error.into()));
+                }
+                Err(other) => return Err(Error::Patch(other)),
             }
-            work.commit().await?;
-            Ok(Ok(stepped))
+            work.commit().await.map_err(turn::Error::from)?;
+            Ok(stepped)
         })
     })
     .await

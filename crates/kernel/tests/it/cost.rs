@@ -92,10 +92,10 @@ async fn pages_of_hydration(t: &TestDb, box_id: BoxId) -> f64 {
     .await
 }
 
-/// Pages that the statement of `card_box.rs` with this part touches. What it writes is rolled back.
+/// Pages that the statement of `card_box` with this part touches. What it writes is rolled back.
 async fn pages_of(t: &TestDb, part: &str, arguments: &str) -> f64 {
-    let source = include_str!("../../src/card_box.rs");
-    let sql = source.split('"').find(|literal| literal.contains(part)).unwrap();
+    let sources = [include_str!("../../src/card_box/hydrate.rs"), include_str!("../../src/card_box/inherit.rs")];
+    let sql = sources.iter().flat_map(|source| source.split('"')).find(|literal| literal.contains(part)).unwrap();
     let mut work = t.begin().await;
     sqlx::raw_sql(AssertSqlSafe(format!("prepare h as {sql}"))).execute(&mut *work).await.unwrap();
     let explain = format!("explain (analyze, buffers, format json) execute h({arguments})");

@@ -565,6 +565,89 @@ async fn run(kernel: &Kernel, program: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// What one pack is to lead to.
+struct Expected {
+    receiver: AgentId,
+    /// The cards that it inherits, in their order.
+    cards: Vec<CardId>,
+    /// How much of which boxes its receiver is handed.
+    handed: Vec<(BoxId, usize)>,
+}
+
+/// What an attempt is to lead to.
+#[derive(Default)]
+struct Foreseen {
+    packs: Vec<Pack>,
+    expected: Vec<Expected>,
+    missing: HashSet<BoxId>,
+    forbidden: HashSet<BoxId>,
+    /// Whether an agent names a session that it is not in.
+    is_outside: bool,
+}
+
+impl Attempt {
+    fn is_in_session(&self) -> bool {
+        self.packs.len().is_multiple_of(2)
+    }
+}
+
+impl Naive {
+    fn source(&self, attempt: &Attempt) -> Option<AgentId> {
+        self.agents.get(attempt.source % (N_AGENTS + 1)).copied()
+    }
+
+    fn foresee(&self, attempt: &Attempt) -> Foreseen {
+        let source = self.source(attempt);
+        let unknown = BoxId::new();
+        let of =
+            |n: &usize| self.boxes.get(n % (self.boxes.len() + usize::from(n.is_multiple_of(50)))).map(|(id, _)| *id);
+        let mut foreseen = Foreseen::default();
+        for (receiver, named, with_session, worker) in &attempt.packs {
+            let receiver = self.agents[receiver % N_AGENTS];
+            let named: Vec<usize> = if self.boxes.is_empty() { Vec::new() } else { named.clone() };
+            let ids: Vec<String> = named.iter().map(|n| of(n).unwrap_or(unknown).to_string()).collect();
+            let mut arguments = object(json!({ "profile_name": if *worker { "w" } else { "a" } }));
+            if attempt.instruction {
+                arguments.insert("instruction".into(), "go".into());
+            }
+            match (&ids[..], attempt.one_by_name) {
+                ([], _) => {}
+                ([one], true) => drop(arguments.insert("input_box_ids".into(), json!(one))),
+                (all, _) => drop(arguments.insert("input_box_ids".into(), json!(all))),
+            }
+            let mut cards: Vec<CardId> = Vec::new();
+            let mut handed = Vec::new();
+            for n in &named {
+                let which = n % (self.boxes.len() + usize::from(n.is_multiple_of(50)));
+                if which == self.boxes.len() {
+                    foreseen.missing.insert(unknown);
+                    continue;
+                }
+                match self.right(source, which) {
+                    None => drop(foreseen.forbidden.insert(self.boxes[which].0)),
+                    Some(upto) => {
+                        cards.extend(&self.boxes[which].1[..upto]);
+                        handed.push((self.boxes[which].0, upto));
+                    }
+                }
+            }
+            let (session_id, messages_box_id, messages) = &self.session;
+            if *with_session && !worker {
+                // An agent names the session that it is in, and no other.
+                cards.extend(messages);
+                handed.push((*messages_box_id, messages.len()));
+                foreseen.is_outside |= source.is_some() && !attempt.is_in_session();
+            }
+            let mut seen = HashSet::new();
+            cards.retain(|card_id| seen.insert(*card_id));
+            foreseen.expected.push(Expected { receiver, cards, handed });
+            let session_id = with_session.then_some(*session_id);
+            foreseen.packs.push(Pack { session_id, ..Pack::new(receiver, TurnId::new(), arguments) });
+        }
+        foreseen
+    }
+}
+
 /// Returns false if it was refused, as it should be.
 async fn try_packing(
     work: &mut UnitOfWork,
@@ -572,59 +655,11 @@ async fn try_packing(
     attempt: &Attempt,
     n_refused: &mut usize,
 ) -> Result<bool, TestCaseError> {
-    let source = naive.agents.get(attempt.source % (N_AGENTS + 1)).copied();
+    let source = naive.source(attempt);
     let mut rules = Handover::instruction();
     rules.context_packing_config.inherit_context.include_parent = attempt.parent;
-    let unknown = BoxId::new();
-    let of =
-        |n: &usize| naive.boxes.get(n % (naive.boxes.len() + usize::from(n.is_multiple_of(50)))).map(|(id, _)| *id);
-    let mut packs = Vec::new();
-    let mut expected = Vec::new();
-    let (mut missing, mut forbidden, mut is_outside) = (HashSet::new(), HashSet::new(), false);
-    let in_session = attempt.packs.len().is_multiple_of(2);
-    for (receiver, named, with_session, worker) in &attempt.packs {
-        let receiver = naive.agents[receiver % N_AGENTS];
-        let named: Vec<usize> = if naive.boxes.is_empty() { Vec::new() } else { named.clone() };
-        let ids: Vec<String> = named.iter().map(|n| of(n).unwrap_or(unknown).to_string()).collect();
-        let mut arguments = object(json!({ "profile_name": if *worker { "w" } else { "a" } }));
-        if attempt.instruction {
-            arguments.insert("instruction".into(), "go".into());
-        }
-        match (&ids[..], attempt.one_by_name) {
-            ([], _) => {}
-            ([one], true) => drop(arguments.insert("input_box_ids".into(), json!(one))),
-            (all, _) => drop(arguments.insert("input_box_ids".into(), json!(all))),
-        }
-        let mut cards: Vec<CardId> = Vec::new();
-        let mut handed = Vec::new();
-        for n in &named {
-            let which = n % (naive.boxes.len() + usize::from(n.is_multiple_of(50)));
-            if which == naive.boxes.len() {
-                missing.insert(unknown);
-                continue;
-            }
-            match naive.right(source, which) {
-                None => drop(forbidden.insert(naive.boxes[which].0)),
-                Some(upto) => {
-                    cards.extend(&naive.boxes[which].1[..upto]);
-                    handed.push((naive.boxes[which].0, upto));
-                }
-            }
-        }
-        let (session_id, messages_box_id, messages) = &naive.session;
-        if *with_session && !worker {
-            // An agent names the session that it is in, and no other.
-            cards.extend(messages);
-            handed.push((*messages_box_id, messages.len()));
-            is_outside |= source.is_some() && !in_session;
-        }
-        let mut seen = HashSet::new();
-        cards.retain(|card_id| seen.insert(*card_id));
-        expected.push((receiver, cards, handed));
-        let session_id = with_session.then_some(*session_id);
-        packs.push(Pack { session_id, ..Pack::new(receiver, TurnId::new(), arguments) });
-    }
-    let session_id = in_session.then_some(naive.session.0);
+    let Foreseen { packs, expected, missing, forbidden, is_outside } = naive.foresee(attempt);
+    let session_id = attempt.is_in_session().then_some(naive.session.0);
     let packing = Packing { session_id, ..Packing::new("test", source, &rules) };
     let outcome = pack_context(work, packing, &packs).await;
     // What arguments name is looked up first.
@@ -648,33 +683,46 @@ async fn try_packing(
         return Ok(false);
     }
     let packed = outcome.map_err(|error| TestCaseError::fail(format!("{error}")))?;
-    for (packed, (receiver, inherited, handed)) in packed.iter().zip(expected) {
-        let n_asked = usize::from(attempt.instruction);
-        let parent = attempt.parent && source.is_some();
-        prop_assert_eq!(packed.attached_card_ids.len(), n_asked + usize::from(parent));
-        prop_assert_eq!(&packed.query_card_ids[..], &packed.attached_card_ids[..n_asked]);
-        let cards = [&packed.attached_card_ids[..n_asked], &inherited, &packed.attached_card_ids[n_asked..]].concat();
-        let read = card_box::read(work, Span::whole(packed.context_box_id), None).await.unwrap();
-        prop_assert_eq!(crate::card_ids(&read), cards.clone());
-        for placed in &read {
-            let own = placed.origin.box_id == packed.context_box_id;
-            let card_type = match &placed.reading {
-                Reading::Live(card) => card.metadata.card_type.clone(),
-                Reading::Gone(_) => CardType::instruction(),
-            };
-            prop_assert!(!own || packed.attached_card_ids.contains(&placed.reading.card_id()), "{card_type}");
-        }
-        for (box_id, upto) in handed {
-            // What an agent hands to itself gives it no right.
-            if source != Some(receiver) {
-                let known = naive.handed.entry((receiver, box_id)).or_default();
-                *known = (*known).max(upto);
-            }
-        }
-        naive.owners.insert(packed.context_box_id, receiver);
-        naive.boxes.push((packed.context_box_id, cards));
+    for (packed, expected) in packed.iter().zip(expected) {
+        check_packed(work, naive, attempt, packed, expected).await?;
     }
     Ok(true)
+}
+
+/// Checks what one pack led to, and records it in the naive model.
+async fn check_packed(
+    work: &mut UnitOfWork,
+    naive: &mut Naive,
+    attempt: &Attempt,
+    packed: &Packed,
+    Expected { receiver, cards: inherited, handed }: Expected,
+) -> Result<(), TestCaseError> {
+    let source = naive.source(attempt);
+    let n_asked = usize::from(attempt.instruction);
+    let parent = attempt.parent && source.is_some();
+    prop_assert_eq!(packed.attached_card_ids.len(), n_asked + usize::from(parent));
+    prop_assert_eq!(&packed.query_card_ids[..], &packed.attached_card_ids[..n_asked]);
+    let cards = [&packed.attached_card_ids[..n_asked], &inherited, &packed.attached_card_ids[n_asked..]].concat();
+    let read = card_box::read(work, Span::whole(packed.context_box_id), None).await.unwrap();
+    prop_assert_eq!(crate::card_ids(&read), cards.clone());
+    for placed in &read {
+        let own = placed.origin.box_id == packed.context_box_id;
+        let card_type = match &placed.reading {
+            Reading::Live(card) => card.metadata.card_type.clone(),
+            Reading::Gone(_) => CardType::instruction(),
+        };
+        prop_assert!(!own || packed.attached_card_ids.contains(&placed.reading.card_id()), "{card_type}");
+    }
+    for (box_id, upto) in handed {
+        // What an agent hands to itself gives it no right.
+        if source != Some(receiver) {
+            let known = naive.handed.entry((receiver, box_id)).or_default();
+            *known = (*known).max(upto);
+        }
+    }
+    naive.owners.insert(packed.context_box_id, receiver);
+    naive.boxes.push((packed.context_box_id, cards));
+    Ok(())
 }
 
 /// PM-4, PM-12, SE-3: the same cards, in the same order, and the same refusals, each on record. `WAYBILL_CASES=5000` is the long run.

@@ -19,8 +19,8 @@ fn config(most: usize) -> Config {
     Config {
         lease: LEASE,
         most,
-        wary: Duration::from_millis(50),
-        trusting: Duration::from_millis(50),
+        poll_interval: Duration::from_millis(50),
+        poll_interval_with_bus: Duration::from_millis(50),
         ..Config::default()
     }
 }
@@ -250,7 +250,7 @@ async fn a_busy_process_throws_no_claim_away() {
 
 /// Work that turns up under our name is taken up only where there is room.
 #[tokio::test]
-async fn strays_are_taken_up_within_most() {
+async fn unknown_claims_are_taken_up_within_most() {
     let house = House::new().await;
     for agent_id in house.agents(5).await {
         house.enqueue(agent_id).await;
@@ -260,20 +260,20 @@ async fn strays_are_taken_up_within_most() {
     let ours = "select worker_id from state.agent_inbox where worker_id is not null limit 1";
     let worker_id: WorkerId = sqlx::query_scalar(ours).fetch_one(&mut house.t.admin().await).await.unwrap();
     let mut claiming = Claiming { most: 2, ..Claiming::new(worker_id, target("llm")) };
-    let strays = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
-    assert_eq!(strays.len(), 2);
+    let unknown_claims = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+    assert_eq!(unknown_claims.len(), 2);
     assert!(timeout(LEASE * 3, intake.next()).await.is_err(), "there is no room");
     let mut held = vec![first, second];
     for n in 1..=2 {
         house.finish(held.remove(0).claimed.fence).await.unwrap();
         let found = soon(intake.next()).await;
-        assert!(strays.iter().any(|stray| stray.fence == found.claimed.fence), "before what is new");
+        assert!(unknown_claims.iter().any(|claim| claim.fence == found.claimed.fence), "before what is new");
         assert_eq!(most_held(&house).await, 4 - n);
         held.push(found);
     }
     house.finish(held.remove(0).claimed.fence).await.unwrap();
     let new = soon(intake.next()).await;
-    assert!(!strays.iter().any(|stray| stray.fence == new.claimed.fence));
+    assert!(!unknown_claims.iter().any(|claim| claim.fence == new.claimed.fence));
     assert!(most_held(&house).await <= 2);
 }
 

@@ -100,18 +100,181 @@ async fn a_turn_can_be_traced_once_it_has_ended() {
     assert!(of(TurnId::new()).await.is_none());
 }
 
-/// DESIGN, section 9: what must hold holds of a live system, and what does not is named.
-#[tokio::test]
-async fn what_must_hold_is_held_to() {
-    let house = House::new().await;
-    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
-    let broken = async || {
-        let mut broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
-        broken.extend(invariant::of_database(house.kernel()).await.unwrap());
-        broken.into_iter().map(|broken| broken.invariant).collect::<Vec<_>>()
-    };
-    // A batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one
-    // at work; one that has a budget, of which it has spent some, and a child that it shares it with; one that is ready.
+const COUNTS: &str = "a batch counts its open tasks; once it has ended its end is on record and its counters are gone";
+
+/// What is done, what it breaks, and how it is mended. An id that begins with an f is not in use.
+const MEDDLED: [(&str, &[&str], &str); 29] = [
+    (
+        "update state.agent_state_head set status = 'dispatched', queue_cap = 999 where status = 'running'",
+        &["an agent runs its turn if and only if a worker has claimed it"],
+        "update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999",
+    ),
+    (
+        "with h as (update state.agent_state_head set status = 'suspended', queue_cap = 999 where status = 'running' returning agent_id)
+         update state.agent_inbox i set status = 'deferred', stop_reason = i.worker_id::text, worker_id = null
+           from h where i.agent_id = h.agent_id and i.status = 'processing'",
+        &["a suspended turn waits for a call or for a time, or is ready"],
+        "with h as (update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999 returning agent_id)
+         update state.agent_inbox i set status = 'processing', worker_id = i.stop_reason::uuid, stop_reason = null
+           from h where i.agent_id = h.agent_id and i.status = 'deferred'",
+    ),
+    (
+        "update state.agent_inbox set status = 'deferred', stop_reason = 'meddled' where status = 'pending'",
+        &["a dispatched turn is ready, or waits for its time"],
+        "update state.agent_inbox set status = 'pending', stop_reason = null where stop_reason = 'meddled'",
+    ),
+    (
+        "update state.agent_state_head set status = 'idle', active_agent_turn_id = null where n_queued > 0",
+        &["an idle agent has nothing queued, ready or claimed", "a queued turn is behind another turn of its agent"],
+        "update state.agent_state_head h set status = 'running', active_agent_turn_id = i.agent_turn_id
+           from state.agent_inbox i where h.n_queued > 0 and i.agent_id = h.agent_id and i.status = 'processing'",
+    ),
+    (
+        "update state.agent_inbox set turn_epoch = turn_epoch - 1 where status = 'pending'",
+        &["a ready turn is the one that its agent is on, at the same epoch"],
+        "update state.agent_inbox set turn_epoch = turn_epoch + 1 where status = 'pending'",
+    ),
+    (
+        "update state.worker_leases set worker_id = overlay(worker_id::text placing 'f' from 1)::uuid",
+        &["a worker that holds a turn or a call has a lease"],
+        "update state.worker_leases set worker_id = overlay(worker_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+        &[
+            "a call that is waited for belongs to the turn that its agent is on",
+            "a suspended turn waits for a call or for a time, or is ready",
+        ],
+        "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.waiting_calls set status = 'awaiting' where status = 'pending'",
+        &["a call that waits for a batch has one that is open"],
+        "update state.waiting_calls c set status = 'pending'
+          where status = 'awaiting' and not exists (select from state.pmo_batches b where b.tool_call_id = c.tool_call_id)",
+    ),
+    (
+        "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid where status = 'open'",
+        &["an open batch has its call, or is to end now", "a call that waits for a batch has one that is open"],
+        "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.pmo_batch_tasks set status = 'open', error = 'meddled' where status = 'success'",
+        &["a task is over if and only if its turn is"],
+        "update state.pmo_batch_tasks set status = 'success', error = null where error = 'meddled'",
+    ),
+    (
+        "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+        &["a turn that has a budget has not ended"],
+        "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.budgets set tokens_left = tokens_left + 1",
+        &["what is gone from a turn's budget is what its steps have used"],
+        "update state.budgets set tokens_left = tokens_left - 1",
+    ),
+    (
+        "insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome)
+         select project_id, overlay(agent_turn_id::text placing 'f' from 1)::uuid, step_id, agent_id, turn_epoch, claim_token, outcome
+           from state.agent_steps",
+        &["history lies in the partition of its week"],
+        "delete from state.agent_steps where agent_turn_id::text like 'f%'",
+    ),
+    (
+        "do $$ begin execute format('alter table parts.outbox_%s rename to outbox_meddled',
+           to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
+        &["history has partitions for this week and the next"],
+        "do $$ begin execute format('alter table parts.outbox_meddled rename to outbox_%s',
+           to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
+    ),
+    (
+        "insert into state.pmo_batch_slots select project_id, batch_id, 0, 0 from state.pmo_batches where status <> 'open'",
+        &[COUNTS],
+        "delete from state.pmo_batch_slots where remaining = 0",
+    ),
+    (
+        "update state.pmo_batches set open_slots = open_slots + 1 where status = 'open'",
+        &[COUNTS],
+        "update state.pmo_batches set open_slots = open_slots - 1 where status = 'open'",
+    ),
+    (
+        "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, '{}', now(), 0, 0, 0
+           from state.agent_inbox where status = 'pending'
+             on conflict (worker_target, project_id) do update set new_seq = excluded.new_seq",
+        &["no turn is ready before the mark of its queue"],
+        "delete from state.queue_marks",
+    ),
+    (
+        "update state.agent_inbox set status = 'pending', stop_reason = 'meddled' where status = 'queued'",
+        &["an agent has at most one turn at a time", "as many turns are queued as the head says"],
+        "update state.agent_inbox set status = 'queued', stop_reason = null where stop_reason = 'meddled'",
+    ),
+    (
+        "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
+        &[
+            "what a head says its agent does is in its inbox",
+            "a turn that has not ended is in an inbox, and the other way round",
+        ],
+        "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.agent_state_head set turn_epoch = turn_epoch - 9",
+        &["epochs only grow"],
+        "update state.agent_state_head set turn_epoch = turn_epoch + 9",
+    ),
+    (
+        "update state.agent_steps set claim_token = claim_token - 1099511627776 * from_seq",
+        &["epochs only grow"],
+        "update state.agent_steps set claim_token = claim_token + 1099511627776 * from_seq",
+    ),
+    (
+        "update state.agent_state_head set claim_token = claim_token + 1",
+        &["only the current claim holds a turn"],
+        "update state.agent_state_head set claim_token = claim_token - 1",
+    ),
+    (
+        "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing 'f' from 1)::uuid",
+        &["a turn that has ended has its deliverable in its output box"],
+        "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+         select e.project_id, e.box_id, e.seq + 1000, e.card_id from cardbox.box_entries e",
+        &["a turn has at most one deliverable", "the result of a call stands once where its turn reads it"],
+        "delete from cardbox.box_entries where seq > 1000",
+    ),
+    (
+        "insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status)
+         select project_id, agent_turn_id, event, overlay(event_id::text placing 'f' from 1)::uuid, agent_id, status
+           from state.outbox where event = 'task'",
+        &["the end of a turn is reported once"],
+        "delete from state.outbox where event_id::text like 'f%'",
+    ),
+    (
+        "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid",
+        &["a call that was made is waited for, answered, or its turn is over"],
+        "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
+    ),
+    (
+        "update state.pmo_batch_slots set remaining = remaining + 1",
+        &[COUNTS],
+        "update state.pmo_batch_slots set remaining = remaining - 1",
+    ),
+    (
+        "update state.execution_edges set status = edge_phase::text, primitive = 'command', edge_phase = 'response' where primitive = 'join' and edge_phase = 'response'",
+        &[COUNTS],
+        "update state.execution_edges set primitive = 'join', status = 'success' where primitive = 'command' and status = 'response'",
+    ),
+    (
+        "update cardbox.box_entries set card_id = overlay(card_id::text placing 'f' from 1)::uuid",
+        &["what a box holds is there, in the same project"],
+        "update cardbox.box_entries set card_id = overlay(card_id::text placing '0' from 1)::uuid",
+    ),
+];
+
+/// Makes a batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one
+/// at work; one that has a budget, of which it has spent some, and a child that it shares it with; one that is ready.
+async fn put_everything_under_way(house: &House) {
     house.family(3, false, LONG).await;
     while house.claim().await.is_some() {}
     house.family(1, false, LONG).await;
@@ -128,191 +291,34 @@ async fn what_must_hold_is_held_to() {
     house.enqueue(agent_id).await;
     house.claim().await.unwrap();
     let limits = Limits { steps: Some(9), tokens: Some(900), microdollars: Some(90), seconds: None };
-    let (request, card) = limited(&house, limits, None).await;
+    let (request, card) = limited(house, limits, None).await;
     let parent = request.agent_turn_id;
     house.enqueue_all(&[request], &[card]).await.unwrap();
     let fence = house.claim().await.unwrap().fence;
     let usage = Usage { input_tokens: 40, output_tokens: 2, microdollars: 3, ..Usage::default() };
     house.step(&fence, &Step { usage: Some(usage), ..calling(0, "tool", LONG, false) }).await.unwrap();
-    let (child, card) = limited(&house, Limits::default(), Some(parent)).await;
+    let (child, card) = limited(house, Limits::default(), Some(parent)).await;
     house.enqueue_all(&[child], &[card]).await.unwrap();
+}
+
+/// DESIGN, section 9: what must hold holds of a live system, and what does not is named.
+#[tokio::test]
+async fn what_must_hold_is_held_to() {
+    let house = House::new().await;
+    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
+    let broken = async || {
+        let mut broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
+        broken.extend(invariant::of_database(house.kernel()).await.unwrap());
+        broken.into_iter().map(|broken| broken.invariant).collect::<Vec<_>>()
+    };
+    put_everything_under_way(&house).await;
     assert_eq!(broken().await, Vec::<&str>::new());
 
-    // What is done, what it breaks, and how it is mended. An id that begins with an f is not in use.
-    let counts = "a batch counts its open tasks; once it has ended its end is on record and its counters are gone";
-    let meddled: [(&str, &[&str], &str); 29] = [
-        (
-            "update state.agent_state_head set status = 'dispatched', queue_cap = 999 where status = 'running'",
-            &["an agent runs its turn if and only if a worker has claimed it"],
-            "update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999",
-        ),
-        (
-            "with h as (update state.agent_state_head set status = 'suspended', queue_cap = 999 where status = 'running' returning agent_id)
-             update state.agent_inbox i set status = 'deferred', stop_reason = i.worker_id::text, worker_id = null
-               from h where i.agent_id = h.agent_id and i.status = 'processing'",
-            &["a suspended turn waits for a call or for a time, or is ready"],
-            "with h as (update state.agent_state_head set status = 'running', queue_cap = 1000 where queue_cap = 999 returning agent_id)
-             update state.agent_inbox i set status = 'processing', worker_id = i.stop_reason::uuid, stop_reason = null
-               from h where i.agent_id = h.agent_id and i.status = 'deferred'",
-        ),
-        (
-            "update state.agent_inbox set status = 'deferred', stop_reason = 'meddled' where status = 'pending'",
-            &["a dispatched turn is ready, or waits for its time"],
-            "update state.agent_inbox set status = 'pending', stop_reason = null where stop_reason = 'meddled'",
-        ),
-        (
-            "update state.agent_state_head set status = 'idle', active_agent_turn_id = null where n_queued > 0",
-            &["an idle agent has nothing queued, ready or claimed", "a queued turn is behind another turn of its agent"],
-            "update state.agent_state_head h set status = 'running', active_agent_turn_id = i.agent_turn_id
-               from state.agent_inbox i where h.n_queued > 0 and i.agent_id = h.agent_id and i.status = 'processing'",
-        ),
-        (
-            "update state.agent_inbox set turn_epoch = turn_epoch - 1 where status = 'pending'",
-            &["a ready turn is the one that its agent is on, at the same epoch"],
-            "update state.agent_inbox set turn_epoch = turn_epoch + 1 where status = 'pending'",
-        ),
-        (
-            "update state.worker_leases set worker_id = overlay(worker_id::text placing 'f' from 1)::uuid",
-            &["a worker that holds a turn or a call has a lease"],
-            "update state.worker_leases set worker_id = overlay(worker_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
-            &[
-                "a call that is waited for belongs to the turn that its agent is on",
-                "a suspended turn waits for a call or for a time, or is ready",
-            ],
-            "update state.waiting_calls set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.waiting_calls set status = 'awaiting' where status = 'pending'",
-            &["a call that waits for a batch has one that is open"],
-            "update state.waiting_calls c set status = 'pending'
-              where status = 'awaiting' and not exists (select from state.pmo_batches b where b.tool_call_id = c.tool_call_id)",
-        ),
-        (
-            "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid where status = 'open'",
-            &["an open batch has its call, or is to end now", "a call that waits for a batch has one that is open"],
-            "update state.pmo_batches set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.pmo_batch_tasks set status = 'open', error = 'meddled' where status = 'success'",
-            &["a task is over if and only if its turn is"],
-            "update state.pmo_batch_tasks set status = 'success', error = null where error = 'meddled'",
-        ),
-        (
-            "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
-            &["a turn that has a budget has not ended"],
-            "update state.budgets set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.budgets set tokens_left = tokens_left + 1",
-            &["what is gone from a turn's budget is what its steps have used"],
-            "update state.budgets set tokens_left = tokens_left - 1",
-        ),
-        (
-            "insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome)
-             select project_id, overlay(agent_turn_id::text placing 'f' from 1)::uuid, step_id, agent_id, turn_epoch, claim_token, outcome
-               from state.agent_steps",
-            &["history lies in the partition of its week"],
-            "delete from state.agent_steps where agent_turn_id::text like 'f%'",
-        ),
-        (
-            "do $$ begin execute format('alter table parts.outbox_%s rename to outbox_meddled',
-               to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
-            &["history has partitions for this week and the next"],
-            "do $$ begin execute format('alter table parts.outbox_meddled rename to outbox_%s',
-               to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
-        ),
-        (
-            "insert into state.pmo_batch_slots select project_id, batch_id, 0, 0 from state.pmo_batches where status <> 'open'",
-            &[counts],
-            "delete from state.pmo_batch_slots where remaining = 0",
-        ),
-        (
-            "update state.pmo_batches set open_slots = open_slots + 1 where status = 'open'",
-            &[counts],
-            "update state.pmo_batches set open_slots = open_slots - 1 where status = 'open'",
-        ),
-        (
-            "insert into state.queue_marks select worker_target, project_id, 0, inbox_seq + 1, 0, '{}', now(), 0, 0, 0
-               from state.agent_inbox where status = 'pending'
-                 on conflict (worker_target, project_id) do update set new_seq = excluded.new_seq",
-            &["no turn is ready before the mark of its queue"],
-            "delete from state.queue_marks",
-        ),
-        (
-            "update state.agent_inbox set status = 'pending', stop_reason = 'meddled' where status = 'queued'",
-            &["an agent has at most one turn at a time", "as many turns are queued as the head says"],
-            "update state.agent_inbox set status = 'queued', stop_reason = null where stop_reason = 'meddled'",
-        ),
-        (
-            "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing 'f' from 1)::uuid",
-            &[
-                "what a head says its agent does is in its inbox",
-                "a turn that has not ended is in an inbox, and the other way round",
-            ],
-            "update state.agent_inbox set agent_turn_id = overlay(agent_turn_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.agent_state_head set turn_epoch = turn_epoch - 9",
-            &["epochs only grow"],
-            "update state.agent_state_head set turn_epoch = turn_epoch + 9",
-        ),
-        (
-            "update state.agent_steps set claim_token = claim_token - 1099511627776 * from_seq",
-            &["epochs only grow"],
-            "update state.agent_steps set claim_token = claim_token + 1099511627776 * from_seq",
-        ),
-        (
-            "update state.agent_state_head set claim_token = claim_token + 1",
-            &["only the current claim holds a turn"],
-            "update state.agent_state_head set claim_token = claim_token - 1",
-        ),
-        (
-            "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing 'f' from 1)::uuid",
-            &["a turn that has ended has its deliverable in its output box"],
-            "update state.turns set deliverable_card_id = overlay(deliverable_card_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-             select e.project_id, e.box_id, e.seq + 1000, e.card_id from cardbox.box_entries e",
-            &["a turn has at most one deliverable", "the result of a call stands once where its turn reads it"],
-            "delete from cardbox.box_entries where seq > 1000",
-        ),
-        (
-            "insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status)
-             select project_id, agent_turn_id, event, overlay(event_id::text placing 'f' from 1)::uuid, agent_id, status
-               from state.outbox where event = 'task'",
-            &["the end of a turn is reported once"],
-            "delete from state.outbox where event_id::text like 'f%'",
-        ),
-        (
-            "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing 'f' from 1)::uuid",
-            &["a call that was made is waited for, answered, or its turn is over"],
-            "update state.waiting_calls set tool_call_id = overlay(tool_call_id::text placing '0' from 1)::uuid",
-        ),
-        (
-            "update state.pmo_batch_slots set remaining = remaining + 1",
-            &[counts],
-            "update state.pmo_batch_slots set remaining = remaining - 1",
-        ),
-        (
-            "update state.execution_edges set status = edge_phase::text, primitive = 'command', edge_phase = 'response' where primitive = 'join' and edge_phase = 'response'",
-            &[counts],
-            "update state.execution_edges set primitive = 'join', status = 'success' where primitive = 'command' and status = 'response'",
-        ),
-        (
-            "update cardbox.box_entries set card_id = overlay(card_id::text placing 'f' from 1)::uuid",
-            &["what a box holds is there, in the same project"],
-            "update cardbox.box_entries set card_id = overlay(card_id::text placing '0' from 1)::uuid",
-        ),
-    ];
-    let named: BTreeSet<&str> = meddled.iter().flat_map(|(_, invariants, _)| *invariants).copied().collect();
+    let named: BTreeSet<&str> = MEDDLED.iter().flat_map(|(_, invariants, _)| *invariants).copied().collect();
     let all = invariant::INVARIANTS.iter().chain(&invariant::OF_DATABASE);
     let all: BTreeSet<&str> = all.map(|(invariant, _)| *invariant).collect();
     assert_eq!(named, all);
-    for (meddle, invariants, mend) in meddled {
+    for (meddle, invariants, mend) in MEDDLED {
         house.meddle(meddle).await;
         let found = broken().await;
         assert!(invariants.iter().all(|invariant| found.contains(invariant)), "{meddle}: {found:?}");

@@ -14,6 +14,7 @@ use waybill_core::{
 use waybill_kernel::{
     card,
     card_box::{self, Window},
+    work::UnitOfWork,
 };
 use waybill_testkit::{TestDb, fresh_db};
 
@@ -82,6 +83,9 @@ struct Model {
     cards: Vec<ModelCard>,
     boxes: Vec<(BoxId, Vec<Slot>)>,
 }
+
+/// The times of readings: an hour ago, now, in an hour.
+type AsOf = [Option<DateTime<Utc>>; 3];
 
 /// What is compared: position, card, whether it is live.
 type Seen = Vec<(i64, CardId, bool)>;
@@ -154,20 +158,16 @@ fn span_of(length: usize, from: usize, count: usize) -> (usize, usize) {
     (from, (from + count % (length + 2)).saturating_sub(1))
 }
 
-async fn run(t: &TestDb, owner: &mut PgConnection, program: &[Step]) -> Result<(), TestCaseError> {
-    let project_id = ProjectId::new();
-    let mut model = Model { cards: Vec::new(), boxes: Vec::new() };
-    let now = Utc::now();
-    let as_of: [Option<DateTime<Utc>>; 3] = [Some(now - TimeDelta::hours(1)), None, Some(now + TimeDelta::hours(1))];
-    for (n, step) in [Step::Create].iter().chain(program).enumerate() {
-        let mut work = t.kernel.begin(project_id).await.unwrap();
-        let boxes = model.boxes.len().max(1);
-        let cards = model.cards.len();
+/// Each does a step in the database and in the model, and compares them.
+impl Model {
+    /// Writes cards, and makes boxes.
+    async fn grow(&mut self, work: &mut UnitOfWork, n: usize, step: &Step) -> Result<(), TestCaseError> {
+        let (boxes, cards) = (self.boxes.len().max(1), self.cards.len());
         match *step {
             Step::Create => {
                 let box_id = BoxId::new();
-                card_box::create(&mut work, &[box_id]).await.unwrap();
-                model.boxes.push((box_id, Vec::new()));
+                card_box::create(work, &[box_id]).await.unwrap();
+                self.boxes.push((box_id, Vec::new()));
             }
             Step::Write { into, count, ttl } => {
                 let into = into % boxes;
@@ -177,107 +177,130 @@ async fn run(t: &TestDb, owner: &mut PgConnection, program: &[Step]) -> Result<(
                     draft.ttl_seconds = (ttl && i == 0).then_some(60);
                     sealed.push(draft.seal().unwrap());
                 }
-                card::insert(&mut work, &sealed).await.unwrap();
-                card_box::append(&mut work, model.boxes[into].0, &crate::ids(&sealed)).await.unwrap();
+                card::insert(work, &sealed).await.unwrap();
+                card_box::append(work, self.boxes[into].0, &crate::ids(&sealed)).await.unwrap();
                 for card in sealed {
                     let expires = card.ttl_seconds().is_some();
-                    let at = model.boxes[into].1.len() + 1;
-                    model.boxes[into].1.push(Slot { card: model.cards.len(), origin: (into, at) });
-                    model.cards.push(ModelCard { sealed: card, expires, deleted: false, erased: false });
+                    let at = self.boxes[into].1.len() + 1;
+                    self.boxes[into].1.push(Slot { card: self.cards.len(), origin: (into, at) });
+                    self.cards.push(ModelCard { sealed: card, expires, deleted: false, erased: false });
                 }
             }
             Step::AppendAgain { into, card } if cards > 0 => {
                 let (into, card) = (into % boxes, card % cards);
-                let card_id = model.cards[card].sealed.card_id();
-                let length = card_box::append(&mut work, model.boxes[into].0, &[card_id]).await.unwrap();
-                let slots = &mut model.boxes[into].1;
+                let card_id = self.cards[card].sealed.card_id();
+                let length = card_box::append(work, self.boxes[into].0, &[card_id]).await.unwrap();
+                let slots = &mut self.boxes[into].1;
                 slots.push(Slot { card, origin: (into, slots.len() + 1) });
                 prop_assert_eq!(length as usize, slots.len());
             }
             Step::Replay { card } if cards > 0 => {
-                card::insert(&mut work, &[model.cards[card % cards].sealed.clone()]).await.unwrap();
+                card::insert(work, &[self.cards[card % cards].sealed.clone()]).await.unwrap();
             }
             Step::Inherit { into, source, from, count } => {
                 let (into, source) = (into % boxes, source % boxes);
-                let (from, upto) = span_of(model.boxes[source].1.len(), from, count);
-                let span = Span { box_id: model.boxes[source].0, from: from as i64, upto: upto as i64 };
-                let length = card_box::inherit(&mut work, model.boxes[into].0, span).await.unwrap();
-                let held: HashSet<_> = model.boxes[into].1.iter().map(|slot| slot.origin).collect();
-                for (_, slot) in model.places(source, from, upto) {
+                let (from, upto) = span_of(self.boxes[source].1.len(), from, count);
+                let span = Span { box_id: self.boxes[source].0, from: from as i64, upto: upto as i64 };
+                let length = card_box::inherit(work, self.boxes[into].0, span).await.unwrap();
+                let held: HashSet<_> = self.boxes[into].1.iter().map(|slot| slot.origin).collect();
+                for (_, slot) in self.places(source, from, upto) {
                     if slot.origin.0 != into && !held.contains(&slot.origin) {
-                        model.boxes[into].1.push(slot);
+                        self.boxes[into].1.push(slot);
                     }
                 }
-                prop_assert_eq!(length as usize, model.boxes[into].1.len());
+                prop_assert_eq!(length as usize, self.boxes[into].1.len());
             }
             Step::CreateFrom { source, from, count } => {
                 let source = source % boxes;
-                let (from, upto) = span_of(model.boxes[source].1.len(), from, count);
+                let (from, upto) = span_of(self.boxes[source].1.len(), from, count);
                 let box_id = BoxId::new();
-                let span = Span { box_id: model.boxes[source].0, from: from as i64, upto: upto as i64 };
-                card_box::create_from(&mut work, &[box_id], span).await.unwrap();
-                let slots = model.places(source, from, upto).into_iter().map(|(_, slot)| slot).collect();
-                model.boxes.push((box_id, slots));
+                let span = Span { box_id: self.boxes[source].0, from: from as i64, upto: upto as i64 };
+                card_box::create_from(work, &[box_id], span).await.unwrap();
+                let slots = self.places(source, from, upto).into_iter().map(|(_, slot)| slot).collect();
+                self.boxes.push((box_id, slots));
             }
             Step::Share { source, from } => {
                 let source = source % boxes;
-                let (from, _) = span_of(model.boxes[source].1.len(), from, 0);
-                let span = Span { box_id: model.boxes[source].0, from: from as i64, upto: i64::MAX };
-                let shared = card_box::share(&mut work, span).await.unwrap();
-                let read = card_box::read(&mut work, shared, None).await.unwrap();
-                let places = model.places(source, from, usize::MAX);
-                let expected: Vec<_> = model.see(&places, 1).into_iter().map(|(_, id, live)| (id, live)).collect();
+                let (from, _) = span_of(self.boxes[source].1.len(), from, 0);
+                let span = Span { box_id: self.boxes[source].0, from: from as i64, upto: i64::MAX };
+                let shared = card_box::share(work, span).await.unwrap();
+                let read = card_box::read(work, shared, None).await.unwrap();
+                let places = self.places(source, from, usize::MAX);
+                let expected: Vec<_> = self.see(&places, 1).into_iter().map(|(_, id, live)| (id, live)).collect();
                 prop_assert_eq!(seen(&read).into_iter().map(|(_, id, live)| (id, live)).collect::<Vec<_>>(), expected);
                 if shared.box_id != span.box_id {
-                    let at = model.boxes.len();
+                    let at = self.boxes.len();
                     let flat =
                         places.iter().enumerate().map(|(i, (_, slot))| Slot { card: slot.card, origin: (at, i + 1) });
-                    model.boxes.push((shared.box_id, flat.collect()));
+                    self.boxes.push((shared.box_id, flat.collect()));
                 }
             }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Expires, deletes or erases a card. Returns false if that was refused, as it should be: there is nothing to commit.
+    async fn end_card(
+        &mut self,
+        work: &mut UnitOfWork,
+        owner: &mut PgConnection,
+        step: &Step,
+    ) -> Result<bool, TestCaseError> {
+        let cards = self.cards.len();
+        match *step {
             Step::Expire { card } if cards > 0 => {
-                let card = &mut model.cards[card % cards];
-                let outcome = card::expire(&mut work, &[card.sealed.card_id()], 60).await;
+                let card = &mut self.cards[card % cards];
+                let outcome = card::expire(work, &[card.sealed.card_id()], 60).await;
                 prop_assert_eq!(outcome.is_ok(), !card.expires);
                 if outcome.is_err() {
-                    continue; // refused: nothing to commit
+                    return Ok(false);
                 }
                 card.expires = true;
             }
             Step::Delete { card } if cards > 0 => {
-                let card = &mut model.cards[card % cards];
-                card::delete(&mut work, &[card.sealed.card_id()], "because").await.unwrap();
+                let card = &mut self.cards[card % cards];
+                card::delete(work, &[card.sealed.card_id()], "because").await.unwrap();
                 card.deleted = true;
             }
             Step::Erase { card } if cards > 0 => {
-                let card = &mut model.cards[card % cards];
-                card::erase(owner, project_id, &[card.sealed.card_id()], "because").await.unwrap();
+                let card = &mut self.cards[card % cards];
+                card::erase(owner, work.project_id(), &[card.sealed.card_id()], "because").await.unwrap();
                 card.erased = true;
             }
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Reads without changing anything.
+    async fn compare(&self, work: &mut UnitOfWork, step: &Step, as_of: &AsOf) -> Result<(), TestCaseError> {
+        let (boxes, cards) = (self.boxes.len().max(1), self.cards.len());
+        match *step {
             Step::Read { source, from, count, when } => {
                 let source = source % boxes;
-                let (from, upto) = span_of(model.boxes[source].1.len(), from, count);
-                let span = Span { box_id: model.boxes[source].0, from: from as i64, upto: upto as i64 };
-                let read = card_box::read(&mut work, span, as_of[when]).await.unwrap();
-                prop_assert_eq!(seen(&read), model.see(&model.places(source, from, upto), when));
+                let (from, upto) = span_of(self.boxes[source].1.len(), from, count);
+                let span = Span { box_id: self.boxes[source].0, from: from as i64, upto: upto as i64 };
+                let read = card_box::read(work, span, as_of[when]).await.unwrap();
+                prop_assert_eq!(seen(&read), self.see(&self.places(source, from, upto), when));
             }
             Step::Hydrate { source, upto, pinned, budget, when } => {
                 let source = source % boxes;
-                let length = model.boxes[source].1.len();
+                let length = self.boxes[source].1.len();
                 let upto = upto.map(|upto| upto % (length + 2));
                 let budget_tokens = Tokens::new(budget).unwrap();
                 let window = Window { pinned: pinned as i64, budget: budget_tokens, as_of: as_of[when] };
                 let upto_place = upto.map(|upto| upto as i64);
-                let hydrated = card_box::hydrate(&mut work, model.boxes[source].0, upto_place, window).await.unwrap();
-                let expected = model.hydrate(source, upto.unwrap_or(usize::MAX), pinned, budget, when);
+                let hydrated = card_box::hydrate(work, self.boxes[source].0, upto_place, window).await.unwrap();
+                let expected = self.hydrate(source, upto.unwrap_or(usize::MAX), pinned, budget, when);
                 prop_assert_eq!(seen(&hydrated.cards), expected);
             }
             Step::Holdings { card } if cards > 0 => {
                 let card = card % cards;
-                let card_id = model.cards[card].sealed.card_id();
-                let found = card_box::holdings(&mut work, card_id, None, 10_000).await.unwrap();
+                let card_id = self.cards[card].sealed.card_id();
+                let found = card_box::holdings(work, card_id, None, 10_000).await.unwrap();
                 let found: Vec<_> = found.into_iter().map(|holding| (holding.box_id, holding.place)).collect();
-                let everywhere = model.boxes.iter().flat_map(|(box_id, slots)| {
+                let everywhere = self.boxes.iter().flat_map(|(box_id, slots)| {
                     let here = slots.iter().enumerate().filter(|(_, slot)| slot.card == card);
                     here.map(|(i, _)| (*box_id, i as i64 + 1))
                 });
@@ -286,6 +309,28 @@ async fn run(t: &TestDb, owner: &mut PgConnection, program: &[Step]) -> Result<(
                 prop_assert_eq!(found, expected);
             }
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+async fn run(t: &TestDb, owner: &mut PgConnection, program: &[Step]) -> Result<(), TestCaseError> {
+    let project_id = ProjectId::new();
+    let mut model = Model { cards: Vec::new(), boxes: Vec::new() };
+    let now = Utc::now();
+    let as_of: AsOf = [Some(now - TimeDelta::hours(1)), None, Some(now + TimeDelta::hours(1))];
+    for (n, step) in [Step::Create].iter().chain(program).enumerate() {
+        let mut work = t.kernel.begin(project_id).await.unwrap();
+        match step {
+            Step::Expire { .. } | Step::Delete { .. } | Step::Erase { .. } => {
+                if !model.end_card(&mut work, owner, step).await? {
+                    continue;
+                }
+            }
+            Step::Read { .. } | Step::Hydrate { .. } | Step::Holdings { .. } => {
+                model.compare(&mut work, step, &as_of).await?;
+            }
+            _ => model.grow(&mut work, n, step).await?,
         }
         work.commit().await.unwrap();
     }

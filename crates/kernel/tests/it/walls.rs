@@ -326,10 +326,8 @@ async fn ones_own_cards_are_in_reach() {
     assert_eq!(card::fetch(&mut t.begin().await, &ids(&cards), None).await.unwrap().found.len(), 2);
 }
 
-/// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
-#[tokio::test]
-async fn every_table_is_walled_off() {
-    let house = crate::turns::House::new().await;
+/// Writes rows of a project to every table that has a project, except where only an erasure or a failed sweep writes.
+async fn write_to_every_table(house: &crate::turns::House) {
     house.family(2, false, crate::turns::LONG).await;
     let child = house.claim().await.unwrap();
     let usage = waybill_core::turn::Usage { microdollars: 7, ..Default::default() };
@@ -337,7 +335,7 @@ async fn every_table_is_walled_off() {
     let mut work = house.t.begin().await;
     turn::finish(&mut work, &[ending]).await.unwrap();
     let limits = waybill_core::turn::Limits { steps: Some(1), ..Default::default() };
-    let limited = crate::budgets::limited(&house, limits, None).await;
+    let limited = crate::budgets::limited(house, limits, None).await;
     turn::enqueue(&mut work, &[limited.0], &[limited.1]).await.unwrap();
     let session_id = SessionId::new();
     blackboard::open(&mut work, None, &[session_id]).await.unwrap();
@@ -403,6 +401,13 @@ async fn every_table_is_walled_off() {
     // As after a long look.
     let mark = "insert into state.queue_marks select 'other', project_id, 0, 0, 0, '{}', now(), 0, 0, 0 from resource.projects";
     house.meddle(mark).await;
+}
+
+/// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
+#[tokio::test]
+async fn every_table_is_walled_off() {
+    let house = crate::turns::House::new().await;
+    write_to_every_table(&house).await;
     let mut admin = house.t.admin().await;
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text

@@ -344,7 +344,8 @@ async fn ask(
 ) -> Result<(usize, Vec<String>)> {
     let (mut hits, mut how) = (0, Vec::new());
     for fact in facts {
-        let answer = librarian::search(kernel, models, project_id, Kind::Knowledge, shelf, &fact.question, 5).await;
+        let query = librarian::Query { kind: Kind::Knowledge, shelf, question: &fact.question, most: 5 };
+        let answer = librarian::search(kernel, models, project_id, &query).await;
         let answer = answer.context("a search")?;
         hits += usize::from(answer.found.iter().any(|found| found.content.contains(&fact.says)));
         how.push(answer.how);

@@ -13,7 +13,13 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal};
 use sqlx::{Connection, PgConnection};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{
+        mpsc::{UnboundedSender, unbounded_channel},
+        watch,
+    },
+    task::JoinSet,
+};
 use waybill_core::{
     card::{CardType, NewCard, Role},
     id::{AgentId, ProjectId, StepId, Target, WorkerId},
@@ -48,6 +54,8 @@ pub struct Options {
 const FEW_AGENTS: u32 = 1_000;
 const BATCH: usize = 50;
 const LONG: Duration = Duration::from_secs(3600);
+/// How long a turn keeps a worker busy when fairness is measured.
+const SERVICE: Duration = Duration::from_millis(5);
 
 /// Measures everything, on a private server with durability on, or the one named by `DATABASE_URL`.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -279,7 +287,6 @@ impl Bench {
     /// are four workers; each turn keeps one busy for five milliseconds, and a worker that finds nothing looks again after five. When a turn of
     /// the other project is finished, a new one is enqueued, so ten and 10,000 keep the workers equally busy, and differ only in number.
     async fn fairness(&self, figures: &mut Vec<Figure>) -> Result<()> {
-        const SERVICE: Duration = Duration::from_millis(5);
         const FEW: usize = 10;
         const FLOOD: usize = 10_000;
         let fair: Target = "fair".parse()?;
@@ -296,26 +303,14 @@ impl Bench {
         work.commit().await?;
 
         let over = Arc::new(AtomicBool::new(false));
-        let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel::<Instant>();
+        let (heard, mut hears) = unbounded_channel::<Instant>();
         let mut set = JoinSet::new();
         for _ in 0..4 {
             let (kernel, over, heard) = (self.kernel.clone(), over.clone(), heard.clone());
             let mut claiming = Claiming::new(self.worker, fair.clone());
             set.spawn(async move {
                 while !over.load(Relaxed) {
-                    let claimed = turn::claim(kernel.pool(), &mut claiming).await?;
-                    let claimed_at = Instant::now();
-                    tokio::time::sleep(SERVICE).await;
-                    for claimed in claimed {
-                        let (project_id, agent_id) = (claimed.fence.project_id(), claimed.fence.agent_id());
-                        if project_id == guest {
-                            heard.send(claimed_at)?;
-                        }
-                        turn::finish(&mut kernel.alone(project_id).await?, &[ending(claimed.fence)]).await?;
-                        if project_id == host {
-                            enqueue(&kernel, host, &[agent_id]).await?;
-                        }
-                    }
+                    serve_fairly(&kernel, &mut claiming, [host, guest], &heard).await?;
                 }
                 anyhow::Ok(())
             });
@@ -379,6 +374,29 @@ impl Bench {
         ));
         Ok(())
     }
+}
+
+/// Claims turns and keeps busy with them for a moment. Sends the time at which it claimed a turn of the guest, and replaces turns of the host.
+async fn serve_fairly(
+    kernel: &Kernel,
+    claiming: &mut Claiming,
+    [host, guest]: [ProjectId; 2],
+    heard: &UnboundedSender<Instant>,
+) -> Result<()> {
+    let claimed = turn::claim(kernel.pool(), claiming).await?;
+    let claimed_at = Instant::now();
+    tokio::time::sleep(SERVICE).await;
+    for claimed in claimed {
+        let (project_id, agent_id) = (claimed.fence.project_id(), claimed.fence.agent_id());
+        if project_id == guest {
+            heard.send(claimed_at)?;
+        }
+        turn::finish(&mut kernel.alone(project_id).await?, &[ending(claimed.fence)]).await?;
+        if project_id == host {
+            enqueue(kernel, host, &[agent_id]).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn enqueue(kernel: &Kernel, project_id: ProjectId, agents: &[AgentId]) -> Result<()> {

@@ -200,28 +200,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let long = cache::Options { children: 100, history: 40_000, turns: 20 };
                 cache::run(if short { cache::Options { children: 12, history: 8_000, turns: 20 } } else { long }).await
             }
-            Command::Storage { short } => {
-                let long = storage::Options {
-                    calls: [100, 400],
-                    history: 200_000,
-                    rounds: 3,
-                    stored: Bar::AtMost(3.0),
-                    stored_after: Bar::AtMost(3.0),
-                    growth: Bar::AtMost(1.05),
-                    with_peer: true,
-                };
-                // At this size, the first pages of every table are most of what is stored.
-                let brief = storage::Options {
-                    calls: [20, 80],
-                    history: 40_000,
-                    rounds: 3,
-                    stored: Bar::None,
-                    stored_after: Bar::AtMost(3.5),
-                    growth: Bar::AtMost(1.25),
-                    with_peer: false,
-                };
-                storage::run(if short { brief } else { long }).await
-            }
+            Command::Storage { short } => storage::run(storage_options(short)).await,
             Command::Api { short } => {
                 let long = api::Options { window: Duration::from_secs(3), rounds: 20 };
                 let brief = api::Options { window: Duration::from_millis(1000), rounds: 6 };
@@ -258,4 +237,28 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
         }
     };
     report::report(measured, json).await
+}
+
+fn storage_options(short: bool) -> storage::Options {
+    if short {
+        // At this size, the first pages of every table are most of what is stored.
+        return storage::Options {
+            calls: [20, 80],
+            history: 40_000,
+            rounds: 3,
+            stored: Bar::None,
+            stored_after: Bar::AtMost(3.5),
+            growth: Bar::AtMost(1.25),
+            with_peer: false,
+        };
+    }
+    storage::Options {
+        calls: [100, 400],
+        history: 200_000,
+        rounds: 3,
+        stored: Bar::AtMost(3.0),
+        stored_after: Bar::AtMost(3.0),
+        growth: Bar::AtMost(1.05),
+        with_peer: true,
+    }
 }

@@ -23,7 +23,7 @@ use tokio::{task::JoinSet, time::sleep};
 use waybill_core::{id::TurnId, resource::Manifest};
 use waybill_kernel::migrate;
 use waybill_services::{
-    Hand, Home, Private, nats,
+    ChildProcess, Home, Private, nats,
     postgres::{binaries, login_of},
 };
 
@@ -85,36 +85,10 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         asking.spawn(clients.clone().ask(client));
     }
 
-    // Kills each part in turn, and the database and NATS too.
-    let bar = progress("killed and restarted", options.kills as u64);
-    let mut dice = Dice::new(options.seed);
-    for n in 0..options.kills {
-        sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1_200))).await;
-        match n % (PARTS.len() + 2) {
-            victim if victim < PARTS.len() => {
-                parts[victim].hand.kill();
-                parts[victim] = site.hire(victim)?;
-            }
-            victim if victim == PARTS.len() => {
-                private.kill();
-                private.restart().await?;
-            }
-            _ => {
-                nats.kill();
-                nats.start()?;
-            }
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    kill_each(options, &site, &mut parts, &private, &mut nats).await?;
 
     // Installs the next version's schema under the processes of this version; then replaces each process in an orderly way.
-    let mut owner = PgConnection::connect(&private.server.owner_url(DATABASE)).await?;
-    let next = "alter table state.turns add column of_the_next_version text;
-                create function state.of_the_next_version() returns integer language sql as 'select 1';
-                revoke execute on function state.of_the_next_version() from public";
-    sqlx::raw_sql(next).execute(&mut owner).await?;
-    migrate::stamp(&mut owner, migrate::newest() + 1, migrate::newest()).await?;
+    install_next_schema(&private).await?;
     let beside = backup(&private, &folder, "beside").await?;
     let mut slowest = Duration::ZERO;
     for (n, part) in parts.iter_mut().enumerate() {
@@ -132,23 +106,12 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     }
 
     let after = backup(&private, &folder, "after").await?;
-    let mut restored = Vec::new();
-    for (name, file) in [("waybill_day_beside", &beside), ("waybill_day_after", &after)] {
-        restore(&private, name, file).await?;
-        restored.push(site.is_sound(&private.server.service_url(name))?);
-    }
+    let unsound = restore_and_check(&private, &site, [&beside, &after]).await?;
     let sound = site.is_sound(&site.database_url)?;
     let mut copy = PgConnection::connect(&private.server.admin_url("waybill_day_after")).await?;
     let (tables, copied) = (digests(&mut admin).await?, digests(&mut copy).await?);
     let differ = tables.iter().filter(|(table, digest)| copied.get(*table) != Some(digest)).count();
-
-    let accepted = clients.accepted();
-    let there: Vec<TurnId> =
-        sqlx::query_scalar("select agent_turn_id from state.turns where parent_agent_turn_id is null")
-            .fetch_all(&mut admin)
-            .await?;
-    let there: HashSet<TurnId> = there.into_iter().collect();
-    let differing = accepted.symmetric_difference(&there).count();
+    let differing = clients.accepted().symmetric_difference(&root_turns(&mut admin).await?).count();
     let none = Bar::AtMost(0.0);
     let mut figures = vec![
         Figure::new("parts killed and restarted", options.kills as f64, "", Bar::AtLeast(1.0)),
@@ -166,17 +129,55 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
             Bar::AtMost(15.0),
         ),
         Figure::new("databases that `waybill doctor --deep` finds fault with", f64::from(u8::from(!sound)), "", none),
-        Figure::new(
-            "restored backups that `waybill doctor --deep` finds fault with",
-            restored.iter().filter(|sound| !**sound).count() as f64,
-            "of 2",
-            none,
-        ),
+        Figure::new("restored backups that `waybill doctor --deep` finds fault with", unsound as f64, "of 2", none),
         Figure::new("tables that differ between the database and its backup", differ as f64, "tables", none),
         Figure::new("tables compared", tables.len() as f64, "tables", Bar::AtLeast(30.0)),
     ];
     figures.extend(verdict::of_the_database(&mut admin, options.turns * 3).await?);
     Ok(figures)
+}
+
+/// Kills each part in turn, and the database and NATS too. Restarts each at once.
+async fn kill_each(
+    options: &Options,
+    site: &Site,
+    parts: &mut [Part],
+    private: &Private,
+    nats: &mut nats::Private,
+) -> Result<()> {
+    let bar = progress("killed and restarted", options.kills as u64);
+    let mut dice = Dice::new(options.seed);
+    for n in 0..options.kills {
+        sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1_200))).await;
+        match n % (PARTS.len() + 2) {
+            victim if victim < PARTS.len() => {
+                parts[victim].process.kill();
+                parts[victim] = site.hire(victim)?;
+            }
+            victim if victim == PARTS.len() => {
+                private.kill();
+                private.restart().await?;
+            }
+            _ => {
+                nats.kill();
+                nats.start()?;
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Installs a schema that is one version ahead.
+async fn install_next_schema(private: &Private) -> Result<()> {
+    let mut owner = PgConnection::connect(&private.server.owner_url(DATABASE)).await?;
+    let next = "alter table state.turns add column of_the_next_version text;
+                create function state.of_the_next_version() returns integer language sql as 'select 1';
+                revoke execute on function state.of_the_next_version() from public";
+    sqlx::raw_sql(next).execute(&mut owner).await?;
+    migrate::stamp(&mut owner, migrate::newest() + 1, migrate::newest()).await?;
+    Ok(())
 }
 
 /// Returns a lead that forks two helpers, on a model that needs neither key nor network.
@@ -223,7 +224,7 @@ impl Site {
             .env("WAYBILL_NATS_URL", &self.nats_url);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         // The database may still be starting, and the process may end. `Part` keeps the command to start it again, as a supervisor would.
-        Ok(Part { hand: Hand(command.spawn().context("a process cannot be started")?), command })
+        Ok(Part { process: ChildProcess(command.spawn().context("a process cannot be started")?), command })
     }
 
     /// Checks whether `waybill doctor --deep` finds no fault.
@@ -242,7 +243,7 @@ impl Site {
 
 /// A process, and the command to start it again if it ended at start.
 struct Part {
-    hand: Hand,
+    process: ChildProcess,
     command: Command,
 }
 
@@ -250,15 +251,15 @@ impl Part {
     /// Sends SIGTERM, and returns how long the process took to end.
     async fn leave(&mut self) -> Result<Duration> {
         // A process that found no database at start has ended already.
-        if self.hand.0.try_wait()?.is_some() {
-            self.hand = Hand(self.command.spawn()?);
+        if self.process.0.try_wait()?.is_some() {
+            self.process = ChildProcess(self.command.spawn()?);
             sleep(Duration::from_secs(1)).await;
         }
         let begun = Instant::now();
-        if let Some(pid) = i32::try_from(self.hand.0.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.process.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        while self.hand.0.try_wait()?.is_none() {
+        while self.process.0.try_wait()?.is_none() {
             ensure!(begun.elapsed() < Duration::from_secs(60), "a process did not end within a minute");
             sleep(Duration::from_millis(20)).await;
         }
@@ -352,6 +353,25 @@ async fn restore(private: &Private, name: &str, file: &Path) -> Result<()> {
     let restored = command.args(["--exit-on-error", "-d", &private.server.admin_url(name)]).arg(file).output().await?;
     ensure!(restored.status.success(), "pg_restore failed: {}", String::from_utf8_lossy(&restored.stderr));
     Ok(())
+}
+
+/// Restores the backup taken under load and the one taken after it. Returns the number of copies that `waybill doctor --deep` finds fault with.
+async fn restore_and_check(private: &Private, site: &Site, [beside, after]: [&Path; 2]) -> Result<usize> {
+    let mut unsound = 0;
+    for (name, file) in [("waybill_day_beside", beside), ("waybill_day_after", after)] {
+        restore(private, name, file).await?;
+        unsound += usize::from(!site.is_sound(&private.server.service_url(name))?);
+    }
+    Ok(unsound)
+}
+
+/// Returns the turns that clients have started.
+async fn root_turns(admin: &mut PgConnection) -> Result<HashSet<TurnId>> {
+    let there: Vec<TurnId> =
+        sqlx::query_scalar("select agent_turn_id from state.turns where parent_agent_turn_id is null")
+            .fetch_all(admin)
+            .await?;
+    Ok(there.into_iter().collect())
 }
 
 /// Returns the number of rows of every table, and a hash of all its rows.

@@ -30,7 +30,7 @@ use crate::{
     figure::{Bar, Figure},
 };
 use waybill_services::{
-    Hand, Home, Private,
+    ChildProcess, Home, Private,
     postgres::{binaries, install_debian},
 };
 
@@ -105,7 +105,7 @@ impl Shop {
         Ok(launched)
     }
 
-    fn hire(&self, options: &Options, group: Option<&Group>, environment: &[(&str, &str)]) -> Result<Hand> {
+    fn hire(&self, options: &Options, group: Option<&Group>, environment: &[(&str, &str)]) -> Result<ChildProcess> {
         let log = Home::find()?.path("faults.log");
         let log = fs::File::options().create(true).append(true).open(log)?;
         let mut command = match group {
@@ -121,7 +121,7 @@ impl Shop {
         command.env("WAYBILL_DATABASE_URL", self.private.server.url_of("worker", self.database));
         command.envs(environment.iter().copied()).env_remove("WAYBILL_NATS_URL");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        Ok(Hand(command.spawn().context("a worker cannot be started")?))
+        Ok(ChildProcess(command.spawn().context("a worker cannot be started")?))
     }
 
     /// Waits until all of them have ended.
@@ -153,10 +153,10 @@ async fn clocks(options: &Options) -> Result<Vec<Figure>> {
     let library = library.to_string_lossy();
     let mut shop = Shop::open("waybill_clocks").await?;
     let bar = progress("clocks an hour off", options.turns as u64);
-    let mut hands = Vec::new();
+    let mut processes = Vec::new();
     for offset in ["-1h", "+0", "+1h"] {
         let fake = [("LD_PRELOAD", &*library), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
-        hands.push(shop.hire(options, None, &fake)?);
+        processes.push(shop.hire(options, None, &fake)?);
     }
     let turns = shop.launch(options.turns, "Do it.").await?;
     shop.done(&turns).await?;
@@ -239,17 +239,17 @@ async fn memory(options: &Options) -> Result<Vec<Figure>> {
     let mut killed = 0;
     for n in 0..options.kills {
         let group = Group::new(n)?;
-        let mut hand = shop.hire(options, Some(&group), &[])?;
+        let mut process = shop.hire(options, Some(&group), &[])?;
         sleep(LEASE).await;
         group.limit()?;
         let begun = Instant::now();
         // Earlier turns run first, so large turns are launched until the worker is killed.
-        while hand.0.try_wait()?.is_none() && begun.elapsed() < PATIENCE {
+        while process.0.try_wait()?.is_none() && begun.elapsed() < PATIENCE {
             turns.extend(shop.launch(1, &large).await?);
             sleep(Duration::from_millis(500)).await;
         }
-        killed += usize::from(hand.0.try_wait()?.is_some_and(|status| status.signal() == Some(9)));
-        drop(hand);
+        killed += usize::from(process.0.try_wait()?.is_some_and(|status| status.signal() == Some(9)));
+        drop(process);
         bar.inc(1);
     }
     shop.done(&turns).await?;

@@ -28,7 +28,7 @@ use waybill_core::{
     key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{card, key, project, resource, work::Kernel};
-use waybill_services::{Hand, Home, Private, Server};
+use waybill_services::{ChildProcess, Home, Private, Server};
 
 use crate::{
     bench::{api::echo, fresh_database, progress},
@@ -120,7 +120,7 @@ struct House {
     victim: String,
     bully: Vec<String>,
     cards: Vec<String>,
-    hand: Hand,
+    process: ChildProcess,
     most: AtomicU64,
 }
 
@@ -144,9 +144,9 @@ impl House {
             .arg(format!("file://{}", folder.display()));
         command.env("WAYBILL_DATABASE_URL", server.service_url(database)).env_remove("WAYBILL_NATS_URL");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let hand = Hand(command.spawn().context("a server cannot be started")?);
+        let process = ChildProcess(command.spawn().context("a server cannot be started")?);
         let http = Client::builder().no_proxy().timeout(Duration::from_secs(20)).build()?;
-        let house = House { address, http, victim: victim[0].clone(), bully, cards, hand, most: AtomicU64::new(0) };
+        let house = House { address, http, victim: victim[0].clone(), bully, cards, process, most: AtomicU64::new(0) };
         for _ in 0..100 {
             if house
                 .http
@@ -164,7 +164,7 @@ impl House {
 
     /// Returns the memory of the process, in bytes.
     fn memory(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.hand.0.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
     }

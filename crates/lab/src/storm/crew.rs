@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{process::Role, proxy::Proxy};
-use waybill_services::Hand;
+use waybill_services::ChildProcess;
 
 /// A place for one process. Each restart puts a new process (incarnation) there.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ const UNSAID: [&str; 4] = ["a turn was given up", "a call was given up", "a comm
 /// The ledger's process.
 #[derive(Debug)]
 pub(super) struct LedgerKeeper {
-    _hand: Hand,
+    _process: ChildProcess,
     pub port: u16,
 }
 
@@ -211,10 +211,10 @@ impl LedgerKeeper {
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let mut hand = Hand(child);
+        let mut process = ChildProcess(child);
         let mut line = String::new();
-        BufReader::new(hand.0.stdout.take().context("it prints its port")?).read_line(&mut line)?;
+        BufReader::new(process.0.stdout.take().context("it prints its port")?).read_line(&mut line)?;
         ensure!(!line.is_empty(), "the ledger did not come up");
-        Ok(LedgerKeeper { port: line.trim().parse()?, _hand: hand })
+        Ok(LedgerKeeper { port: line.trim().parse()?, _process: process })
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     model::{Asked, Reply, Server},
     storm::dice::Dice,
 };
-use waybill_services::{Hand, Home, Private, nats};
+use waybill_services::{ChildProcess, Home, Private, nats};
 
 /// How many turns and kills.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     std::fs::write(folder.join("worker.py"), PYTHON)?;
 
     let (worker_url, nats_url) = (private.server.url_of("worker", DATABASE), nats.url());
-    let hire = |n: usize| -> Result<Hand> {
+    let hire = |n: usize| -> Result<ChildProcess> {
         let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("process-{n}.log")))?;
         let mut command = if n < PROCESSES {
             let mut command = Command::new(&options.program);
@@ -102,9 +102,9 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
             command
         };
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        Ok(Hand(command.spawn().context("a process cannot be started")?))
+        Ok(ChildProcess(command.spawn().context("a process cannot be started")?))
     };
-    let mut hands = (0..2 * PROCESSES).map(hire).collect::<Result<Vec<_>>>()?;
+    let mut processes = (0..2 * PROCESSES).map(hire).collect::<Result<Vec<_>>>()?;
 
     let bar = progress("tools, while processes are killed", options.turns as u64);
     let mut dice = Dice::new(options.seed);
@@ -122,13 +122,13 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         }
         // While their calls are under way.
         sleep(dice.between(Duration::from_millis(50), Duration::from_millis(900))).await;
-        let victim = kills % hands.len();
-        hands[victim].kill();
-        hands[victim] = hire(victim)?;
+        let victim = kills % processes.len();
+        processes[victim].kill();
+        processes[victim] = hire(victim)?;
     }
     bar.finish_and_clear();
     let ended = wait(&kernel, project_id, &launched, begun).await;
-    drop((hands, crew));
+    drop((processes, crew));
     ended?;
     account(kills, &mut admin, &outside, &ledgers, launched.len()).await
 }

@@ -1,30 +1,21 @@
 //! `ask_expert` (PM-7): a question to a new agent, whose deliverable is the answer.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use waybill_core::{handover::Handover, resource::InternalTool};
+use waybill_core::{
+    command::{argument::Strategy, ask_expert::Arguments},
+    handover::Handover,
+    resource::InternalTool,
+};
 use waybill_kernel::{batch::JoinsAs, work::Kernel};
 
 use super::{
     Answer, Command, Error, Handler,
-    spawn::{self, Fan, Strategy, Task},
+    spawn::{self, Fan, Task},
 };
 
 #[derive(Debug)]
 pub(super) struct AskExpert;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    expert_profile: String,
-    question: String,
-    #[serde(default)]
-    include_history: bool,
-    #[serde(default)]
-    in_session: bool,
-    deadline_seconds: Option<f64>,
-}
 
 /// Packs the question, and what the caller has written so far.
 fn handover() -> Handover {

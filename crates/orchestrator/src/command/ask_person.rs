@@ -1,9 +1,9 @@
 //! `ask_person` (HO-7): a question or an approval. The call waits until a person decides; then it is answered.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use waybill_core::{
+    command::ask_person::Arguments,
     request::{DEADLINE_SECONDS, Decided, Decision, Kind, LONGEST_SECONDS, Request},
     resource::InternalTool,
 };
@@ -14,33 +14,6 @@ use super::{Answer, Command, Error, Handler, answer, ask, begin};
 #[derive(Debug)]
 pub(super) struct AskPerson;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    question: String,
-    kind: Option<Kind>,
-    #[serde(default)]
-    about: Value,
-    deadline_seconds: Option<u64>,
-    #[serde(default)]
-    default: Value,
-}
-
-impl Arguments {
-    fn request(self) -> Result<Request, Error> {
-        let kind = self.kind.unwrap_or(Kind::Question);
-        let deadline_seconds = self.deadline_seconds.unwrap_or(DEADLINE_SECONDS);
-        if !(1..=LONGEST_SECONDS).contains(&deadline_seconds) {
-            return Err(Error::bad_request(format!("`deadline_seconds` must be 1 to {LONGEST_SECONDS}")));
-        }
-        if kind == Kind::Approval && !(self.default.is_null() || self.default.is_boolean()) {
-            return Err(Error::bad_request("the `default` of an approval must be true or false"));
-        }
-        let Arguments { question, about, default, .. } = self;
-        Ok(Request { kind, question, about, deadline_seconds, four_eyes: false, default })
-    }
-}
-
 impl Handler for AskPerson {
     fn tool(&self) -> InternalTool {
         InternalTool::AskPerson
@@ -48,7 +21,7 @@ impl Handler for AskPerson {
 
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let request = command.read::<Arguments>()?.request()?;
+            let request = request(command.read()?)?;
             let work = begin(kernel, &command.call).await?;
             match &command.asked.decided {
                 None => ask(work, &command.call, &request).await,
@@ -60,6 +33,20 @@ impl Handler for AskPerson {
             }
         })
     }
+}
+
+/// Returns the request that a person gets.
+fn request(asked: Arguments) -> Result<Request, Error> {
+    let kind = asked.kind.unwrap_or(Kind::Question);
+    let deadline_seconds = asked.deadline_seconds.unwrap_or(DEADLINE_SECONDS);
+    if !(1..=LONGEST_SECONDS).contains(&deadline_seconds) {
+        return Err(Error::bad_request(format!("`deadline_seconds` must be 1 to {LONGEST_SECONDS}")));
+    }
+    if kind == Kind::Approval && !(asked.default.is_null() || asked.default.is_boolean()) {
+        return Err(Error::bad_request("the `default` of an approval must be true or false"));
+    }
+    let Arguments { question, about, default, .. } = asked;
+    Ok(Request { kind, question, about, deadline_seconds, four_eyes: false, default })
 }
 
 /// Returns the decision as the caller gets it.

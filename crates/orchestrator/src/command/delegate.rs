@@ -1,34 +1,21 @@
 //! `delegate_async` and `launch_principal` (PM-6, PM-7): one task for one agent, with or without waiting for its result.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use serde_json::{Value, json};
-use waybill_core::{handover::Handover, resource::InternalTool};
+use waybill_core::{
+    command::{argument::Strategy, delegate_async, launch_principal},
+    handover::Handover,
+    resource::InternalTool,
+};
 use waybill_kernel::{batch::JoinsAs, handover, work::Kernel};
 
 use super::{
     Answer, Command, Error, Handler, answer, begin,
-    spawn::{self, Dispatch, Fan, Policy, Strategy, Task},
+    spawn::{self, Dispatch, Fan, Policy, Task},
 };
 
 #[derive(Debug)]
 pub(super) struct DelegateAsync;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    #[serde(default)]
-    target_strategy: Strategy,
-    target_ref: String,
-    instruction: String,
-    #[serde(default, alias = "input_box_ids")]
-    context_box_id: Value,
-    #[serde(default)]
-    in_session: bool,
-    #[serde(default)]
-    wait: bool,
-    deadline_seconds: Option<f64>,
-}
 
 impl Handler for DelegateAsync {
     fn tool(&self) -> InternalTool {
@@ -37,8 +24,8 @@ impl Handler for DelegateAsync {
 
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let asked: Arguments = command.read()?;
-            let Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
+            let asked: delegate_async::Arguments = command.read()?;
+            let delegate_async::Arguments { target_strategy, target_ref, instruction, context_box_id, .. } = asked;
             let task = Task::instructed(target_strategy, target_ref, instruction, context_box_id);
             let task = task.in_session(asked.in_session);
             let waits = asked.wait.then_some(Wait { seconds: asked.deadline_seconds });
@@ -50,13 +37,6 @@ impl Handler for DelegateAsync {
 #[derive(Debug)]
 pub(super) struct LaunchPrincipal;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Launch {
-    profile_name: String,
-    instruction: String,
-}
-
 impl Handler for LaunchPrincipal {
     fn tool(&self) -> InternalTool {
         InternalTool::LaunchPrincipal
@@ -64,7 +44,7 @@ impl Handler for LaunchPrincipal {
 
     fn handle<'a>(&'a self, kernel: &'a Kernel, command: &'a Command) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let asked: Launch = command.read()?;
+            let asked: launch_principal::Arguments = command.read()?;
             let task = Task::instructed(Strategy::New, asked.profile_name, asked.instruction, Value::Null);
             send(kernel, command, task, &Handover::instruction(), []).await
         })

@@ -1,40 +1,20 @@
 //! `fork_join` (PM-8, PM-9): many tasks in parallel, one result.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
-use serde_json::Value;
-use waybill_core::{handover::Handover, resource::InternalTool};
+use waybill_core::{
+    command::fork_join::{Arguments, TaskArguments},
+    handover::Handover,
+    resource::InternalTool,
+};
 use waybill_kernel::{batch::JoinsAs, work::Kernel};
 
 use super::{
     Answer, Command, Error, Handler,
-    spawn::{self, Fan, Strategy, Task},
+    spawn::{self, Fan, Task},
 };
 
 #[derive(Debug)]
 pub(super) struct ForkJoin;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    tasks: Vec<TaskArguments>,
-    #[serde(default)]
-    fail_fast: bool,
-    deadline_seconds: Option<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TaskArguments {
-    #[serde(default)]
-    target_strategy: Strategy,
-    target_ref: String,
-    instruction: String,
-    #[serde(default, alias = "input_box_ids")]
-    context_box_id: Value,
-    #[serde(default)]
-    in_session: bool,
-}
 
 impl Handler for ForkJoin {
     fn tool(&self) -> InternalTool {

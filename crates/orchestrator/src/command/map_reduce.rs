@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use waybill_core::{
     card::{Content, Origin},
     card_box::{Placed, Span},
+    command::{argument::Strategy, map_reduce::Arguments},
     handover::Handover,
     id::{BoxId, StepId},
     json,
@@ -23,25 +23,11 @@ use waybill_kernel::{
 
 use super::{
     Answer, Command, Error, Handler, answer, begin,
-    spawn::{self, Fan, Strategy, Task},
+    spawn::{self, Fan, Task},
 };
 
 #[derive(Debug)]
 pub(super) struct MapReduce;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    planner_profile: String,
-    worker_profile: String,
-    reducer_profile: String,
-    instruction: String,
-    #[serde(default)]
-    context_box_id: Value,
-    #[serde(default)]
-    fail_fast: bool,
-    deadline_seconds: Option<f64>,
-}
 
 const PLAN: i16 = 0;
 const MAP: i16 = 1;
@@ -65,15 +51,17 @@ impl Handler for MapReduce {
             let batches = batch::of_call(&mut work, command.call.tool_call_id).await?;
             let output_box_id = command.asked.output_box_id;
             let (stage, tasks) = match batches.last() {
-                None => (PLAN, vec![asked.task(&asked.planner_profile, Value::Null, None)]),
+                None => (PLAN, vec![task(&asked, &asked.planner_profile, Value::Null, None)]),
                 // Another process left it half done: the same tasks, some of which are dispatched.
                 Some(last) if last.status == "open" => {
-                    (last.stage, asked.tasks(&mut work, output_box_id, last.stage, &batches).await?)
+                    (last.stage, tasks(&mut work, &asked, output_box_id, last.stage, &batches).await?)
                 }
                 Some(last) if last.status == "failed" || last.status == "timeout" => {
                     return failed(work, command, last).await;
                 }
-                Some(last) => (last.stage + 1, asked.tasks(&mut work, output_box_id, last.stage + 1, &batches).await?),
+                Some(last) => {
+                    (last.stage + 1, tasks(&mut work, &asked, output_box_id, last.stage + 1, &batches).await?)
+                }
             };
             if stage == REDUCE {
                 remember(&mut work, command, &batches).await?;
@@ -92,39 +80,37 @@ impl Handler for MapReduce {
     }
 }
 
-impl Arguments {
-    fn task(&self, profile: &str, part: Value, results_box_id: Option<BoxId>) -> Task {
-        let (instruction, context_box_id) = (self.instruction.clone(), self.context_box_id.clone());
-        let mut task = Task::instructed(Strategy::New, profile.to_owned(), instruction, context_box_id);
-        task.arguments.insert("part".to_owned(), part);
-        task.arguments.insert("results_box_id".to_owned(), json!(results_box_id));
-        task
-    }
+fn task(asked: &Arguments, profile: &str, part: Value, results_box_id: Option<BoxId>) -> Task {
+    let (instruction, context_box_id) = (asked.instruction.clone(), asked.context_box_id.clone());
+    let mut task = Task::instructed(Strategy::New, profile.to_owned(), instruction, context_box_id);
+    task.arguments.insert("part".to_owned(), part);
+    task.arguments.insert("results_box_id".to_owned(), json!(results_box_id));
+    task
+}
 
-    /// Returns the tasks of a stage, from the results of the stage before.
-    async fn tasks(
-        &self,
-        work: &mut UnitOfWork,
-        output_box_id: BoxId,
-        stage: i16,
-        batches: &[Batch],
-    ) -> Result<Vec<Task>, Error> {
-        let before = |stage: i16| batches.iter().find(|batch| batch.stage == stage).and_then(|b| b.results_box_id);
-        match stage {
-            PLAN => Ok(vec![self.task(&self.planner_profile, Value::Null, None)]),
-            MAP => {
-                let planned = read(work, before(PLAN)).await?;
-                // The planner's parts go to the workers in the caller's name: so if they are external, the caller is marked too.
-                let is_external =
-                    |placed: &Placed| placed.reading.live().is_some_and(|card| card.origin == Origin::External);
-                if planned.iter().any(is_external) {
-                    external::mark(work, output_box_id).await?;
-                }
-                let parts = plan(&planned)?;
-                Ok(parts.into_iter().map(|part| self.task(&self.worker_profile, part, None)).collect())
+/// Returns the tasks of a stage, from the results of the stage before.
+async fn tasks(
+    work: &mut UnitOfWork,
+    asked: &Arguments,
+    output_box_id: BoxId,
+    stage: i16,
+    batches: &[Batch],
+) -> Result<Vec<Task>, Error> {
+    let before = |stage: i16| batches.iter().find(|batch| batch.stage == stage).and_then(|b| b.results_box_id);
+    match stage {
+        PLAN => Ok(vec![task(asked, &asked.planner_profile, Value::Null, None)]),
+        MAP => {
+            let planned = read(work, before(PLAN)).await?;
+            // The planner's parts go to the workers in the caller's name: so if they are external, the caller is marked too.
+            let is_external =
+                |placed: &Placed| placed.reading.live().is_some_and(|card| card.origin == Origin::External);
+            if planned.iter().any(is_external) {
+                external::mark(work, output_box_id).await?;
             }
-            _ => Ok(vec![self.task(&self.reducer_profile, Value::Null, before(MAP))]),
+            let parts = plan(&planned)?;
+            Ok(parts.into_iter().map(|part| task(asked, &asked.worker_profile, part, None)).collect())
         }
+        _ => Ok(vec![task(asked, &asked.reducer_profile, Value::Null, before(MAP))]),
     }
 }
 

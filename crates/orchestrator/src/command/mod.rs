@@ -7,7 +7,8 @@
 //! A fixed number of commands is handled at a time. A handler keeps no state: it reads from the database what to do next, so that the
 //! process that claims the call after it continues where it stopped. A command that is delivered again acts once and gets the same answer.
 //!
-//! A new flow is one file: a [`Handler`] with its own handover, built from the parts in [`spawn`], and a line in [`handlers`].
+//! A new flow is declared in [`waybill_core::command`], where workers find what to show to models. Here it is one file: a [`Handler`] with its
+//! own handover, built from the parts in [`spawn`], and a line in [`handlers`].
 
 use std::{convert::Infallible, fmt::Debug, future::pending, sync::Arc, time::Duration};
 
@@ -60,7 +61,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { lease: waybill_kernel::lease::LEASE, most: 8, look: intake::Config::default().wary, artifacts: None }
+        Config {
+            lease: waybill_kernel::lease::LEASE,
+            most: 8,
+            look: intake::Config::default().poll_interval,
+            artifacts: None,
+        }
     }
 }
 
@@ -264,8 +270,12 @@ impl From<work::Error> for Error {
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     let handlers: Arc<[Box<dyn Handler>]> = handlers(config.artifacts.clone()).into();
     let target = PMO.parse().expect("a target");
-    let intake =
-        intake::Config { lease: config.lease, most: config.most, wary: config.look, ..intake::Config::default() };
+    let intake = intake::Config {
+        lease: config.lease,
+        most: config.most,
+        poll_interval: config.look,
+        ..intake::Config::default()
+    };
     let intake = Intake::<ClaimedCall>::open(kernel, target, intake);
     let serve = intake.serve(pending(), Duration::ZERO, |holding| {
         let (kernel, handlers) = (kernel.clone(), handlers.clone());

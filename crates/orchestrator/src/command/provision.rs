@@ -1,12 +1,8 @@
 //! `provision_agent` (PM-1): makes a permanent agent that keeps its memory.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use serde_json::json;
-use waybill_core::{
-    id::{AgentId, Name},
-    resource::InternalTool,
-};
+use waybill_core::{command::provision_agent::Arguments, id::AgentId, resource::InternalTool};
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
     handover,
@@ -17,12 +13,6 @@ use super::{Answer, Command, Error, Handler, answer, begin};
 
 #[derive(Debug)]
 pub(super) struct ProvisionAgent;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    profile_name: Name,
-}
 
 impl Handler for ProvisionAgent {
     fn tool(&self) -> InternalTool {

@@ -1,11 +1,11 @@
 //! `send_handoff` (HO-5, HO-7, HO-9): a delegation whose context is a checked package. The card, the pins and the turn are one transaction.
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use waybill_artifact::Artifacts;
 use waybill_context::handoff::needs_approval;
 use waybill_core::{
+    command::send_handoff::Arguments,
     request::{Kind, Request},
     resource::InternalTool,
 };
@@ -14,28 +14,13 @@ use waybill_kernel::{batch, work::Kernel};
 use super::{
     Answer, Command, Error, Handler, ask, begin,
     delegate::{self, Wait},
-    spawn::{Strategy, Task},
+    spawn::Task,
 };
 use crate::handoff::{self, Sender};
 
 #[derive(Debug)]
 pub(super) struct SendHandoff {
     pub(super) artifacts: Option<Artifacts>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Arguments {
-    #[serde(default)]
-    target_strategy: Strategy,
-    target_ref: String,
-    package: Map<String, Value>,
-    instruction: Option<String>,
-    #[serde(default)]
-    in_session: bool,
-    #[serde(default)]
-    wait: bool,
-    deadline_seconds: Option<f64>,
 }
 
 impl Handler for SendHandoff {

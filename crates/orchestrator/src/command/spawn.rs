@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 use waybill_core::{
+    command::argument::Strategy,
     handover::Handover,
     id::{AgentId, BatchId, Name, TurnId},
 };
@@ -33,19 +33,6 @@ const PORTION: usize = 200;
 /// How often the dispatch to a busy agent is tried; the pause doubles each time.
 const ATTEMPTS: u32 = 7;
 const BACKOFF: Duration = Duration::from_millis(50);
-
-/// Which agent does a task (PM-6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Strategy {
-    /// A new agent, made from a profile.
-    #[default]
-    New,
-    /// An existing agent, with its memory.
-    Reuse,
-    /// A copy of an existing agent, with its memory and what it is writing.
-    Clone,
-}
 
 /// The target of a task, and its arguments.
 #[derive(Clone, Debug)]

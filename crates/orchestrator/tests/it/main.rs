@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod declarations;
 mod handoffs;
 
 use std::{

@@ -109,28 +109,7 @@ pub(crate) enum Quarantine {
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     match command {
-        Command::Quarantine(Quarantine::List { most, service }) => {
-            let rows = quarantine::list(&service.kernel().await?, most).await?;
-            if json {
-                output::json(&rows)?;
-            } else {
-                let state = |at: bool| if at { "quarantined" } else { "being tried" }.to_owned();
-                output::table(
-                    ["project_id", "sweep", "subject_id", "failures", "state", "last_at", "last_error"],
-                    rows.into_iter().map(|row| {
-                        [
-                            row.project_id.to_string(),
-                            row.sweep,
-                            row.subject_id.to_string(),
-                            row.n_failures.to_string(),
-                            state(row.quarantined_at.is_some()),
-                            row.last_at.to_rfc3339(),
-                            row.last_error,
-                        ]
-                    }),
-                );
-            }
-        }
+        Command::Quarantine(Quarantine::List { most, service }) => list_quarantined(most, service, json).await?,
         Command::Quarantine(Quarantine::Retry { project, subject, service }) => {
             let kernel = service.kernel().await?;
             let mut work = kernel.begin(connect::project_id(&kernel, &project).await?).await?;
@@ -141,27 +120,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 bail!("nothing of project {project:?} is in quarantine under that id (see `quarantine list`)");
             }
         }
-        Command::RebuildState { project, agent, service } => {
-            let kernel = service.kernel().await?;
-            let project_id = connect::project_id(&kernel, &project).await?;
-            let mut rebuilt = 0;
-            loop {
-                let mut work = kernel.begin(project_id).await?;
-                let lost = match agent {
-                    Some(agent_id) => vec![agent_id],
-                    None => agent::without_head(&mut work, 100).await?,
-                };
-                for agent_id in &lost {
-                    agent::rebuild(&mut work, *agent_id).await?;
-                }
-                work.commit().await?;
-                rebuilt += lost.len() as u64;
-                if agent.is_some() || lost.is_empty() {
-                    break;
-                }
-            }
-            report(json, "rebuilt", rebuilt)?;
-        }
+        Command::RebuildState { project, agent, service } => rebuild_state(&project, agent, service, json).await?,
         Command::Sweep { service, bus } => {
             let nats = bus.connect().await?;
             let kernel = connect::on_bus(service.kernel().await?, nats.as_ref());
@@ -171,31 +130,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
         }
         Command::Prune { older_than, drop_unpublished, yes, service, owner } => {
-            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
-            let plan = retention::plan(&service.kernel().await?, &mut owner, older_than, drop_unpublished).await?;
-            if yes {
-                retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "dropped")).await?;
-            }
-            if json {
-                output::json(&plan)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            output::table(
-                ["partition", "until", "rows", "MB"],
-                plan.partitions.iter().map(|partition| {
-                    [
-                        partition.partition.clone(),
-                        partition.ends_at.date_naive().to_string(),
-                        partition.n_rows.to_string(),
-                        format!("{:.1}", partition.bytes as f64 / 1e6),
-                    ]
-                }),
-            );
-            if let Some(held) = &plan.held {
-                println!("kept from {} on: {}", held.since, held.why);
-            }
-            let n = plan.partitions.len();
-            println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: add --yes to drop them" });
+            prune(older_than, drop_unpublished, yes, service, owner, json).await?;
         }
         Command::Outbox { service } => {
             let lag = outbox::lag(&service.kernel().await?).await?;
@@ -214,27 +149,116 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             let made = retention::extend(&mut *kernel.pool().acquire().await?, weeks).await?;
             report(json, "made", u64::from(made.unsigned_abs()))?;
         }
-        Command::EmptyRest { owner } => {
-            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
-            let say = |found: &retention::Rest| tracing::info!(found.parent, found.n_rows, "moved");
-            let moved = retention::empty_rest(&mut owner, say).await?;
-            let left = retention::rest(&mut owner).await?;
-            if json {
-                output::json(&serde_json::json!({ "moved": moved, "left": left }))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let week = |rest: &retention::Rest| rest.week.map(|week| week.date_naive().to_string()).unwrap_or_default();
-            let row = |done: &str, rest: &retention::Rest| {
-                [done.to_owned(), rest.parent.clone(), week(rest), rest.n_rows.to_string()]
-            };
-            let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
-            output::table(["", "table", "week of", "rows"], rows);
-            if left.iter().any(|rest| rest.week.is_some()) {
-                println!("more rows were added to the rest meanwhile: run this again");
-            }
-        }
+        Command::EmptyRest { owner } => empty_rest(owner, json).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the rows of all projects that failed last.
+async fn list_quarantined(most: i32, service: Service, json: bool) -> Result<()> {
+    let rows = quarantine::list(&service.kernel().await?, most).await?;
+    if json {
+        output::json(&rows)?;
+    } else {
+        let state = |at: bool| if at { "quarantined" } else { "being tried" }.to_owned();
+        output::table(
+            ["project_id", "sweep", "subject_id", "failures", "state", "last_at", "last_error"],
+            rows.into_iter().map(|row| {
+                [
+                    row.project_id.to_string(),
+                    row.sweep,
+                    row.subject_id.to_string(),
+                    row.n_failures.to_string(),
+                    state(row.quarantined_at.is_some()),
+                    row.last_at.to_rfc3339(),
+                    row.last_error,
+                ]
+            }),
+        );
+    }
+    Ok(())
+}
+
+/// Rebuilds the head row of one agent, or of every agent of the project that has lost it.
+async fn rebuild_state(project: &str, agent: Option<AgentId>, service: Service, json: bool) -> Result<()> {
+    let kernel = service.kernel().await?;
+    let project_id = connect::project_id(&kernel, project).await?;
+    let mut rebuilt = 0;
+    loop {
+        let mut work = kernel.begin(project_id).await?;
+        let lost = match agent {
+            Some(agent_id) => vec![agent_id],
+            None => agent::without_head(&mut work, 100).await?,
+        };
+        for agent_id in &lost {
+            agent::rebuild(&mut work, *agent_id).await?;
+        }
+        work.commit().await?;
+        rebuilt += lost.len() as u64;
+        if agent.is_some() || lost.is_empty() {
+            break;
+        }
+    }
+    report(json, "rebuilt", rebuilt)
+}
+
+/// Drops old history, or shows what would be dropped.
+async fn prune(
+    older_than: Duration,
+    drop_unpublished: bool,
+    yes: bool,
+    service: Service,
+    owner: Owner,
+    json: bool,
+) -> Result<()> {
+    let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+    let plan = retention::plan(&service.kernel().await?, &mut owner, older_than, drop_unpublished).await?;
+    if yes {
+        retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "dropped")).await?;
+    }
+    if json {
+        output::json(&plan)?;
+        return Ok(());
+    }
+    output::table(
+        ["partition", "until", "rows", "MB"],
+        plan.partitions.iter().map(|partition| {
+            [
+                partition.partition.clone(),
+                partition.ends_at.date_naive().to_string(),
+                partition.n_rows.to_string(),
+                format!("{:.1}", partition.bytes as f64 / 1e6),
+            ]
+        }),
+    );
+    if let Some(held) = &plan.held {
+        println!("kept from {} on: {}", held.since, held.why);
+    }
+    let n = plan.partitions.len();
+    println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: add --yes to drop them" });
+    Ok(())
+}
+
+/// Moves history out of the default partition, and prints what was moved and what is left.
+async fn empty_rest(owner: Owner, json: bool) -> Result<()> {
+    let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+    let say = |found: &retention::Rest| tracing::info!(found.parent, found.n_rows, "moved");
+    let moved = retention::empty_rest(&mut owner, say).await?;
+    let left = retention::rest(&mut owner).await?;
+    if json {
+        output::json(&serde_json::json!({ "moved": moved, "left": left }))?;
+        return Ok(());
+    }
+    let week = |rest: &retention::Rest| rest.week.map(|week| week.date_naive().to_string()).unwrap_or_default();
+    let row = |done: &str, rest: &retention::Rest| {
+        [done.to_owned(), rest.parent.clone(), week(rest), rest.n_rows.to_string()]
+    };
+    let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
+    output::table(["", "table", "week of", "rows"], rows);
+    if left.iter().any(|rest| rest.week.is_some()) {
+        println!("more rows were added to the rest meanwhile: run this again");
+    }
+    Ok(())
 }
 
 fn report(json: bool, what: &str, n: u64) -> Result<()> {

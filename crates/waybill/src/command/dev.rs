@@ -86,21 +86,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         );
     }
     let installation = arguments.models.read()?;
-    let home = Home::at(&arguments.data)?;
-    // As root, the database runs as another account, which must be able to enter the folder.
-    if connect::uid() != Some(0) {
-        let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&arguments.data, own).context("cannot close the data folder to others")?;
-    }
-    fs::write(arguments.data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    let home = prepare(&arguments.data)?;
     let mut lock = Lock::take(&arguments.data)?;
-    let listener = TcpListener::bind(arguments.listen).await;
-    let listener = listener.with_context(|| {
-        format!(
-            "cannot listen on {}: is another `waybill dev` running? `--listen 127.0.0.1:0` takes any free port",
-            arguments.listen
-        )
-    })?;
+    let listener = listen(arguments.listen).await?;
     let api_url = format!("http://{}", listener.local_addr()?);
     lock.say(&api_url)?;
 
@@ -154,17 +142,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             () = until => {}
         }
     });
-    // Workers reach models and the bus with the settings of this process.
-    let environment: Vec<(&str, OsString)> = [
-        ("WAYBILL_DATABASE_URL", Some(database.service_url.clone().into())),
-        ("WAYBILL_ARTIFACTS", Some(place.into())),
-        ("WAYBILL_NATS_URL", arguments.bus.url().map(OsString::from)),
-        ("WAYBILL_PROVIDERS", arguments.models.providers.clone().map(OsString::from)),
-        ("WAYBILL_SECRETS", arguments.models.secrets.clone().map(OsString::from)),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name, value?)))
-    .collect();
+    let environment = environment(&arguments, &database, place);
     let mut pids = Vec::new();
     for n in 1..=arguments.workers {
         let child = start_worker(&environment, n)?;
@@ -195,6 +173,41 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     drop(database);
     drop(lock);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the data folder, which only its owner may enter and which git ignores.
+fn prepare(data: &Path) -> Result<Home> {
+    let home = Home::at(data)?;
+    // As root, the database runs as another account, which must be able to enter the folder.
+    if connect::uid() != Some(0) {
+        let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(data, own).context("cannot close the data folder to others")?;
+    }
+    fs::write(data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    Ok(home)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| {
+        format!(
+            "cannot listen on {address}: is another `waybill dev` running? `--listen 127.0.0.1:0` takes any free port"
+        )
+    })
+}
+
+/// Returns the environment of worker processes. They reach models and the bus with the settings of this process.
+fn environment(arguments: &Arguments, database: &Database, artifacts: String) -> Vec<(&'static str, OsString)> {
+    [
+        ("WAYBILL_DATABASE_URL", Some(database.service_url.clone().into())),
+        ("WAYBILL_ARTIFACTS", Some(artifacts.into())),
+        ("WAYBILL_NATS_URL", arguments.bus.url().map(OsString::from)),
+        ("WAYBILL_PROVIDERS", arguments.models.providers.clone().map(OsString::from)),
+        ("WAYBILL_SECRETS", arguments.models.secrets.clone().map(OsString::from)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
 }
 
 fn greet(api_url: &str, api_key: &str, place: &str, pids: &[u32]) {

@@ -145,7 +145,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let (kernel, project_id) = place.open().await?;
             let shelf = Shelf { folders: below.into_iter().collect(), block_tokens: None };
             let models = reached.read()?.models();
-            let answer = librarian::search(&kernel, &models, project_id, kind.into(), &shelf, &question, most).await?;
+            let query = librarian::Query { kind: kind.into(), shelf: &shelf, question: &question, most };
+            let answer = librarian::search(&kernel, &models, project_id, &query).await?;
             if as_json {
                 output::json(&json!({ "found": answer.found, "how": answer.how }))?;
             } else {

@@ -499,7 +499,21 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     let last = json(&waybill(&format!("turn show {} --json", turns[0]["agent_turn_id"].as_str().unwrap())));
     assert!(last.to_string().contains("good enough"), "{last}");
 
-    // The files that were written are those in the tree of the README.
+    check_artifacts(&folder);
+    check_packages(&folder, &turns);
+    // The store holds what the index says, and it can be read back.
+    let fetched = waybill("artifact get scenarios/leave_application out");
+    assert!(fetched.status.success(), "{fetched:?}");
+    let report =
+        fs::read_to_string(folder.0.join("out/execution_outputs/iteration_1/layer1_problems_report.json")).unwrap();
+    assert!(report.contains("L1P_001"));
+    drop(tool);
+    dev.end(&folder);
+}
+
+/// Checks that the files that were written are those in the tree of the README.
+fn check_artifacts(folder: &Folder) {
+    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
     let listed = json(&waybill("artifact list scenarios/ --json"));
     let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
     for (iteration, failures) in [(1, 18), (2, 7), (3, 2)] {
@@ -512,7 +526,11 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     }
     let rules = json(&waybill("artifact versions scenarios/leave_application/BusinessRules.md --json"));
     assert_eq!(rules.as_array().unwrap().len(), 2);
-    // HO-2: the sizes of the packages.
+}
+
+/// HO-2: checks the sizes of the packages.
+fn check_packages(folder: &Folder, turns: &[Value]) {
+    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
     let mut sizes = Vec::new();
     for turn in turns.iter().filter(|turn| turn["profile_name"] != "init") {
         let context = json(&waybill(&format!("box show {} --json", turn["context_box_id"].as_str().unwrap())));
@@ -529,12 +547,4 @@ fn the_loop_of_design_and_evaluation_goes_round() {
     let largest = sizes.iter().max_by_key(|(_, n)| *n).unwrap();
     assert!(largest.0 == "execute_to_init" && largest.1 > 1_000, "{sizes:?}");
     println!("{sizes:?}");
-    // The store holds what the index says, and it can be read back.
-    let fetched = waybill("artifact get scenarios/leave_application out");
-    assert!(fetched.status.success(), "{fetched:?}");
-    let report =
-        fs::read_to_string(folder.0.join("out/execution_outputs/iteration_1/layer1_problems_report.json")).unwrap();
-    assert!(report.contains("L1P_001"));
-    drop(tool);
-    dev.end(&folder);
 }

@@ -1,6 +1,11 @@
 //! Rules of the workspace: which crate may use which, and which licences are allowed.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::Value;
 use spdx::{Expression, Licensee};
@@ -194,4 +199,90 @@ fn the_toolchain_is_the_version_the_manifest_names() {
     let manifest = include_str!("../../../../Cargo.toml");
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
     assert!(toolchain.contains(&format!("channel = \"{version}.")), "{version}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Returns the Rust files below a folder, in order.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() {
+            found.extend(rust_files(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}
+
+/// STYLE.md, section 2: no source file is too long to read in one go, and none has a result within a result. Clippy counts lines and arguments of
+/// functions.
+#[test]
+fn files_are_short() {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let files: Vec<(PathBuf, String)> = crates
+        .flat_map(|folder| rust_files(&folder))
+        .map(|file| (file.clone(), fs::read_to_string(&file).unwrap()))
+        .collect();
+    let mut lengths: Vec<usize> = files.iter().map(|(_, text)| text.lines().count()).collect();
+    lengths.sort_unstable();
+    for (file, text) in &files {
+        let file = file.display();
+        assert!(text.lines().count() <= 600, "{file} is longer than 600 lines: split it by subject");
+        assert!(!text.contains("Result<Result<"), "{file} has a result within a result: give the outcomes a type");
+    }
+    let p90 = lengths[lengths.len() * 9 / 10];
+    assert!(p90 <= 400, "one file in ten is longer than {p90} lines");
+}
+
+/// ARCHITECTURE.md lists every source file with the first sentence of its head. `UPDATE=1` writes the lists.
+#[test]
+fn the_code_map_is_current() {
+    let path = root().join("ARCHITECTURE.md");
+    let before = fs::read_to_string(&path).unwrap();
+    let mut after = String::new();
+    let mut listed = BTreeSet::new();
+    let mut skips = false;
+    for line in before.lines() {
+        if let Some(name) = line.strip_prefix("<!-- files of ").and_then(|rest| rest.strip_suffix(" -->")) {
+            after.push_str(&format!("{line}\n\n{}\n<!-- end -->\n", map_of(name)));
+            listed.insert(name.to_owned());
+            skips = true;
+        } else if line == "<!-- end -->" {
+            skips = false;
+        } else if !skips {
+            after.push_str(&format!("{line}\n"));
+        }
+    }
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let crates: BTreeSet<String> =
+        crates.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    assert_eq!(listed, crates);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &after).unwrap();
+    }
+    assert!(after == fs::read_to_string(&path).unwrap(), "the code map is out of date: run this test with UPDATE=1");
+}
+
+/// Returns one line for each file of a crate.
+fn map_of(name: &str) -> String {
+    let folder = root().join("crates").join(name).join("src");
+    let files = rust_files(&folder);
+    let ships =
+        |file: &&PathBuf| file.components().all(|part| part.as_os_str() != "tests") && !file.ends_with("tests.rs");
+    let line = |file: &PathBuf| {
+        let text = fs::read_to_string(file).unwrap();
+        let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+        let head: Vec<&str> = head.into_iter().take_while(|line| !line.is_empty() && !line.starts_with('*')).collect();
+        let head = head.join(" ");
+        assert!(!head.is_empty(), "{} has no head: begin it with `//!` and what is in it", file.display());
+        let sentence = head.split_once(". ").map_or(head.as_str(), |(first, _)| first).trim_end_matches('.');
+        format!("* `{}`: {sentence}.\n", file.strip_prefix(&folder).unwrap().display())
+    };
+    files.iter().filter(ships).map(line).collect()
 }

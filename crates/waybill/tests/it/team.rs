@@ -3,19 +3,20 @@
 
 use std::{
     collections::BTreeMap,
-    process::{Child, Command},
+    path::PathBuf,
+    process::{Child, Command, Output},
     sync::Arc,
     time::Duration,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use waybill_bus::nats::Nats;
 use waybill_context::compose::without_blocks;
 use waybill_core::{
     card::{Card, CardType, Content, Draft},
     card_box::Span,
-    id::{AgentId, BoxId, ProjectId, TurnId},
+    id::{AgentId, BoxId, CardId, ProjectId, TurnId},
     turn::MessageType,
 };
 use waybill_kernel::{
@@ -30,7 +31,7 @@ use waybill_lab::{
     team::ADAPTERS,
 };
 use waybill_services::Shared;
-use waybill_testkit::fresh_db;
+use waybill_testkit::{TestDb, fresh_db};
 
 use crate::cli::{json as printed, text, waybill};
 
@@ -126,16 +127,8 @@ async fn run_on(adapter: &str) {
     let team = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/research-team");
     let applied = waybill(&["apply", "-f", team, "--project", "acme"], &urls);
     assert!(applied.status.success(), "{applied:?}");
-    // Every provider that the profiles name uses this format, and is served here.
     let server = Server::start(script).await.unwrap();
-    let price = json!({ "input": 1.0, "cached": 0.1, "output": 10.0 });
-    let provider = |name: &str| {
-        let prices = json!({ "gpt-5": price });
-        json!({ "provider": { "name": name, "adapter": adapter, "base_url": server.url(), "prices": prices, "secrets": ["openai", "anthropic"] } })
-            .to_string()
-    };
-    let providers = std::env::temp_dir().join(format!("waybill-providers-{}.yaml", t.name));
-    std::fs::write(&providers, ["openai_chat", "anthropic_messages"].map(provider).join("\n---\n")).unwrap();
+    let providers = write_providers(adapter, &server, &t.name);
     // Start two of each: either may get a doorbell.
     let start =
         |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_waybill")).args(arguments).envs(urls).spawn().unwrap();
@@ -153,17 +146,7 @@ async fn run_on(adapter: &str) {
         }
     });
 
-    let fields = json!([{ "name": "answer", "description": "one word" }]).to_string();
-    let start = ["run", "principal", "Where is the water?", "--result-fields", &fields, "--project", "acme", "--json"];
-    let started = tokio::task::spawn_blocking({
-        let (start, urls) = (start.map(str::to_owned), urls.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        move || {
-            let start: Vec<&str> = start.iter().map(String::as_str).collect();
-            let urls: Vec<(&str, &str)> = urls.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            waybill(&start, &urls)
-        }
-    });
-    let started = tokio::time::timeout(Duration::from_secs(60), started).await.expect("it ends").unwrap();
+    let started = start_run(urls).await;
     assert!(started.status.success(), "{adapter}: {started:?}");
     let delivered = printed(&started);
     assert_eq!(delivered["deliverable"], json!({ "answer": "water" }), "{adapter}");
@@ -176,20 +159,70 @@ async fn run_on(adapter: &str) {
     crew.shutdown().await;
     assert_eq!((server.n_asked(), server.repeats()), (10, 0), "{adapter}");
 
-    // The tokens and cost of each step, and every call can be rendered again.
+    check_steps(&t, turn_id, &urls).await;
+    let children = check_contexts(&kernel, project_id).await;
+    let agents = check_sight(&children, principal, &urls);
+    check_grants(&agents, children.expert().1, &urls);
+}
+
+/// Writes the file of providers. Every provider that the profiles name uses this format, and is served here.
+fn write_providers(adapter: &str, server: &Server, name: &str) -> PathBuf {
+    let price = json!({ "input": 1.0, "cached": 0.1, "output": 10.0 });
+    let provider = |name: &str| {
+        let prices = json!({ "gpt-5": price });
+        json!({ "provider": { "name": name, "adapter": adapter, "base_url": server.url(), "prices": prices, "secrets": ["openai", "anthropic"] } })
+            .to_string()
+    };
+    let providers = std::env::temp_dir().join(format!("waybill-providers-{name}.yaml"));
+    std::fs::write(&providers, ["openai_chat", "anthropic_messages"].map(provider).join("\n---\n")).unwrap();
+    providers
+}
+
+async fn start_run(urls: [(&str, &str); 4]) -> Output {
+    let fields = json!([{ "name": "answer", "description": "one word" }]).to_string();
+    let start = ["run", "principal", "Where is the water?", "--result-fields", &fields, "--project", "acme", "--json"];
+    let started = tokio::task::spawn_blocking({
+        let (start, urls) = (start.map(str::to_owned), urls.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        move || {
+            let start: Vec<&str> = start.iter().map(String::as_str).collect();
+            let urls: Vec<(&str, &str)> = urls.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            waybill(&start, &urls)
+        }
+    });
+    tokio::time::timeout(Duration::from_secs(60), started).await.expect("it ends").unwrap()
+}
+
+/// Checks the tokens and cost of each step, and that every call can be rendered again.
+async fn check_steps(t: &TestDb, turn_id: TurnId, urls: &[(&str, &str)]) {
     let place = ["--project", "acme"];
-    let shown = printed(&waybill(&[&["turn", "show", &turn_id.to_string(), "--json"], &place[..]].concat(), &urls));
+    let shown = printed(&waybill(&[&["turn", "show", &turn_id.to_string(), "--json"], &place[..]].concat(), urls));
     let used: Vec<Option<i64>> =
         shown["steps"].as_array().unwrap().iter().map(|step| step["microdollars"].as_i64()).collect();
     assert_eq!(used, [Some(146); 3], "{shown}");
-    let table = text(&waybill(&[&["turn", "show", &turn_id.to_string()], &place[..]].concat(), &urls).stdout);
+    let table = text(&waybill(&[&["turn", "show", &turn_id.to_string()], &place[..]].concat(), urls).stdout);
     assert!(table.contains("success: 3 steps, 330 tokens, $0.000438"), "{table}");
-    let verified = waybill(&[&["context", "show", &turn_id.to_string()], &place[..]].concat(), &urls);
+    let verified = waybill(&[&["context", "show", &turn_id.to_string()], &place[..]].concat(), urls);
     assert!(verified.status.success(), "{verified:?}");
     let leaked = t.count("select count(*) from cardbox.cards c where c::text like '%canary%'").await;
     assert_eq!(leaked, 0);
+}
 
-    // Each associate saw its instruction and its sender, and nothing else. The expert also saw what the principal had written.
+/// The turns that the principal started, and the card of what they found.
+struct Children {
+    /// Turn, context box and depth of each. The expert is the last.
+    turns: Vec<(TurnId, BoxId, i32)>,
+    joined: CardId,
+}
+
+impl Children {
+    fn expert(&self) -> (TurnId, BoxId) {
+        let (turn_id, box_id, _) = self.turns.last().unwrap();
+        (*turn_id, *box_id)
+    }
+}
+
+/// Checks that each associate saw its instruction and its sender, and nothing else, and that the expert also saw what the principal had written.
+async fn check_contexts(kernel: &Kernel, project_id: ProjectId) -> Children {
     let mut unit = kernel.begin(project_id).await.unwrap();
     let children: Vec<(TurnId, BoxId, i32)> = sqlx::query_as(
         "select agent_turn_id, context_box_id, recursion_depth from state.turns where parent_agent_turn_id is not null order by agent_turn_id",
@@ -201,29 +234,34 @@ async fn run_on(adapter: &str) {
     assert_eq!(children.len(), 4);
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for (_, context_box_id, depth) in &children {
-        let context = cards(&kernel, project_id, *context_box_id).await;
+        let context = cards(kernel, project_id, *context_box_id).await;
         assert_eq!(*depth, 1);
         seen.insert(said(&context[0]), context.len());
     }
     // The expert saw its question and its sender, and the principal's two calls and one result.
     assert_eq!(seen.values().copied().collect::<Vec<_>>(), [2, 2, 2, 5], "{seen:?}");
-    let (expert, expert_box, _) = children.last().unwrap();
-    let results = cards(&kernel, project_id, *expert_box).await;
+    let (_, expert_box, _) = children.last().unwrap();
+    let results = cards(kernel, project_id, *expert_box).await;
     let joined = results.iter().find(|card| card.metadata.card_type == CardType::tool_result()).unwrap();
     let told = serde_json::to_value(&joined.content).unwrap();
     assert_eq!(told["result"]["results"][1]["summary"], "found: Look into lakes.");
+    Children { joined: joined.card_id, turns: children }
+}
 
-    // Why the expert has that card, and which agents could see it.
-    let card_id = joined.card_id.to_string();
-    let why = waybill(&["context", "why", &card_id, "--turn", &expert.to_string(), "--project", "acme"], &urls);
+/// Checks why the expert has that card, and which agents could see it. Returns the agents of the project.
+fn check_sight(children: &Children, principal: AgentId, urls: &[(&str, &str)]) -> Vec<Value> {
+    let card_id = children.joined.to_string();
+    let why =
+        waybill(&["context", "why", &card_id, "--turn", &children.expert().0.to_string(), "--project", "acme"], urls);
     let why = text(&why.stdout);
     assert!(why.contains("box") && why.contains("ask_expert") && why.contains(&principal.to_string()), "{why}");
-    let not = waybill(&["context", "why", &card_id, "--turn", &children[0].0.to_string(), "--project", "acme"], &urls);
+    let not =
+        waybill(&["context", "why", &card_id, "--turn", &children.turns[0].0.to_string(), "--project", "acme"], urls);
     assert!(!not.status.success() && text(&not.stdout).contains("does not have"), "{not:?}");
-    let sight = printed(&waybill(&["card", "sight", &card_id, "--project", "acme", "--json"], &urls));
+    let sight = printed(&waybill(&["card", "sight", &card_id, "--project", "acme", "--json"], urls));
     let rights: Vec<&str> = sight.as_array().unwrap().iter().map(|s| s["via"].as_str().unwrap()).collect();
     assert!(rights.contains(&"own") && rights.contains(&"handed"), "{sight}");
-    let listed = printed(&waybill(&["agent", "list", "--project", "acme", "--json"], &urls));
+    let listed = printed(&waybill(&["agent", "list", "--project", "acme", "--json"], urls));
     let agents = listed.as_array().unwrap();
     assert_eq!(agents.len(), 5);
     assert_eq!(
@@ -231,17 +269,20 @@ async fn run_on(adapter: &str) {
         5,
         "who was here for a task has no head"
     );
+    agents.clone()
+}
 
-    // A grant, its revocation, and refused requests.
+/// Checks a grant, its revocation, and refused requests.
+fn check_grants(agents: &[Value], expert_box: BoxId, urls: &[(&str, &str)]) {
     let place = ["--project", "acme", "--json"];
     let agent_id = agents.iter().find(|agent| agent["ephemeral"] == true).unwrap()["agent_id"].as_str().unwrap();
     let give = ["grant", "give", "--agent", agent_id, "--box", &expert_box.to_string(), "--reason", "a look"];
-    let given = printed(&waybill(&[&give[..], &place].concat(), &urls));
+    let given = printed(&waybill(&[&give[..], &place].concat(), urls));
     let grant_id = given["grant_id"].as_str().unwrap();
-    assert!(waybill(&["grant", "revoke", grant_id, "--project", "acme"], &urls).status.success());
-    let grants = printed(&waybill(&[&["grant", "list"], &place[..]].concat(), &urls));
+    assert!(waybill(&["grant", "revoke", grant_id, "--project", "acme"], urls).status.success());
+    let grants = printed(&waybill(&[&["grant", "list"], &place[..]].concat(), urls));
     assert_eq!((&grants[0]["reason"], grants[0]["revoked_at"].is_null()), (&json!("a look"), false));
-    assert_eq!(printed(&waybill(&[&["grant", "refusals"], &place[..]].concat(), &urls)), json!([]));
-    let provisioned = printed(&waybill(&[&["agent", "provision", "expert"], &place[..]].concat(), &urls));
+    assert_eq!(printed(&waybill(&[&["grant", "refusals"], &place[..]].concat(), urls)), json!([]));
+    let provisioned = printed(&waybill(&[&["agent", "provision", "expert"], &place[..]].concat(), urls));
     assert!(provisioned["agent_id"].is_string());
 }

@@ -107,15 +107,22 @@ pub struct Folders {
     pub writable: BTreeSet<ArtifactPath>,
 }
 
+/// The turn that reads and writes, and the folders that its profile names.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    pub project_id: ProjectId,
+    pub agent_turn_id: TurnId,
+    /// The author of what it writes.
+    pub author_id: &'a str,
+    pub folders: &'a Folders,
+}
+
 /// What one turn may read, and has read.
 #[derive(Clone, Debug)]
 pub struct Desk<'a> {
     pub kernel: &'a Kernel,
     pub artifacts: Option<&'a Artifacts>,
-    pub project_id: ProjectId,
-    pub agent_turn_id: TurnId,
-    pub author_id: &'a str,
-    pub folders: &'a Folders,
+    pub owner: Owner<'a>,
     /// The versions that cards name.
     pins: Pins,
     packages: Vec<Map<String, Value>>,
@@ -128,23 +135,10 @@ impl<'a> Desk<'a> {
     pub fn new<'c>(
         kernel: &'a Kernel,
         artifacts: Option<&'a Artifacts>,
-        project_id: ProjectId,
-        agent_turn_id: TurnId,
-        author_id: &'a str,
-        folders: &'a Folders,
+        owner: Owner<'a>,
         cards: impl Iterator<Item = &'c Card>,
     ) -> Desk<'a> {
-        let mut desk = Desk {
-            kernel,
-            artifacts,
-            project_id,
-            agent_turn_id,
-            author_id,
-            folders,
-            pins: Pins::new(),
-            packages: Vec::new(),
-            used: 0,
-        };
+        let mut desk = Desk { kernel, artifacts, owner, pins: Pins::new(), packages: Vec::new(), used: 0 };
         for card in cards {
             desk.pins.extend(card.content.artifacts().unwrap_or_default());
             match &card.content {
@@ -204,10 +198,10 @@ impl<'a> Desk<'a> {
 
     /// Returns all artifacts that may be read, each in the version that applies to this turn.
     async fn readable(&self) -> Result<Vec<Found>, String> {
-        let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
+        let mut work = self.kernel.begin(self.owner.project_id).await.map_err(unreachable)?;
         let pinned = artifact::find_pinned(&mut work, &self.pins).await.map_err(unreachable)?;
         let mut all: BTreeMap<ArtifactPath, Found> = BTreeMap::new();
-        for folder in &self.folders.readable {
+        for folder in &self.owner.folders.readable {
             let prefix = format!("{folder}/");
             let below = artifact::list(&mut work, &prefix, "", MOST_LISTED as i64 + 1).await.map_err(unreachable)?;
             let below: Vec<ArtifactPath> = below.into_iter().map(|artifact| artifact.path).collect();
@@ -231,7 +225,7 @@ impl<'a> Desk<'a> {
 
     async fn plan(&self, paths: &[ArtifactPath]) -> Result<Told, String> {
         let mut priorities: BTreeMap<ArtifactPath, Priority> = BTreeMap::new();
-        let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
+        let mut work = self.kernel.begin(self.owner.project_id).await.map_err(unreachable)?;
         for package in &self.packages {
             let name = package.get("handoff_type").and_then(Value::as_str).and_then(|name| name.parse::<Name>().ok());
             let Some(name) = name else { continue };
@@ -343,16 +337,16 @@ impl<'a> Desk<'a> {
         content: &str,
         media_type: Option<&str>,
     ) -> Result<Told, String> {
-        if !self.folders.writable.iter().any(|folder| path.is_within(folder)) {
-            let folders: Vec<&str> = self.folders.writable.iter().map(ArtifactPath::as_str).collect();
+        if !self.owner.folders.writable.iter().any(|folder| path.is_within(folder)) {
+            let folders: Vec<&str> = self.owner.folders.writable.iter().map(ArtifactPath::as_str).collect();
             return Err(format!("you may not write {path}: you may write below {folders:?}"));
         }
-        let mut work = self.kernel.begin(self.project_id).await.map_err(unreachable)?;
-        let is_external = external::saw(&mut work, self.agent_turn_id).await.map_err(unreachable)?;
+        let mut work = self.kernel.begin(self.owner.project_id).await.map_err(unreachable)?;
+        let is_external = external::saw(&mut work, self.owner.agent_turn_id).await.map_err(unreachable)?;
         drop(work);
-        let put = Put { path, media_type, author_id: Some(self.author_id), is_external };
+        let put = Put { path, media_type, author_id: Some(self.owner.author_id), is_external };
         let bytes = Bytes::from(content.to_owned().into_bytes());
-        let written = artifacts.put_bytes(self.project_id, put, bytes).await.map_err(|error| causes(&error))?;
+        let written = artifacts.put_bytes(self.owner.project_id, put, bytes).await.map_err(|error| causes(&error))?;
         let Artifact { version, hash, size, .. } = written;
         let extra = Map::from_iter([("artifacts".to_owned(), json!({ path.as_str(): hash }))]);
         Ok(Told { extra, ..Told::plain(format!("{path} v{version} is stored, {size} bytes"), String::new()) })
@@ -362,10 +356,10 @@ impl<'a> Desk<'a> {
     async fn find(&self, artifacts: &Artifacts, path: &ArtifactPath) -> Result<Found, String> {
         let which = match self.pins.get(path) {
             Some(hash) => Which::Pinned(*hash),
-            None if self.folders.readable.iter().any(|folder| path.is_within(folder)) => Which::Newest,
+            None if self.owner.folders.readable.iter().any(|folder| path.is_within(folder)) => Which::Newest,
             None => return Err(unknown_path(path)),
         };
-        match artifacts.find(self.project_id, path, which).await {
+        match artifacts.find(self.owner.project_id, path, which).await {
             Err(Error::NotFound(path)) => Err(unknown_path(&path)),
             found => found.map_err(|error| causes(&error)),
         }
@@ -373,7 +367,7 @@ impl<'a> Desk<'a> {
 
     /// Reads bytes as text. If a part begins or ends inside a character, that character is left out.
     async fn text(&self, artifacts: &Artifacts, found: &Found, range: std::ops::Range<u64>) -> Result<String, String> {
-        let bytes = artifacts.read_whole(self.project_id, found, range).await.map_err(|error| causes(&error))?;
+        let bytes = artifacts.read_whole(self.owner.project_id, found, range).await.map_err(|error| causes(&error))?;
         let begin = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
         Ok(String::from_utf8_lossy(&bytes[begin..]).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned())
     }
@@ -387,7 +381,7 @@ impl<'a> Desk<'a> {
         to: u64,
         most: u64,
     ) -> Result<String, String> {
-        let mut content = artifacts.read(self.project_id, found, 0..MOST_SCANNED);
+        let mut content = artifacts.read(self.owner.project_id, found, 0..MOST_SCANNED);
         let (mut line, mut kept) = (1_u64, Vec::new());
         while let Some(bytes) = content.try_next().await.map_err(|error| causes(&error))? {
             for part in bytes.split_inclusive(|byte| *byte == b'\n') {

@@ -77,7 +77,8 @@ impl Toolbox {
             description: tool.description.clone(),
             parameters: Value::Object(tool.parameters.clone()),
         });
-        self.ours.iter().map(|tool| ours::definition(*tool, fields, &self.delegates)).chain(theirs).collect()
+        let ours = self.ours.iter().filter_map(|tool| ours::definition(*tool, fields, &self.delegates));
+        ours.chain(theirs).collect()
     }
 
     /// Returns the tools with one of which the turn must end, if any.
@@ -111,8 +112,10 @@ impl Toolbox {
             let timeout = Duration::from_secs(tool.timeout_seconds.into());
             return Ok(Sorted::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
         }
-        let Some(internal) = internal else { return Err(format!("there is no tool `{name}` here")) };
-        let definition = ours::definition(internal, fields, &self.delegates);
+        let definition = internal.and_then(|tool| ours::definition(tool, fields, &self.delegates));
+        let (Some(internal), Some(definition)) = (internal, definition) else {
+            return Err(format!("there is no tool `{name}` here"));
+        };
         let schema = definition.parameters.as_object().cloned().unwrap_or_default();
         let arguments = Value::Object(arguments);
         fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}`: {why}"))?;

@@ -316,10 +316,9 @@ async fn without_vectors_words_are_enough() {
     street.settings(json!({ "embedding": { "provider": "openai_chat", "model": "v" } })).await;
     let models = Installation::default().models();
     let shelf = waybill_core::resource::Shelf { folders: ["a".parse().unwrap()].into(), block_tokens: None };
-    let answer =
-        knowledge::search(&street.shop.t.kernel, &models, street.shop.t.project_id, Kind::Knowledge, &shelf, "gate", 5)
-            .await
-            .unwrap();
+    let query = knowledge::Query { kind: Kind::Knowledge, shelf: &shelf, question: "gate", most: 5 };
+    let (kernel, project_id) = (&street.shop.t.kernel, street.shop.t.project_id);
+    let answer = knowledge::search(kernel, &models, project_id, &query).await.unwrap();
     assert!(answer.how.starts_with("words alone") && answer.how.contains("`vector`"), "{}", answer.how);
 }
 

@@ -31,7 +31,7 @@ const SMALL: [&str; 4] = ["worker_leases", "relay_shards", "sweep_clock", "queue
 const MEANT: [(&str, &str, &str); 44] = [
     ("agent.rs", "project_agents_pkey", "pages of the roster, without those that are retired"),
     ("artifact.rs", "artifacts_pkey", "from path to path, one row each"),
-    ("card_box.rs", "join", "the ranges of two boxes; a box of many ranges is flattened"),
+    ("card_box/inherit.rs", "join", "the ranges of two boxes; a box of many ranges is flattened"),
     ("cardbox.collect", "artifacts_removed", "a portion of what was removed"),
     ("check.rs", "join", "the catalogue"),
     ("grant.rs", "grants_pkey", "pages, for people"),

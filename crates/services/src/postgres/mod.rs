@@ -1,5 +1,8 @@
 //! A private PostgreSQL server: found or installed, initialised, started, stopped.
 
+mod install;
+mod kept;
+
 use std::{
     env, fmt,
     fs::{self, File},
@@ -9,18 +12,24 @@ use std::{
         process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
 use url::Url;
 use waybill_core::key::ApiKey;
 
+use self::install::unprivileged;
 use crate::{Home, abandoned, end_process, free_port, is_alive};
+
+pub use self::{
+    install::{as_unprivileged, binaries, install_debian},
+    kept::Kept,
+};
 
 /// Loses everything in a crash, and is three times as fast: for tests, which create their databases again in each run.
 const FORGETFUL: &[&str] = &[
@@ -356,87 +365,6 @@ impl Drop for Private {
     }
 }
 
-/// For people to work with: data is kept, and the server uses little memory.
-const KEPT: &[&str] =
-    &["fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=60", "max_wal_size=1GB"];
-
-/// A PostgreSQL server whose data is kept in a folder. It runs while this value lives. The caller makes sure that there is one per folder.
-#[derive(Debug)]
-pub struct Kept {
-    pub server: Server,
-    folder: PathBuf,
-    /// `None` means a server that a killed process left running.
-    child: Mutex<Option<Child>>,
-}
-
-impl Kept {
-    /// Starts the folder's server, and creates it first if needed. If a killed process left the server running, uses that one.
-    pub async fn start(folder: &Path) -> Result<Kept> {
-        ensure!(
-            installed().is_some(),
-            "PostgreSQL 15 or newer is not installed: on Debian or Ubuntu `apt-get install postgresql-15`, on Fedora `dnf install \
-             postgresql-server`, on macOS `brew install postgresql@17`; or name a server with `--database-url`"
-        );
-        let folder = folder.to_owned();
-        if let Some((_, port)) = running(&folder) {
-            return Ok(Kept { server: Server::ours(port)?, folder, child: Mutex::default() });
-        }
-        if folder.join("data").join("PG_VERSION").exists() {
-            let port = free_port()?;
-            let mut child = spawn(&folder, KEPT, port)?;
-            let server = until_up(Server::ours(port)?, &mut child).await?;
-            return Ok(Kept { server, folder, child: Mutex::new(Some(child)) });
-        }
-        let (server, child) = launch(&folder, KEPT).await?;
-        Ok(Kept { server, folder, child: Mutex::new(Some(child)) })
-    }
-
-    /// Restarts the server on the same port whenever it has ended. Never returns.
-    pub async fn keep_up(&self) -> std::convert::Infallible {
-        loop {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            if !self.has_ended() {
-                continue;
-            }
-            eprintln!("PostgreSQL has ended; starting it again");
-            match self.start_again().await {
-                Ok(()) => eprintln!("PostgreSQL is up again"),
-                // The processes of a killed server may hold its shared memory for a moment.
-                Err(error) => eprintln!("PostgreSQL cannot be started: {error:#}"),
-            }
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        // Also waits for a child that has ended: until then no other server can take its place.
-        match &mut *self.child() {
-            Some(child) => !matches!(child.try_wait(), Ok(None)),
-            None => running(&self.folder).is_none(),
-        }
-    }
-
-    async fn start_again(&self) -> Result<()> {
-        let mut child = spawn(&self.folder, KEPT, self.server.port())?;
-        let up = until_up(self.server.clone(), &mut child).await;
-        *self.child() = Some(child);
-        up.map(drop)
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        end(&self.folder);
-        let child = self.child().take();
-        if let Some(mut child) = child {
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Ends and removes servers that killed owners have left behind.
 fn sweep(home: &Home) -> Result<()> {
     for folder in abandoned(home, "private")? {
@@ -550,69 +478,4 @@ fn end(folder: &Path) {
     if let Some((pid, _)) = running(folder) {
         end_process(pid, Signal::INT, Signal::QUIT);
     }
-}
-
-/// Returns the newest installed binaries of PostgreSQL 15 or later.
-pub fn binaries() -> Result<PathBuf> {
-    if let Some(found) = installed() {
-        return Ok(found);
-    }
-    install_debian("postgresql-15")?;
-    installed().ok_or_else(|| anyhow!("postgresql-15 was installed, but there is no postgres in it"))
-}
-
-fn installed() -> Option<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").ok().into_iter().flatten().flatten();
-    let newest = versions
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path().join("bin"))))
-        .filter(|(version, bin)| *version >= 15 && bin.join("postgres").exists() && bin.join("initdb").exists())
-        .max_by_key(|(version, _)| *version);
-    let on_path = || env::split_paths(&env::var_os("PATH")?).find(|bin| bin.join("postgres").exists());
-    newest.map(|(_, bin)| bin).or_else(on_path)
-}
-
-/// Installs a Debian package where we are root; otherwise says what is missing.
-pub fn install_debian(package: &str) -> Result<()> {
-    let can = rustix::process::geteuid().is_root() && Path::new("/usr/bin/apt-get").exists();
-    ensure!(can, "{package} is missing: install it (on Debian: apt-get install {package}), or set DATABASE_URL");
-    // Debian would start a server of its own beside ours.
-    fs::create_dir_all("/etc/postgresql-common/createcluster.d")?;
-    fs::write("/etc/postgresql-common/createcluster.d/waybill.conf", "create_main_cluster = false\n")?;
-    for arguments in [&["update", "-q"][..], &["install", "-q", "-y", "--no-install-recommends", package]] {
-        let run = Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output()?;
-        if !run.status.success() {
-            bail!("apt-get {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&run.stderr));
-        }
-    }
-    Ok(())
-}
-
-struct User {
-    uid: u32,
-    gid: u32,
-}
-
-/// Returns the user to run a server as, because the servers refuse root. `None` means that we are not root.
-fn unprivileged() -> Result<Option<User>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    let passwd = fs::read_to_string("/etc/passwd")?;
-    let find = |name: &str| {
-        let line = passwd.lines().find(|line| line.starts_with(&format!("{name}:")))?;
-        let mut ids = line.split(':').skip(2).map(str::parse::<u32>);
-        Some(User { uid: ids.next()?.ok()?, gid: ids.next()?.ok()? })
-    };
-    let user = find("postgres").or_else(|| find("nobody"));
-    user.map(Some).ok_or_else(|| anyhow!("we are root and there is neither a user `postgres` nor `nobody` to run as"))
-}
-
-/// Returns a command that runs without root's rights.
-pub fn as_unprivileged(program: &Path) -> Result<Command> {
-    let mut command = Command::new(program);
-    command.current_dir("/");
-    if let Some(user) = unprivileged()? {
-        command.uid(user.uid).gid(user.gid);
-    }
-    Ok(command)
 }

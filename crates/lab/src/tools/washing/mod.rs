@@ -1,6 +1,8 @@
 //! Ways to wash a label off: content from outside takes every path through a project, and at the end a turn that has seen it pays. `pay` needs an
 //! approval for turns that have seen content from outside, and nothing is approved. So no payment may be made, and each must have asked for approval.
 
+mod ways;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -24,6 +26,7 @@ use waybill_orchestrator::{
     launch::{Launch, launch},
 };
 
+use self::ways::{How, PLAIN, Stage, call, plan, ways, word};
 use super::{Outside, crew, installation, parameters, pin, with};
 use crate::{
     bench::{fresh_database, progress},
@@ -35,53 +38,6 @@ use waybill_services::{Home, Private};
 const DATABASE: &str = "waybill_washing";
 /// A turn that has neither paid nor asked for approval by then never will.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// One stage of a way.
-#[derive(Clone, Debug)]
-enum Stage {
-    /// An artifact is stored: path, media type, whether it came from outside.
-    Put(String, &'static str, bool),
-    /// A document is applied: path, title, whether it came from outside.
-    Know(String, &'static str, bool),
-    /// A turn follows a plan to its end.
-    Run(Vec<Value>, How),
-    /// What the last turn delivered is published.
-    Publish(String),
-    /// The last turn is forked under a profile that pays.
-    Fork,
-    /// The last stage: a turn follows a plan. It, or an agent that it asks, pays.
-    Pays(Vec<Value>, How),
-}
-
-/// How a turn is started.
-#[derive(Clone, Copy, Debug, Default)]
-struct How {
-    profile: Option<&'static str>,
-    external: bool,
-    /// In the session of this way.
-    in_session: bool,
-    /// By the agent of this way, which remembers.
-    by_agent: bool,
-    /// Sees what the last turn wrote.
-    sees_last: bool,
-}
-
-const PLAIN: How = How { profile: None, external: false, in_session: false, by_agent: false, sees_last: false };
-const IN_SESSION: How = How { in_session: true, ..PLAIN };
-const BY_AGENT: How = How { by_agent: true, ..PLAIN };
-
-fn call(tool: &str, arguments: Value) -> Value {
-    json!({ "tool": tool, "arguments": arguments })
-}
-
-/// Returns a word that is unique to this way: a search for it finds only content of this way.
-fn word(n: usize) -> String {
-    format!("quince{n}x")
-}
-
-fn plan(n: usize, steps: &[Value]) -> String {
-    format!("PLAN {} about {}", json!(steps), word(n))
-}
 
 /// Follows the plan in its question. `payer` pays first, whatever its question says.
 fn script(asked: &Asked) -> Reply {
@@ -99,191 +55,6 @@ fn script(asked: &Asked) -> Reply {
         Some(step) => Reply::call(step["tool"].as_str().unwrap_or_default(), &step["arguments"]),
         None => Reply::say(question.and_then(|text| text.rsplit(' ').next()).unwrap_or_default()),
     }
-}
-
-/// Returns the ways, each with its name. `n` identifies the way's payments; `agent` is an agent that remembers.
-fn ways(n: usize, agent: AgentId) -> Vec<(&'static str, Vec<Stage>)> {
-    use Stage::*;
-    let taint = || call("http_do", json!({ "n": n, "mode": "ok" }));
-    let pay = || call("pay", json!({ "n": n }));
-    let path = |name: &str| format!("w{n}/{name}");
-    let at = |name: &str| json!({ "path": path(name), "part": "whole" });
-    let read = |name: &str| call("read_artifact", at(name));
-    let write = |name: &str| call("write_artifact", json!({ "path": path(name), "content": word(n) }));
-    let child = |steps: &[Value]| json!({ "target_ref": "reader", "instruction": plan(n, steps) });
-    let fork = |tasks: &[Value]| call("fork_join", json!({ "tasks": tasks }));
-    let delegate = |steps: &[Value], wait: bool| {
-        call("delegate_async", json!({ "target_ref": "reader", "instruction": plan(n, steps), "wait": wait }))
-    };
-    let ask = |steps: &[Value], history: bool| {
-        let question = plan(n, steps);
-        call("ask_expert", json!({ "expert_profile": "reader", "question": question, "include_history": history }))
-    };
-    let existing = |strategy: &str, steps: &[Value]| {
-        let arguments = json!({ "target_strategy": strategy, "target_ref": agent, "instruction": plan(n, steps) });
-        call("delegate_async", arguments)
-    };
-    let package = |name: &str, steps: &[Value]| {
-        let package = json!({
-            "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": word(n),
-            "design_artifacts": { "rules": path(name) },
-        });
-        call("send_handoff", json!({ "target_ref": "reader", "package": package, "instruction": plan(n, steps) }))
-    };
-    let search = |kind: &str| call("search_knowledge", json!({ "question": word(n), "kind": kind }));
-    let todo = || call("update_todo", json!({ "changes": [{ "change": "add", "text": word(n) }] }));
-    let list = || call("list_artifacts", json!({ "prefix": format!("w{n}/") }));
-    let shown = How { profile: Some("shown"), ..PLAIN };
-    let outside = || Put(path("mail.txt"), "text/plain", true);
-    vec![
-        ("an answer of an HTTP tool", vec![Pays(vec![taint(), pay()], PLAIN)]),
-        ("an answer of an MCP server", vec![Pays(vec![call("mcp_do", json!({ "n": n, "mode": "ok" })), pay()], PLAIN)]),
-        (
-            "an answer so large that it became an artifact",
-            vec![Pays(vec![call("http_do", json!({ "n": n, "mode": "large" })), pay()], PLAIN)],
-        ),
-        ("a start from outside", vec![Pays(vec![pay()], How { external: true, ..PLAIN })]),
-        (
-            "a start from outside in a session",
-            vec![Run(vec![], How { external: true, ..IN_SESSION }), Pays(vec![pay()], IN_SESSION)],
-        ),
-        ("an artifact that is read", vec![outside(), Pays(vec![read("mail.txt"), pay()], PLAIN)]),
-        ("the name of an artifact in a list", vec![outside(), Pays(vec![list(), pay()], PLAIN)]),
-        (
-            "a line of an artifact that is found",
-            vec![
-                outside(),
-                Pays(
-                    vec![call("search_artifacts", json!({ "text": word(n), "prefix": format!("w{n}/") })), pay()],
-                    PLAIN,
-                ),
-            ],
-        ),
-        (
-            "an artifact in a plan of what to read",
-            vec![outside(), Pays(vec![call("plan_reading", json!({ "paths": [path("mail.txt")] })), pay()], PLAIN)],
-        ),
-        (
-            "the beginning of an artifact",
-            vec![
-                outside(),
-                Pays(vec![call("read_artifact", json!({ "path": path("mail.txt"), "part": "head" })), pay()], PLAIN),
-            ],
-        ),
-        (
-            "the same bytes stored again",
-            vec![outside(), Put(path("mail.txt"), "text/plain", false), Pays(vec![read("mail.txt"), pay()], PLAIN)],
-        ),
-        (
-            "the same bytes stored again as another type",
-            vec![outside(), Put(path("mail.txt"), "text/markdown", false), Pays(vec![read("mail.txt"), pay()], PLAIN)],
-        ),
-        (
-            "an artifact of a turn that saw it",
-            vec![Run(vec![taint(), write("a.txt")], PLAIN), Pays(vec![read("a.txt"), pay()], PLAIN)],
-        ),
-        (
-            "a copy of an artifact of a turn that saw it",
-            vec![
-                Run(vec![taint(), write("a.txt")], PLAIN),
-                Run(vec![read("a.txt"), write("b.txt")], PLAIN),
-                Pays(vec![read("b.txt"), pay()], PLAIN),
-            ],
-        ),
-        (
-            "the name of an artifact of a turn that saw it",
-            vec![Run(vec![taint(), write("a.txt")], PLAIN), Pays(vec![list(), pay()], PLAIN)],
-        ),
-        ("a document that is found", vec![Know(path("d"), "t", true), Pays(vec![search("knowledge"), pay()], PLAIN)]),
-        (
-            "a document that is shown without being asked for",
-            vec![Know(path("d"), "t", true), Pays(vec![pay()], shown)],
-        ),
-        (
-            "the same document applied again",
-            vec![
-                Know(path("d"), "t", true),
-                Know(path("d"), "t", false),
-                Pays(vec![search("knowledge"), pay()], PLAIN),
-            ],
-        ),
-        (
-            "the same document under another title",
-            vec![
-                Know(path("d"), "t", true),
-                Know(path("d"), "u", false),
-                Pays(vec![search("knowledge"), pay()], PLAIN),
-            ],
-        ),
-        (
-            "a deliverable that was published",
-            vec![Run(vec![taint()], PLAIN), Publish(path("e")), Pays(vec![search("experience"), pay()], PLAIN)],
-        ),
-        (
-            "a published deliverable that is shown without being asked for",
-            vec![Run(vec![taint()], PLAIN), Publish(path("e")), Pays(vec![pay()], shown)],
-        ),
-        ("a child's result", vec![Pays(vec![fork(&[child(&[taint()])]), pay()], PLAIN)]),
-        (
-            "one of many children's results",
-            vec![Pays(vec![fork(&[child(&[]), child(&[taint()]), child(&[])]), pay()], PLAIN)],
-        ),
-        ("a grandchild's result", vec![Pays(vec![fork(&[child(&[fork(&[child(&[taint()])])])]), pay()], PLAIN)]),
-        ("a child that is instructed to pay", vec![Pays(vec![taint(), fork(&[child(&[pay()])])], PLAIN)]),
-        ("a delegate that is instructed to pay", vec![Pays(vec![taint(), delegate(&[pay()], false)], PLAIN)]),
-        ("a delegate's result", vec![Pays(vec![delegate(&[taint()], true), pay()], PLAIN)]),
-        (
-            "a principal that is launched",
-            vec![Pays(
-                vec![
-                    taint(),
-                    call("launch_principal", json!({ "profile_name": "reader", "instruction": plan(n, &[pay()]) })),
-                ],
-                PLAIN,
-            )],
-        ),
-        ("an expert's answer", vec![Pays(vec![ask(&[taint()], false), pay()], PLAIN)]),
-        ("an expert that is asked", vec![Pays(vec![taint(), ask(&[pay()], false)], PLAIN)]),
-        ("an expert that sees the work so far", vec![Pays(vec![taint(), ask(&[pay()], true)], PLAIN)]),
-        ("what was said in a session", vec![Run(vec![taint()], IN_SESSION), Pays(vec![pay()], IN_SESSION)]),
-        ("the todo list of a session", vec![Run(vec![taint(), todo()], IN_SESSION), Pays(vec![pay()], IN_SESSION)]),
-        (
-            "a summary of a session",
-            vec![
-                Run(vec![taint(), taint(), taint()], IN_SESSION),
-                Run(vec![], How { profile: Some("small"), ..IN_SESSION }),
-                Pays(vec![pay()], How { profile: Some("small"), ..IN_SESSION }),
-            ],
-        ),
-        ("what an agent remembers", vec![Run(vec![taint()], BY_AGENT), Pays(vec![pay()], BY_AGENT)]),
-        (
-            "an agent that remembers, asked by another",
-            vec![Run(vec![taint()], BY_AGENT), Pays(vec![existing("reuse", &[pay()])], PLAIN)],
-        ),
-        (
-            "a clone of an agent that remembers",
-            vec![Run(vec![taint()], BY_AGENT), Pays(vec![existing("clone", &[pay()])], PLAIN)],
-        ),
-        (
-            "the box of another turn",
-            vec![Run(vec![taint()], PLAIN), Pays(vec![pay()], How { sees_last: true, ..PLAIN })],
-        ),
-        (
-            "a fork, under another profile, of a turn that came from outside",
-            vec![Run(vec![call("own_do", json!({ "n": n, "mode": "ok" }))], How { external: true, ..PLAIN }), Fork],
-        ),
-        (
-            "a package of a turn that saw it",
-            vec![
-                Put(path("rules.md"), "text/markdown", false),
-                Pays(vec![taint(), package("rules.md", &[pay()])], PLAIN),
-            ],
-        ),
-        (
-            "a package that names an artifact from outside",
-            vec![Put(path("rules.md"), "text/markdown", true), Pays(vec![package("rules.md", &[pay()])], PLAIN)],
-        ),
-    ]
 }
 
 fn manifests(outside: &Outside, n: usize) -> Result<Vec<waybill_core::resource::Manifest>> {

@@ -1,0 +1,188 @@
+//! Writing the steps of a turn.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{extract::State, response::Json};
+use serde::Deserialize;
+use utoipa::ToSchema;
+use waybill_core::{
+    card::NewCard,
+    id::{CardId, StepId, Target, ToolCallId, TurnId},
+    key::Scope,
+    turn::{Fence, Prices, Usage},
+};
+use waybill_kernel::{
+    external,
+    turn::{self, Call, Step, Stepped},
+};
+
+use super::{TurnFence, card::CardDraft};
+use crate::{
+    Api,
+    caller::Caller,
+    problem::Problem,
+    request::{Body, Path, not_too_many},
+    routes::turn::OneTurn,
+};
+
+/// A call that a step makes.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallOut {
+    /// Id of the call: a UUIDv7 of the present time, which the worker mints.
+    tool_call_id: ToolCallId,
+    /// Its `tool.call` card, which is one of the cards of the step.
+    tool_call_card_id: CardId,
+    /// Target that answers the call. `pmo` is the orchestrator.
+    target: Target,
+    /// Seconds until the call times out.
+    #[schema(minimum = 1, maximum = 86400)]
+    timeout_seconds: u32,
+    /// Whether the call is made at most once: if the worker that claimed it is lost, it is unknown whether it was done, and it is not done again.
+    #[serde(default)]
+    once: bool,
+}
+
+/// What one step wrote. Its id is its idempotency key: a step that is sent again changes nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewStep {
+    /// Fence of the turn.
+    fence: TurnFence,
+    /// Id of the step: a UUIDv7 of the present time.
+    step_id: StepId,
+    /// Cards that the step writes.
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    cards: Vec<CardDraft>,
+    /// Calls that the step makes.
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    calls: Vec<CallOut>,
+    /// Whether the turn waits for its calls, these and earlier ones.
+    #[serde(default)]
+    suspend: bool,
+    /// Whether the worker has seen content from outside that is not a card of the turn's boxes. What the turn writes is then labelled as external.
+    #[serde(default)]
+    saw_external: bool,
+    /// What the model call of the step used. If omitted, nothing is counted.
+    #[serde(default)]
+    usage: Option<UsageSaid>,
+}
+
+/// What a model call used. It is deducted from what the turn may spend.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UsageSaid {
+    /// Provider of the model.
+    provider: String,
+    /// Name of the model.
+    model: String,
+    /// Tokens that the model read, cached ones included.
+    #[schema(maximum = 2147483647)]
+    input_tokens: u32,
+    /// How many of these came from the prompt cache.
+    #[schema(maximum = 2147483647)]
+    cached_tokens: u32,
+    /// Tokens that the model wrote.
+    #[schema(maximum = 2147483647)]
+    output_tokens: u32,
+    /// Cost in millionths of a dollar. Counts only if the operator has set no price for this provider and model.
+    #[schema(maximum = 2147483647)]
+    microdollars: u32,
+    /// Duration in milliseconds.
+    #[schema(maximum = 2147483647)]
+    took_ms: u32,
+}
+
+impl UsageSaid {
+    pub(super) fn check(self, prices: &Prices) -> Result<Usage, Problem> {
+        let most = i32::MAX.unsigned_abs();
+        let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
+        if said.into_iter().any(|n| n > most) {
+            return Err(Problem::invalid(format!("each number of `usage` must be at most {most}")));
+        }
+        let mut usage = Usage {
+            provider: self.provider,
+            model: self.model,
+            input_tokens: self.input_tokens,
+            cached_tokens: self.cached_tokens,
+            output_tokens: self.output_tokens,
+            microdollars: self.microdollars.into(),
+            took_ms: self.took_ms,
+            n_asked: 1,
+            asked_again: false,
+            cache_miss: None,
+            reported: true,
+        };
+        if let Some(price) = prices.get(&usage.provider).and_then(|models| models.get(&usage.model)) {
+            usage.microdollars = price.of(&usage);
+        }
+        Ok(usage)
+    }
+}
+
+/// Write a step, under the fence.
+///
+/// 409 `stale` means that another worker has the turn, or that it is over.
+#[utoipa::path(
+    post, path = "/turns/{turn}/steps", tag = "worker", request_body = NewStep,
+    params(("turn" = TurnId, Path)),
+    responses((status = 200, body = Stepped)),
+)]
+pub(crate) async fn write_step(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneTurn { turn }): Path<OneTurn>,
+    Body { value: step, .. }: Body<NewStep>,
+) -> Result<Json<Stepped>, Problem> {
+    caller.may(&[Scope::Worker])?;
+    let step_id = step.step_id;
+    not_too_many("cards", &step.cards)?;
+    not_too_many("calls", &step.calls)?;
+    let cards: Vec<NewCard> =
+        step.cards.into_iter().map(|card| card.seal(&caller, Some(step_id))).collect::<Result<_, _>>()?;
+    let mut calls = Vec::with_capacity(step.calls.len());
+    for call in step.calls {
+        if !(1..=86_400).contains(&call.timeout_seconds) {
+            return Err(Problem::invalid("`timeout_seconds` must be 1 to 86,400"));
+        }
+        let is_its_card =
+            |card: &NewCard| card.card_id() == call.tool_call_card_id && card.tool_call_id() == Some(call.tool_call_id);
+        if !cards.iter().any(is_its_card) {
+            let said = format!(
+                "call {}: the step has no `tool.call` card {} for it",
+                call.tool_call_id, call.tool_call_card_id
+            );
+            return Err(Problem::invalid(said));
+        }
+        let timeout = Duration::from_secs(call.timeout_seconds.into());
+        let CallOut { tool_call_id, tool_call_card_id, target, once, .. } = call;
+        calls.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
+    }
+    let usage = step.usage.map(|said| said.check(&api.config.prices)).transpose()?;
+    let fence = step.fence.of(&caller, turn);
+    if step.saw_external {
+        mark(&api, &caller, &fence).await?;
+    }
+    let step = Step { step_id, cards, calls, suspend: step.suspend, receipt: None, usage };
+    let mut work = caller.begin(&api).await?;
+    caller.holds(&mut work, &fence).await?;
+    let stepped = turn::step(&mut work, &fence, &step).await?;
+    work.commit().await?;
+    Ok(Json(stepped))
+}
+
+/// Records that a turn has seen content from outside, if a worker of the caller holds it. In a unit of work of its own: a box is not locked before
+/// its turn.
+pub(super) async fn mark(api: &Api, caller: &Caller, fence: &Fence) -> Result<(), Problem> {
+    let mut work = caller.begin(api).await?;
+    if caller.holds(&mut work, fence).await? {
+        let found = turn::show(&mut work, &[fence.agent_turn_id()]).await?.pop();
+        if let Some(turn) = found {
+            external::mark(&mut work, turn.output_box_id).await?;
+            work.commit().await?;
+        }
+    }
+    Ok(())
+}

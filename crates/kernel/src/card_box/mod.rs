@@ -1,0 +1,166 @@
+//! Boxes: ordered, append-only sequences that hold cards by reference (CB-7 … CB-9, CB-12, NX-5).
+//!
+//! ```text
+//!   box A   1:card  2:card  3:card                                 three entries, length 3
+//!   box B   1:A[1…3]               4:card                          two entries,   length 4
+//!   box C   1:A[1…3]               4:B[4…4]   5:card               three entries, length 5
+//! ```
+//! An entry's `seq` is the position of its first card; a range always points at a box's own cards, so reading is
+//! one level deep. Whatever is inherited, however long, costs one entry per run. A prefix is a snapshot for ever.
+//!
+//! A card appears once when a box is read: the first place wins, of the places that were read.
+
+use chrono::{DateTime, Utc};
+use waybill_core::{
+    card_box::Span,
+    id::{BoxId, CardId},
+};
+
+use crate::{card::Batch, work::UnitOfWork};
+
+mod hydrate;
+mod inherit;
+mod read;
+
+pub use hydrate::{Beside, Besides, Hydrated, Pointers, Window, hydrate, hydrate_beside, still_holds};
+pub use inherit::{MOST_RUNS, create_from, inherit, share};
+pub use read::{read, within};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("box {0} not found")]
+    NotFound(BoxId),
+    #[error("cards not found: {0:?}")]
+    CardsNotFound(Vec<CardId>),
+    #[error("positions {} to {} of box {} are not a span: positions count from 1", .0.from, .0.upto, .0.box_id)]
+    Span(Span),
+    #[error("database")]
+    Db(#[from] sqlx::Error),
+}
+
+/// A box without its cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
+pub struct CardBox {
+    pub box_id: BoxId,
+    pub length: i64,
+    pub created_at: DateTime<Utc>,
+}
+
+/// A place where a card stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, sqlx::FromRow)]
+pub struct Holding {
+    pub box_id: BoxId,
+    pub place: i64,
+}
+
+/// Creates empty boxes.
+pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query("insert into cardbox.boxes (project_id, box_id, length) select $1, unnest($2::uuid[]), 0")
+        .bind(project_id)
+        .bind(box_ids)
+        .execute(&mut **work)
+        .await?;
+    Ok(())
+}
+
+/// Looks up boxes.
+pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<CardBox, BoxId>, Error> {
+    let project_id = work.project_id();
+    let rows = sqlx::query_as::<_, CardBox>(
+        "select b.box_id, b.length, b.created_at
+           from (select distinct box_id from unnest($2::uuid[]) as asked (box_id)) asked
+          cross join lateral (select b.* from cardbox.boxes b where b.project_id = $1 and b.box_id = asked.box_id offset 0) b",
+    )
+    .bind(project_id)
+    .bind(box_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(Batch::in_order(box_ids, rows, |found| found.box_id))
+}
+
+/// Appends cards to a box; returns its new length. Nothing is written unless the box and all cards exist.
+/// A unit of work that appends to several boxes does so in the order of their ids, so that two cannot wait for each other.
+pub async fn append(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<i64, Error> {
+    let project_id = work.project_id();
+    // The row lock of the update is the order of the box: no gap, no tie, released with the entries at commit.
+    let length: Option<i64> = sqlx::query_scalar(
+        "with known as materialized (
+           select count(*) as n
+             from (select distinct card_id from unnest($3::uuid[]) as asked (card_id)) asked
+             left join lateral (select c.card_id
+                                  from cardbox.cards c
+                                 where c.project_id = $1 and c.card_id = asked.card_id
+                                offset 0) c on true
+            where c.card_id is null
+         ), grown as (
+           update cardbox.boxes b
+              set length = b.length + cardinality($3)
+             from known
+            where b.project_id = $1 and b.box_id = $2 and known.n = 0
+        returning b.length
+         ), entries as (
+           insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+           select $1, $2, grown.length - cardinality($3) + asked.n, asked.card_id
+             from grown
+            cross join unnest($3::uuid[]) with ordinality as asked (card_id, n)
+         )
+         select length from grown",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(card_ids)
+    .fetch_optional(&mut **work)
+    .await?;
+    match length {
+        Some(length) => Ok(length),
+        None => Err(why_not_appended(work, box_id, card_ids).await?),
+    }
+}
+
+async fn why_not_appended(work: &mut UnitOfWork, box_id: BoxId, card_ids: &[CardId]) -> Result<Error, Error> {
+    if !find(work, &[box_id]).await?.missing.is_empty() {
+        return Ok(Error::NotFound(box_id));
+    }
+    let project_id = work.project_id();
+    let unknown = sqlx::query_scalar(
+        "select asked.card_id
+           from unnest($2::uuid[]) as asked (card_id)
+          where not exists (select from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id offset 0)",
+    )
+    .bind(project_id)
+    .bind(card_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(Error::CardsNotFound(unknown))
+}
+
+/// Lists every place where a card stands, directly or by range, in the order of box and place.
+pub async fn holdings(
+    work: &mut UnitOfWork,
+    card_id: CardId,
+    after: Option<Holding>,
+    most: i64,
+) -> Result<Vec<Holding>, Error> {
+    let project_id = work.project_id();
+    let held = sqlx::query_as(
+        "select box_id, place
+           from cardbox.holdings($1, $2)
+          where $3::uuid is null or (box_id, place) > ($3, $4)
+          order by box_id, place
+          limit $5",
+    )
+    .bind(project_id)
+    .bind(card_id)
+    .bind(after.map(|holding| holding.box_id))
+    .bind(after.map(|holding| holding.place))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(held)
+}
+
+/// Checks that positions count from 1. A span that ends before it begins, however far, is empty.
+fn check(span: Span) -> Result<Span, Error> {
+    if span.from < 1 { Err(Error::Span(span)) } else { Ok(Span { upto: span.upto.max(span.from - 1), ..span }) }
+}

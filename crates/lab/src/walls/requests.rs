@@ -1,0 +1,95 @@
+//! The requests of an attack, with placeholders for what belongs to the victim.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// The paths of reads, with placeholders for the victim's ids.
+pub(super) const READS: [&str; 31] = [
+    "/",
+    "/turns/{turn}",
+    "/turns/{turn}/tree",
+    "/turns/{turn}/edges",
+    "/turns/{turn}/events",
+    "/turns/{turn}/receipts",
+    "/turns/{turn}/context",
+    "/turns/{turn}/context?step_id={step}",
+    "/turns/{turn}/why/{card}",
+    "/context/diff?left={turn}&right={turn}",
+    "/batches/{batch}",
+    "/boxes/{box}",
+    "/boxes/{box}/cards",
+    "/cards/{card}",
+    "/agents/{agent}",
+    "/turns?after={turn}",
+    "/turns?open=true&after={turn}",
+    "/agents?after={agent}",
+    "/keys?after={key}",
+    "/audit?after={audit}",
+    "/profiles/{name}",
+    "/resources",
+    "/settings",
+    "/artifacts",
+    "/artifacts?prefix={name}",
+    "/artifacts/versions?path={name}",
+    "/artifacts/content?path={name}",
+    "/handoff-types/{name}/schema",
+    "/requests",
+    "/knowledge?kind=knowledge",
+    "/knowledge?kind=knowledge&after={name}",
+];
+
+/// Returns the writes, with placeholders for the ids of the victim.
+pub(super) fn writes() -> Vec<(Method, &'static str, Value)> {
+    let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
+    let card = json!({ "card_id": "{fresh}", "type": "agent.thought", "role": "assistant", "content": "x" });
+    let deliverable = json!({ "card_id": "{fresh}", "type": "task.deliverable", "role": "assistant", "content": "x" });
+    let claim = json!({ "worker": "w", "target": "llm", "most": 10 });
+    let with_target = |target: &str| {
+        let mut claim = claim.clone();
+        claim["target"] = target.into();
+        claim
+    };
+    vec![
+        (Method::POST, "/cards/batch", json!({ "card_ids": ["{card}", "{card}"] })),
+        (Method::POST, "/cards/{card}/expire", json!({ "ttl_seconds": 60 })),
+        (Method::DELETE, "/cards/{card}?reason=x", Value::Null),
+        (Method::POST, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
+        (Method::POST, "/turns", json!({ "profile_name": "hand", "instruction": "x", "agent_id": "{agent}" })),
+        (Method::POST, "/turns", json!({ "profile_name": "{name}", "instruction": "x" })),
+        (Method::POST, "/agents", json!({ "profile_name": "{name}" })),
+        (Method::POST, "/turns/{turn}/stop", json!({ "reason": "x" })),
+        (Method::POST, "/turns/{turn}/fork", json!({})),
+        (Method::POST, "/turns/{turn}/fork", json!({ "cards": [{ "card_id": "{card}", "content": "x" }] })),
+        (Method::DELETE, "/keys/{key}", Value::Null),
+        (Method::DELETE, "/artifacts?path={name}", Value::Null),
+        (Method::DELETE, "/knowledge?kind=knowledge&path={name}", Value::Null),
+        (Method::POST, "/knowledge/search", json!({ "question": "{name}", "folders": ["{name}"] })),
+        (Method::POST, "/turns/{turn}/publish", json!({ "path": "{name}" })),
+        (Method::POST, "/requests/{call}", json!({ "decision": "approved" })),
+        (Method::POST, "/handoffs", package("{name}")),
+        (Method::POST, "/turns/{fence_turn}/steps", json!({ "fence": fence, "step_id": "{fresh}", "cards": [card] })),
+        (
+            Method::POST,
+            "/turns/{fence_turn}/finish",
+            json!({ "fence": fence, "status": "success", "cards": [deliverable] }),
+        ),
+        (Method::POST, "/turns/{fence_turn}/give-back", json!({ "fence": fence, "error": "x" })),
+        (
+            Method::POST,
+            "/calls/{held_call}/report",
+            json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 }),
+        ),
+        (Method::POST, "/worker/claim", with_target("held")),
+        (Method::POST, "/calls/claim", with_target("slow")),
+        (Method::POST, "/worker/heartbeat", json!({ "worker": "w" })),
+        (Method::POST, "/worker/leave", json!({ "worker": "w" })),
+    ]
+}
+
+/// Returns a handoff package that names an artifact.
+pub(crate) fn package(path: &str) -> Value {
+    json!({ "profile_name": "hand", "package": {
+        "version": "2.0", "handoff_type": "init_to_execute", "timestamp": "2026-01-04T10:30:00", "user_requirement": "x",
+        "design_artifacts": { "x": path },
+    } })
+}
