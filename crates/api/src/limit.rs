@@ -1,7 +1,7 @@
 //! Limits on what the server takes at once, and from which caller: connections, requests per key and second, requests in progress, long polls,
 //! event streams, uploads.
 //!
-//! No project can use up a limit alone. Few requests are answered at the same time; those that wait for a slot get one project by project, in turn.
+//! No project can use up a limit alone. Few requests are served at the same time; those that wait for a slot get one project by project, in turn.
 //! Of everything else a project may take one more place while it has fewer than are free: alone it gets half, beside another project a third, and
 //! some are always left.
 
@@ -70,7 +70,8 @@ impl Default for Limits {
     }
 }
 
-/// The project and key that a request belongs to: requests of one lane wait for each other. All keys that are not known yet share one lane.
+/// The project and key that a request belongs to. Requests queue by project; counts are kept by project and by key. All keys that are not known
+/// yet share one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) project_id: ProjectId,
@@ -103,7 +104,7 @@ const MOST_COUNTED: usize = 10_000;
 const STRANGERS_PER_SECOND: f64 = 50.0;
 
 impl Gate {
-    /// `answered` is the number of requests that are answered at a time.
+    /// `answered` is the number of requests that are served at a time.
     pub(crate) fn new(limits: &Limits, answered: usize) -> Gate {
         Gate {
             requests: Fair::new(answered, limits.most_at_once),
@@ -117,7 +118,7 @@ impl Gate {
         }
     }
 
-    /// Waits for a slot among the requests that are answered, and returns it.
+    /// Waits for a slot among the requests that are being served, and returns it.
     pub(crate) async fn enter(&self, lane: Lane) -> Result<Answered, Problem> {
         self.requests.enter(lane).await
     }
@@ -341,7 +342,7 @@ struct Queue {
     waiting: HashMap<ProjectId, VecDeque<oneshot::Sender<Slot>>>,
 }
 
-/// A slot among the requests that are answered, until it is dropped.
+/// A slot among the requests that are being served, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Answered {
     _slot: Slot,

@@ -104,7 +104,7 @@ pub async fn is_open(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub tool_name: String,
-    /// The model's own text.
+    /// The arguments, as the model wrote them.
     pub arguments: String,
     /// The profile of the calling turn. `None` means that the turn was dispatched without one.
     pub profile: Option<Profile>,

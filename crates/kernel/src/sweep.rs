@@ -35,7 +35,7 @@ pub struct Config {
     /// How long a turn may go without a step while its worker is alive.
     pub silence: Duration,
     pub attempts: Attempts,
-    /// Rows per sweep and tick.
+    /// Rows of one kind per tick.
     pub most: i32,
     /// Which of the 16 shards this process looks after. All of them is right for a few processes.
     pub shards: Vec<i16>,
@@ -104,7 +104,7 @@ impl Swept {
     }
 }
 
-/// What is swept for. No sweep waits for another: each has its own portion, and in an orchestrator its own pace.
+/// What is swept for. In an orchestrator no sweep waits for another: each has its own interval. [`tick`] runs them one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
     /// What was held by processes that are lost or silent.
@@ -347,7 +347,7 @@ async fn find<R: for<'r> FromRow<'r, PgRow> + Send + Unpin>(
     Ok(query.bind(config.shards.clone()).bind(config.most).fetch_all(kernel.pool()).await?)
 }
 
-/// Ends lapsed leases, and notes that sweeping goes on.
+/// Ends lapsed leases, and writes the heartbeat of sweeping. If that is older than a lease, nothing is reclaimed for one lease.
 async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
     let lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)").bind(interval(config.lease));
     Ok(lapsed.fetch_one(kernel.pool()).await?)
@@ -385,7 +385,7 @@ async fn each<'a, R: Subject + Copy + Send>(
             break;
         }
         if beat.elapsed() > config.lease / 4 {
-            // A long portion is not an outage of sweeping.
+            // Keeps the heartbeat fresh during a long portion.
             swept.leases_lapsed += lapse(kernel, config).await?;
             beat = Instant::now();
         }

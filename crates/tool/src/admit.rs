@@ -1,5 +1,6 @@
-//! The check that every tool call passes before it is executed, for any caller and any claimant: the profile must allow the tool, the
-//! arguments must match its schema, and if the tool needs an approval, a person must have given it.
+//! The check that every call of a project's own tool passes before it is executed, for any caller and any claimant: the profile must allow the
+//! tool, the arguments must match its schema, and if the tool needs an approval, a person must have given it. Waybill's own tools are checked by
+//! the worker.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,7 +29,7 @@ use crate::{
 pub struct Admitted {
     pub tool: Tool,
     pub arguments: Map<String, Value>,
-    /// The model's own text.
+    /// The arguments, as the model wrote them.
     pub said: String,
     /// The hosts that the project lets its tools reach.
     pub egress_hosts: BTreeSet<HostPattern>,

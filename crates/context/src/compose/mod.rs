@@ -250,7 +250,7 @@ fn query<'t>(
         sources.extend(block.text.sources.iter().copied());
         n_tokens = n_tokens + cost;
     }
-    // The framework's text lists the fields that the result must have.
+    // `turn__context` already lists the fields that the result must have.
     let mut query = input.query.iter().filter(|card| card.metadata.card_type != CardType::result_fields()).peekable();
     if query.peek().is_none() {
         return Err(Error::NoQuery);

@@ -21,8 +21,8 @@ use crate::{card::ReadingRow, work::UnitOfWork};
 pub struct Hydrated {
     /// How long the box was.
     pub length: i64,
-    /// The time as of which it was read: the one asked for, or the database's. A card whose end was written before this and
-    /// committed after is live here and gone when read again as of this time: a receipt also names what was gone.
+    /// The time as of which it was read: the one asked for, or the database's. A deletion that was in progress at this time may not be visible
+    /// yet: the card is live here, and gone in a later read as of the same time. That is why a receipt also lists cards that were gone.
     pub as_of: DateTime<Utc>,
     pub cards: Vec<Placed>,
     /// The positions that were left out, because the budget could not hold them or nothing live was left in them.
@@ -113,8 +113,8 @@ pub async fn hydrate_beside(
 /// Returns the statement of [`hydrate_beside`], which binds its arguments.
 ///
 /// `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget, or
-/// until 4,096 positions in a row held nothing live. `kept` cuts at the exact card. A repeat costs nothing: in the
-/// walk within its chunk, in the cut for good; nor does what stands in the head already.
+/// until 4,096 positions in a row held nothing live. `kept` cuts at the exact card, and counts each card
+/// once and none that the head already holds. The walk only avoids counting a card twice within a chunk.
 fn hydration<'q>() -> QueryAs<'q, Postgres, HydratedRow, PgArguments> {
     sqlx::query_as(
         "with recursive
@@ -276,7 +276,7 @@ pub async fn still_holds(
     session: Option<Pointers>,
 ) -> Result<Option<DateTime<Utc>>, Error> {
     let project_id = work.project_id();
-    // An end is dated when its transaction begins, and visible when it commits: no transaction takes longer than this.
+    // An end is dated when its transaction begins, and visible when it commits: Waybill's own transactions commit within these seconds.
     let as_of = sqlx::query_scalar(
         "select statement_timestamp()
           where (select least(c.expires_at, c.deleted_at, c.erased_at)

@@ -122,6 +122,7 @@ impl<T: Claimable> Poller<T> {
                         PollReason::Anyhow => {}
                     }
                     if n >= room {
+                        // We are full and there may be more: wake another process. A bell must name some project.
                         self.bells = None;
                         let project_id = self.claiming.after;
                         self.kernel.bus().ring(Bell { project_id, door: door.clone() });
@@ -151,7 +152,7 @@ impl<T: Claimable> Poller<T> {
             let mut state = self.held_work.state();
             let fresh = state.renewed.is_some_and(|at| at.elapsed() < self.config.lease / 2);
             if state.held.is_empty() && !fresh {
-                // The lease of an idle process lapses. It begins again with what is claimed under another name.
+                // An idle process lets its lease lapse, and takes a new id for its next claim.
                 state.worker_id = WorkerId::new();
                 state.renewed = None;
             }
@@ -193,7 +194,7 @@ impl<T: Claimable> Poller<T> {
 
     /// Takes up what we hold without knowing of it, as far as there is room. Returns how much.
     async fn find(&mut self, room: usize) -> Result<usize, Error> {
-        // What we know of before the database is asked: of what ends meanwhile it may still say that we hold it.
+        // Read before we ask: work that ends during the query may still be in the answer, and must not be taken up again.
         let (worker_id, known) = {
             let state = self.held_work.state();
             (state.worker_id, state.held.keys().copied().collect::<HashSet<_>>())

@@ -11,7 +11,7 @@ use waybill_kernel::{batch::JoinsAs, handover, work::Kernel};
 
 use super::{
     Answer, Command, Error, Handler, answer, begin,
-    spawn::{self, Dispatch, Fan, Policy, Task},
+    spawn::{self, Dispatch, Fan, Permissions, Task},
 };
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ async fn send(
 ) -> Result<Answer, Error> {
     let mut work = begin(kernel, &command.call).await?;
     let tasks = [task];
-    let addressed = spawn::address(&mut work, command, &tasks, false, Policy::Heeded).await?;
+    let addressed = spawn::address(&mut work, command, &tasks, false, Permissions::CheckNow).await?;
     let to = &addressed[0];
     let ids = spawn::mint(to);
     let sent = Dispatch { to, ids, batch: None, shares: 2 };

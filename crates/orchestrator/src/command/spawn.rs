@@ -76,9 +76,9 @@ pub struct Addressed<'t> {
 
 /// Whether permissions are checked now, or were checked when the batch was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    Heeded,
-    AsItWas,
+pub enum Permissions {
+    CheckNow,
+    CheckedBefore,
 }
 
 /// Looks up the targets of tasks, and checks that the caller may delegate to each (PM-10) and wait for it (PM-6).
@@ -87,11 +87,11 @@ pub async fn address<'t>(
     command: &Command,
     tasks: &'t [Task],
     waits: bool,
-    policy: Policy,
+    policy: Permissions,
 ) -> Result<Vec<Addressed<'t>>, Error> {
     let limit = resource::settings(work).await?.max_recursion_depth;
     let depth = command.asked.recursion_depth + 1;
-    if i64::from(depth) > i64::from(limit) && policy == Policy::Heeded {
+    if i64::from(depth) > i64::from(limit) && policy == Permissions::CheckNow {
         let message = format!("the delegation would be {depth} levels deep; the project's limit is {limit}");
         return Err(Error::refused("recursion_depth_exceeded", message));
     }
@@ -122,10 +122,10 @@ pub async fn address<'t>(
     }
     let distinct: BTreeSet<Name> = names.iter().map(|(name, _)| name.clone()).collect();
     let targets = handover::targets(work, &distinct).await?;
-    if policy == Policy::Heeded {
+    if policy == Permissions::CheckNow {
         targets.values().try_for_each(|target| command.may_delegate_to(target))?;
     }
-    if waits && policy == Policy::Heeded {
+    if waits && policy == Permissions::CheckNow {
         let reused: Vec<AgentId> = reused.into_iter().collect();
         let waiting = agent::waiting_for(work, &reused, command.caller()).await?;
         if let Some(agent_id) = waiting.first() {
@@ -263,7 +263,7 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
     let batches = batch::of_call(&mut work, call.tool_call_id).await?;
     let known = batches.iter().find(|batch| batch.stage == fan.stage).map(|batch| batch.batch_id);
     // If the batch is open already, its remaining tasks are dispatched whatever has changed since: they were allowed then.
-    let policy = if known.is_some() { Policy::AsItWas } else { Policy::Heeded };
+    let policy = if known.is_some() { Permissions::CheckedBefore } else { Permissions::CheckNow };
     let (addressed, named) = match (look_up(&mut work, command, &fan, policy).await, known) {
         (Ok(found), _) => found,
         (Err(error), Some(batch_id)) => {
@@ -287,7 +287,7 @@ pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result
     work.commit().await?;
     let open = Open { kernel, command, handover: fan.handover, named: &named, batch_id };
     open.check_again(&addressed).await?;
-    // Again if another process was dispatching too: its work must not be taken for the end of the batch.
+    // Again if the list of tasks was out of date, because another process was dispatching too.
     for _ in 0..3 {
         if open.dispatch_left(&addressed).await? {
             break;
@@ -301,7 +301,7 @@ async fn look_up<'t>(
     work: &mut UnitOfWork,
     command: &Command,
     fan: &Fan<'t>,
-    policy: Policy,
+    policy: Permissions,
 ) -> Result<(Vec<Addressed<'t>>, Named), Error> {
     let addressed = address(work, command, fan.tasks, true, policy).await?;
     let arguments = fan.tasks.iter().map(|task| &task.arguments);
@@ -338,7 +338,7 @@ impl Open<'_> {
         self.give_up(indexes, "would_deadlock").await
     }
 
-    /// Dispatches the remaining tasks in portions. False means that another process was dispatching too, and there may be more.
+    /// Dispatches the remaining tasks in portions. False means that the list of tasks was out of date, because another process was dispatching too: read it again.
     async fn dispatch_left(&self, addressed: &[Addressed<'_>]) -> Result<bool, Error> {
         let mut work = self.begin().await?;
         let left = batch::undispatched(&mut work, self.batch_id).await?;

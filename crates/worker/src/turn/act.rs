@@ -1,4 +1,4 @@
-//! Makes the model's calls (WK-3). Each gets a card; those that the worker can answer are answered at once, the others are sent out.
+//! Carries out the tool calls of the model's answer (WK-3). Each gets a card; those that the worker can answer are answered at once, the others are sent out.
 
 use serde_json::Value;
 use waybill_context::todo::{Change, Todo};
@@ -88,7 +88,7 @@ impl Turn<'_> {
                 Sorted::Leaves { .. } | Sorted::Artifact(_) | Sorted::Knowledge { .. } | Sorted::Plan { .. }
                     if self.recorded.is_some() =>
                 {
-                    self.remember(&called, cards)
+                    self.recorded_result(&called, cards)
                 }
                 Sorted::Artifact(request) => self.use_artifacts(&mut desk, &request).await?,
                 Sorted::Knowledge { kind, question, most } => self.look_up(kind, &question, most).await?,
@@ -129,8 +129,8 @@ impl Turn<'_> {
         list.changed(changes).map_err(|error| error.to_string())
     }
 
-    /// Returns the recorded result of this call. If the same call is made a second time, that is the second recorded result.
-    fn remember(&self, called: &Called, written: &[NewCard]) -> ResultContent {
+    /// Returns the recorded result of this call: the n-th for its n-th repetition, the last one after that.
+    fn recorded_result(&self, called: &Called, written: &[NewCard]) -> ResultContent {
         let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
         let arguments = parsed(&called.arguments);
         let is_this = |name: &str, text: &str| name == called.tool_name && parsed(text) == arguments;
@@ -197,7 +197,7 @@ impl Turn<'_> {
         Ok(succeeded(json::text(&text).into_owned()))
     }
 
-    /// Returns a plan as YAML, or the names of all plans if no name is given.
+    /// Returns a plan as JSON, or the names of all plans if no name is given.
     async fn read_plan(&self, name: Option<Name>, version: Option<i32>) -> Result<ResultContent, Error> {
         let mut work = self.kernel().begin(self.fence().project_id()).await.map_err(turn::Error::from)?;
         let Some(name) = name else {

@@ -5,7 +5,7 @@
 //!                                                                                                            ├▶ suspend, for calls
 //!                                                                                                            └▶ finish, with the deliverable
 //! ```
-//! Between two steps nothing is kept but what is in the database: a turn that another worker left half done continues from its cards. A
+//! Everything that matters is in the database between two steps; what the worker keeps only saves reading it again. A turn that another worker left half done continues from its cards. A
 //! model call that was in flight when its worker died is repeated with the same idempotency key. A call whose answer was written is never
 //! repeated.
 
@@ -45,7 +45,7 @@ mod act;
 mod answer;
 mod end;
 
-/// How a turn ended, as far as this worker is concerned.
+/// Why [`run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Finished(End),
@@ -186,21 +186,21 @@ struct Turn<'w> {
     n_tokens: i64,
     stop_asked: bool,
     stop_reason: Option<String>,
-    /// Another worker, whose lease was lost, may already have made the call that comes next.
+    /// An earlier attempt at this step, lost or failed, may already have sent this request that comes next.
     asked_again: bool,
     /// The provider's id of the model's last answer, since this worker has the turn.
     previous_message: Option<String>,
     /// Attempts that failed since the turn last wrote something.
     n_failed: i32,
     gathered: Option<Gathered>,
-    /// The length of its output box at that reading.
+    /// The length of its output box when `gathered` was read.
     seen: i64,
     /// In a fork: the recorded results, which are returned instead of calling tools again.
     recorded: Option<Vec<fork::Answered>>,
 }
 
 impl<'w> Turn<'w> {
-    /// Takes one step, or ends the turn if one of its calls has the result.
+    /// Takes one step, or ends the turn if the result of one of its tool calls ends it (`after_execution`, `must_end_with`).
     async fn step(&mut self, holding: &Holding<Claimed>) -> Result<Next, Halt> {
         self.check(holding)?;
         self.gather().await?;
