@@ -76,8 +76,11 @@ impl Caller {
             return Ok(());
         }
         let allowed: Vec<&str> = scopes.iter().chain([&Scope::Admin]).map(|scope| scope.as_str()).collect();
-        let said =
-            format!("a key of scope `{}` may not do this: it needs one of {}", self.scope.as_str(), allowed.join(", "));
+        let said = format!(
+            "a key of scope `{}` may not do this: use a key with one of these scopes: {}",
+            self.scope.as_str(),
+            allowed.join(", ")
+        );
         Err(forbidden(said))
     }
 
@@ -99,8 +102,10 @@ impl Caller {
             return Ok(());
         }
         let said = match target.as_str() {
-            PMO => format!("`{PMO}` is Waybill's own orchestrator: no key may claim from it over HTTP"),
-            _ => format!("this key may not claim from `{target}`: it may claim from its `targets` only"),
+            PMO => format!("`{PMO}` is reserved for Waybill's own orchestrator: its work cannot be claimed over HTTP"),
+            _ => {
+                format!("this API key may not claim work of target `{target}`: it may claim work of its `targets` only")
+            }
         };
         Err(forbidden(said))
     }
@@ -110,7 +115,9 @@ impl Caller {
         if self.sender().is_none() || self.bounds.paths.iter().any(|folder| path.is_within(folder)) {
             return Ok(());
         }
-        Err(forbidden(format!("this key may not use the artifact `{path}`: it may use what is below its `paths`")))
+        Err(forbidden(format!(
+            "this API key may not use the artifact `{path}`: it may use only artifacts below its `paths`"
+        )))
     }
 
     /// Returns what the caller may hand over. `None` means everything.
@@ -133,7 +140,9 @@ impl Caller {
         if self.bounds.profiles.is_empty() || self.bounds.profiles.contains(profile) || !Guard::Profiles.stands() {
             return Ok(());
         }
-        Err(forbidden(format!("this key may not start `{profile}`: it may start its `profiles` only")))
+        Err(forbidden(format!(
+            "this API key may not start turns of profile `{profile}`: it may start only its `profiles`"
+        )))
     }
 
     /// Checks whether the caller may apply these manifests. A developer may apply profiles, and tools of its own targets; it cannot take over a tool
@@ -147,9 +156,9 @@ impl Caller {
                 Manifest::Profile(profile) => {
                     self.may_start(&profile.name)?;
                     if !self.bounds.targets.contains(&profile.worker_target) {
-                        let said = "this key's `targets` do not name";
+                        let said = "is not among the `targets` of this API key";
                         return Err(forbidden(format!(
-                            "profile `{}` is run by `{}`, which {said}",
+                            "profile `{}` has the worker target `{}`, which {said}",
                             profile.name, profile.worker_target
                         )));
                     }
@@ -163,8 +172,8 @@ impl Caller {
                     let is_own = |target: &Target| self.bounds.targets.contains(target);
                     let targets = now.iter().map(|now| &now.target).chain([&tool.target]);
                     if let Some(target) = targets.into_iter().find(|target| !is_own(target)) {
-                        let said = "which this key's `targets` do not name";
-                        return Err(forbidden(format!("tool `{}` belongs to `{target}`, {said}", tool.name)));
+                        let said = "which is not among the `targets` of this API key";
+                        return Err(forbidden(format!("tool `{}` has the target `{target}`, {said}", tool.name)));
                     }
                     let strict = |tool: &Tool| (tool.approval as u8, tool.four_eyes);
                     let loosens = now.as_ref().is_some_and(|now| {
@@ -178,7 +187,8 @@ impl Caller {
                 }
                 Manifest::Plan(_) | Manifest::HandoffType(_) | Manifest::Settings(_) => {
                     return Err(forbidden(
-                        "a key of scope `developer` applies profiles and tools: the rest needs `admin`".to_owned(),
+                        "a key of scope `developer` may apply only profiles and tools: use a key of scope `admin`"
+                            .to_owned(),
                     ));
                 }
             }
@@ -238,7 +248,8 @@ impl Caller {
     pub(crate) async fn may_employ(&self, work: &mut UnitOfWork, agent_id: Option<AgentId>) -> Result<(), Problem> {
         let (false, Some(agent_id)) = (self.bounds.profiles.is_empty(), agent_id) else { return Ok(()) };
         let profile = agent::profiles(work, &[agent_id]).await?.remove(&agent_id);
-        let unknown = || Problem::not_found(format!("there is no agent {agent_id} with a profile in this project"));
+        let unknown =
+            || Problem::not_found(format!("agent {agent_id} does not exist in this project, or has no profile"));
         self.may_start(&profile.ok_or_else(unknown)?)
     }
 
@@ -319,7 +330,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
 /// Refuses a project that is not the caller's, with the same words as one that never existed.
 fn no_project(asked: &str) -> Problem {
     let asked: String = asked.chars().take(80).collect();
-    Problem::not_found(format!("there is no project {asked:?} for this key"))
+    Problem::not_found(format!("project {asked:?} does not exist, or this API key or token has no access to it"))
 }
 
 async fn with_key(
@@ -343,7 +354,7 @@ async fn with_key(
     let _place = api.gate.enter(known.map_or(Lane::STRANGERS, |(lane, _)| lane)).await?;
     let Some(holder) = key::find(&api.kernel, &key).await? else {
         api.gate.forget(&hash);
-        return Err(unauthorized("there is no such key, or it has expired or was revoked"));
+        return Err(unauthorized("this API key does not exist, has expired, or was revoked"));
     };
     asker.is(holder.project_id, Actor { name: format!("key:{}", holder.name), address });
     let lane = Lane { project_id: holder.project_id, key_id: key.key_id() };
@@ -435,7 +446,7 @@ async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, Strin
 async fn without_key(api: &Api, parts: &Parts, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
     let here = address.is_some_and(|address| address.is_loopback());
     if api.config.access != Access::Loopback || !here || !names_loopback(&parts.headers) {
-        return Err(unauthorized("send a key: `Authorization: Bearer wb_…`"));
+        return Err(unauthorized("send an API key in the header `Authorization: Bearer wb_…`"));
     }
     let _place = api.gate.enter(Lane::STRANGERS).await?;
     let found = find_project(api, asked).await?;
@@ -466,7 +477,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(header) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = header.to_str().ok().and_then(|text| text.split_once(' '));
     let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
-    token.map(Some).ok_or_else(|| unauthorized("the header must be `Authorization: Bearer wb_…`"))
+    token.map(Some).ok_or_else(|| unauthorized("the header `Authorization` must have the form `Bearer wb_…`"))
 }
 
 /// Checks that the request names this machine as its host and origin: a page of another origin can make a browser send requests, but not these.

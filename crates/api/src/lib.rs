@@ -331,9 +331,9 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
         .route("/ready", get(ready))
-        .fallback(|| async { Problem::not_found("there is nothing at this path: `/openapi.json` lists all paths") })
+        .fallback(|| async { Problem::not_found("this path does not exist: `/openapi.json` lists all paths") })
         .method_not_allowed_fallback(|| async {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not take that method")
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not support the HTTP method of the request: `/openapi.json` lists the methods of each path")
         })
         .layer(DefaultBodyLimit::max(most_bytes))
         .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))

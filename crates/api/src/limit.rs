@@ -145,7 +145,11 @@ impl Gate {
     pub(crate) fn pass(&self, key_id: KeyId) -> Result<(), Problem> {
         match self.per_key.take(key_id) {
             true => Ok(()),
-            false => Err(Problem::busy("rate_limited", "this key sends requests too often: slow down", 1)),
+            false => Err(Problem::busy(
+                "rate_limited",
+                "this API key sends too many requests per second: send fewer, then retry",
+                1,
+            )),
         }
     }
 
@@ -154,7 +158,8 @@ impl Gate {
         match address.is_none_or(|address| self.strangers.take(one_house(address))) {
             true => Ok(()),
             false => {
-                let said = "too many requests with unknown keys came from this address: slow down";
+                let said =
+                    "too many requests with invalid API keys came from this address: use a valid key, then retry";
                 Err(Problem::busy("rate_limited", said, 1))
             }
         }
@@ -318,7 +323,7 @@ impl Drop for Connection {
 }
 
 fn overloaded() -> Problem {
-    Problem::busy("overloaded", "too many requests are in progress: retry soon", 1)
+    Problem::busy("overloaded", "too many requests are in progress: retry in a second", 1)
 }
 
 /// Few slots for many requests: those that wait get one project by project, in turn.
@@ -475,7 +480,7 @@ impl Late {
     pub(crate) fn room(&self, project_id: ProjectId, target: &Target) -> Result<(), Problem> {
         let Some(seconds) = self.0.get(&(project_id, target.clone())) else { return Ok(()) };
         let said = format!(
-            "a turn of this project for `{target}` has been ready for {seconds:.0} s: its workers cannot keep up. Retry later, or run more workers"
+            "a turn of this project has been waiting for {seconds:.0} s for a worker of target `{target}`: retry later, or run more workers"
         );
         Err(Problem::busy("backlog", said, 5))
     }

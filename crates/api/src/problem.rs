@@ -70,7 +70,7 @@ impl Problem {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "the server failed: its log says why. The change may have been written: retry with the same ids and keys, and it is done once",
+            "the server failed, and its log says why. The change may or may not have been written: retry with the same ids and `Idempotency-Key`, so that it is written only once",
         )
     }
 }
@@ -101,13 +101,13 @@ fn database(error: &DbError) -> Problem {
     // Text that cannot be stored (U+0000), or a number beyond its column: a fault of the request, not of the server.
     let code = error.as_database_error().and_then(|refusal| refusal.code());
     if code.is_some_and(|code| code.starts_with("22")) {
-        return Problem::invalid(format!("a value cannot be stored: {error}"));
+        return Problem::invalid(format!("the database cannot store a value of the request: {error}"));
     }
     if turn::is_transient(error) {
         tracing::warn!(%error, "the database cannot be reached");
         return Problem::busy(
             "unavailable",
-            "the database cannot be reached at the moment: retry with the same ids and keys",
+            "the database cannot be reached at the moment: retry with the same ids and `Idempotency-Key`",
             1,
         );
     }
@@ -135,7 +135,7 @@ impl From<turn::Error> for Problem {
         let said = error.to_string();
         match error {
             turn::Error::Stale(_) => Problem::conflict("stale", said),
-            turn::Error::NotFound(_) => Problem::not_found("there is no such agent, turn or call in this project"),
+            turn::Error::NotFound(_) => Problem::not_found("the agent, turn or call does not exist in this project"),
             turn::Error::Busy => Problem::busy("busy", said, 1),
             turn::Error::RecursionDepthExceeded { .. } => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "recursion_depth_exceeded", said)
@@ -149,9 +149,9 @@ impl From<turn::Error> for Problem {
             turn::Error::Quota { retry_after, .. } => Problem::busy("quota", said, retry_after),
             turn::Error::LeaseLost => Problem::new(StatusCode::GONE, "lease_lost", said),
             turn::Error::Invalid(_) | turn::Error::Card(_) => Problem::invalid(causes(&error)),
-            turn::Error::OtherProject => Problem::not_found("there is no such turn in this project"),
+            turn::Error::OtherProject => Problem::not_found("the turn does not exist in this project"),
             turn::Error::TryAgain(_) => {
-                Problem::busy("try_again", "the database was busy; nothing was written: retry", 1)
+                Problem::busy("try_again", "the database was busy and nothing was written: retry", 1)
             }
             turn::Error::Work(error) => error.into(),
             turn::Error::Db(error) => database(&error),

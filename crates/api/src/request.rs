@@ -51,7 +51,8 @@ impl FromRequest<Arc<Api>> for Plain {
         let place = lane.map(|lane| api.gate.bodies.take(lane, (length >> 10) + 1)).transpose()?;
         let read = Bytes::from_request(request, api);
         let Ok(read) = tokio::time::timeout(limits.body_timeout, read).await else {
-            let said = format!("the body did not arrive within {} s: retry", limits.body_timeout.as_secs());
+            let said =
+                format!("the body of the request did not arrive within {} s: retry", limits.body_timeout.as_secs());
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", said));
         };
         let bytes = read.map_err(|error: BytesRejection| {
@@ -76,7 +77,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
         let body = bytes.clone();
         // The place too is held until the body is parsed, whether or not the caller still waits.
         let (value, place) = offload::run(body.len(), move || (serde_json::from_slice(&body), place)).await;
-        let value = value.map_err(|error| Problem::invalid(format!("the body is not valid: {error}")))?;
+        let value =
+            value.map_err(|error| Problem::invalid(format!("the body of the request is not valid: {error}")))?;
         Ok(Body { value, bytes, _place: place })
     }
 }

@@ -30,7 +30,7 @@ impl std::fmt::Debug for Tls {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{file}: {why}")]
+#[error("the TLS file {file} cannot be used: {why}")]
 pub struct TlsError {
     file: String,
     why: String,

@@ -118,9 +118,11 @@ pub(crate) struct Tokens {
 /// The identity provider is not configured correctly.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("`{0}` is not an issuer: give the provider's address, which begins with https:// or is on this machine")]
+    #[error(
+        "`{0}` is not a valid issuer URL: it must begin with https://, or with http:// if the provider runs on this machine"
+    )]
     Issuer(String),
-    #[error("an HTTP client cannot be created")]
+    #[error("the HTTP client for the identity provider cannot be created")]
     Client(#[from] reqwest::Error),
 }
 
@@ -146,7 +148,7 @@ impl Tokens {
         let refused = |why: String| {
             tracing::debug!(why, "a token was refused");
             crate::caller::unauthorized(
-                "this token is not valid here: it has expired, is for another audience, or its signature is wrong",
+                "this OIDC token is not valid: it has expired, is for another issuer or audience, is not an access token, or its signature is wrong",
             )
         };
         let header = decode_header(token).map_err(|error| refused(error.to_string()))?;
@@ -211,10 +213,10 @@ impl Tokens {
         let issuer = self.identity.issuer.trim_end_matches('/');
         let document: Document = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
         if document.issuer != self.identity.issuer {
-            return Err(format!("its document names the issuer {:?}", document.issuer));
+            return Err(format!("the discovery document of the provider names another issuer: {:?}", document.issuer));
         }
         if is_safe(&document.jwks_uri).is_none() {
-            return Err(format!("its keys are at {:?}, which is not https", document.jwks_uri));
+            return Err(format!("the keys of the provider are at {:?}, which does not use https", document.jwks_uri));
         }
         self.get(&document.jwks_uri).await
     }

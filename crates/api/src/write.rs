@@ -49,8 +49,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
                 let key = value.to_str().ok();
                 let key = key.filter(|key| (1..=200).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
                 Some(
-                    key.ok_or_else(|| Problem::invalid("`Idempotency-Key` must be 1 to 200 visible ASCII characters"))?
-                        .to_owned(),
+                    key.ok_or_else(|| {
+                        Problem::invalid(
+                            "the header `Idempotency-Key` must have 1 to 200 visible ASCII characters, without spaces",
+                        )
+                    })?
+                    .to_owned(),
                 )
             }
         };

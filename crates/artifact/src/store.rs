@@ -32,17 +32,17 @@ pub enum Error {
         "{url:?} is not the URL of an object store: write file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
     )]
     Url { url: String, source: Option<object_store::Error> },
-    #[error("the folder of the object store cannot be used")]
+    #[error("the folder of the object store cannot be used: check that this account may create, read and write it")]
     Folder(#[source] std::io::Error),
     #[error("the content is larger than the {0} bytes that may be stored")]
     TooLarge(u64),
-    #[error("the content ended early")]
+    #[error("the content could not be read to its end: send it again")]
     Content(#[source] std::io::Error),
-    #[error("the object store no longer has what was stored under {0}")]
+    #[error("object {0} is missing from the object store")]
     Missing(Key),
-    #[error("the object store has other content under {key} than was stored: {why}")]
+    #[error("object {key} in the object store is damaged: {why}")]
     Corrupt { key: Key, why: String },
-    #[error("object store")]
+    #[error("the object store refused the request or cannot be reached")]
     Store(#[from] object_store::Error),
 }
 
@@ -254,7 +254,7 @@ impl Store {
             place.push(part);
             match tokio::fs::symlink_metadata(&place).await {
                 Ok(found) if found.is_symlink() => {
-                    return Err(Error::Corrupt { key, why: "a symbolic link is in its place".to_owned() });
+                    return Err(Error::Corrupt { key, why: "it is, or lies below, a symbolic link".to_owned() });
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -271,7 +271,7 @@ fn verify(key: Key, stored: &Stored, from: u64, bytes: &Bytes) -> Result<(), Err
     for (n, piece) in bytes.chunks(usize_of(PIECE)).enumerate() {
         let at = (first + n) * 32;
         if stored.pieces.get(at..at + 32) != Some(blake3::hash(piece).as_bytes().as_slice()) {
-            let why = format!("its bytes from {} on have another hash", (first + n) as u64 * PIECE);
+            let why = format!("the hash of its bytes from {} on does not match", (first + n) as u64 * PIECE);
             return Err(Error::Corrupt { key, why });
         }
     }

@@ -85,11 +85,13 @@ impl NatsFeed {
         let mut messages = consumer.messages().await.map_err(unusable)?;
         while is_more {
             let message = time::timeout(REQUEST_TIMEOUT, messages.next()).await.map_err(unusable)?;
-            let message =
-                message.ok_or_else(|| FeedError("the stream ended during reading".to_owned()))?.map_err(unusable)?;
+            let message = message
+                .ok_or_else(|| FeedError("NATS ended the stream before all events were read: try again".to_owned()))?
+                .map_err(unusable)?;
             let info = message.info().map_err(unusable)?;
-            let event = serde_json::from_slice(&message.payload)
-                .map_err(|error| FeedError(format!("message {} is not an event: {error}", info.stream_sequence)))?;
+            let event = serde_json::from_slice(&message.payload).map_err(|error| {
+                FeedError(format!("message {} of the stream is not an event of Waybill: {error}", info.stream_sequence))
+            })?;
             is_more = info.pending > 0 && info.stream_sequence < state.last_sequence;
             events.push((info.stream_sequence, event));
         }
@@ -157,7 +159,7 @@ impl NatsFeed {
     }
 
     fn ensure_up(&self) -> Result<(), FeedError> {
-        if self.nats.is_up() { Ok(()) } else { Err(FeedError("NATS is unreachable".to_owned())) }
+        if self.nats.is_up() { Ok(()) } else { Err(FeedError("NATS cannot be reached".to_owned())) }
     }
 }
 
@@ -216,10 +218,10 @@ impl Feed for NatsFeed {
 /// Why an event did not arrive.
 #[derive(Debug, thiserror::Error)]
 enum Unpublished {
-    #[error("no acknowledgement came")]
+    #[error("NATS did not acknowledge the event")]
     Silence,
     /// NATS or the stream is missing.
-    #[error("NATS or its stream is missing")]
+    #[error("NATS cannot be reached, or its stream does not exist")]
     Away,
     /// The stream answers, and refuses this event.
     #[error("{0}")]

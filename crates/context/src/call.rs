@@ -97,7 +97,7 @@ pub enum Error {
     Compose(#[from] compose::Error),
     #[error(transparent)]
     Summary(#[from] compact::Unreadable),
-    #[error("card {card_id} is not a list of tools")]
+    #[error("the content of card {card_id} is not a list of tools")]
     Tools { card_id: CardId, source: serde_json::Error },
 }
 

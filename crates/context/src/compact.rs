@@ -51,7 +51,7 @@ impl Summary {
 
 /// A card that should be a summary cannot be read as one. Nothing is composed: what it covers would be shown again.
 #[derive(Debug, thiserror::Error)]
-#[error("card {card_id} is not a summary")]
+#[error("the content of card {card_id} is not a summary")]
 pub struct Unreadable {
     pub card_id: CardId,
     source: serde_json::Error,

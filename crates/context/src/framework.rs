@@ -66,7 +66,7 @@ pub struct Framework {
 /// Why a text cannot be a framework.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the version must not be empty: receipts name it")]
+    #[error("the version of a framework must not be empty: each receipt records it")]
     NoVersion,
     #[error(transparent)]
     Template(#[from] Malformed),

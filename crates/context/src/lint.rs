@@ -63,9 +63,9 @@ pub struct Finding {
 /// The text is neither a request nor a transcript.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    #[error("it is empty")]
+    #[error("the file is empty")]
     Empty,
-    #[error("line {line}: it is not JSON")]
+    #[error("line {line} is not valid JSON")]
     Json { line: usize, source: serde_json::Error },
     #[error("line {line}: expected a request with `messages` or `input`, or messages with a `role`")]
     Shape { line: usize },

@@ -127,13 +127,13 @@ pub struct Found {
 /// Why the same bytes cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} cards that the call saw were erased: {card_ids:?}; the hashes of all cards {}", card_ids.len(), if *.cards_verified { "still agree" } else { "do not agree" })]
+    #[error("{} cards that the model was shown have been erased: {card_ids:?}; the hashes of all cards {}", card_ids.len(), if *.cards_verified { "still match the receipt" } else { "do not match the receipt" })]
     Erased { card_ids: Vec<CardId>, cards_verified: bool },
-    #[error("it was written with {0}, which this version of Waybill does not support")]
+    #[error("the receipt was written with {0}, which this version of Waybill does not support")]
     RendererGone(String),
-    #[error("cards that the call saw are missing: {0:?}")]
+    #[error("cards that the model was shown are missing: {0:?}")]
     Missing(Vec<CardId>),
-    #[error("rendered again, the request has the hash {rendered}, not {receipt}")]
+    #[error("the request was rendered again with the hash {rendered}, but the receipt has {receipt}")]
     Mismatch { rendered: Digest, receipt: Digest },
     #[error(transparent)]
     Call(#[from] CallError),

@@ -25,11 +25,11 @@ pub struct Schema {
 impl Schema {
     pub fn new(schema: &Value) -> Result<Schema, String> {
         if schema.to_string().len() > MOST_BYTES {
-            return Err(format!("it has more than {MOST_BYTES} bytes"));
+            return Err(format!("the schema has more than {MOST_BYTES} bytes"));
         }
         let n_parts = Expanding { root: schema, known: HashMap::new() }.count(schema)?;
         if n_parts > MOST_PARTS {
-            return Err(format!("it has more than {MOST_PARTS} parts once every `$ref` is followed"));
+            return Err(format!("the schema has more than {MOST_PARTS} parts once every `$ref` is followed"));
         }
         // A pattern takes one pass over the text for each of its states, so their number is limited.
         let patterns = PatternOptions::regex().size_limit(64 << 10).dfa_size_limit(1 << 20);
@@ -51,7 +51,7 @@ impl Schema {
         if self.n_steps(value) > MOST_STEPS {
             return vec![(
                 String::new(),
-                "it is too large to be checked with this schema: send less at a time".to_owned(),
+                "the value is too large to be checked against this schema: send less at a time".to_owned(),
             )];
         }
         // `iter_errors` finds all errors before it returns the first, so a slow check stops at one error.
@@ -99,7 +99,7 @@ impl<'s> Expanding<'s> {
                     return Err(format!("`{key}` is not supported: use `$ref`, `properties` and `items`"));
                 }
                 ("$id" | "id", Value::String(_)) if !std::ptr::eq(schema, self.root) => {
-                    return Err(format!("`{key}` may stand only at the top of a schema"));
+                    return Err(format!("`{key}` is allowed only at the top level of a schema"));
                 }
                 // Counted where a `$ref` names them.
                 ("$defs" | "definitions", Value::Object(_)) => 0,
@@ -138,14 +138,16 @@ impl<'s> Expanding<'s> {
     fn named(&mut self, name: &'s str) -> Result<u64, String> {
         match self.known.get(name) {
             Some(Some(n)) => return Ok(*n),
-            Some(None) => return Err(format!("`$ref: {name}` leads back to itself")),
+            Some(None) => {
+                return Err(format!("`$ref: {name}` leads back to itself: recursive schemas are not supported"));
+            }
             None => {}
         }
         let pointer = name.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let pointer = pointer.filter(|pointer| !pointer.contains('%'));
         let pointer =
             pointer.ok_or_else(|| format!("`$ref: {name}`: name a part of the same schema, such as `#/$defs/part`"))?;
-        let found = self.root.pointer(pointer).ok_or_else(|| format!("`$ref: {name}` names nothing"))?;
+        let found = self.root.pointer(pointer).ok_or_else(|| format!("`$ref: {name}`: the schema has no such part"))?;
         self.known.insert(name, None);
         let n = self.count(found)?;
         self.known.insert(name, Some(n));

@@ -68,11 +68,11 @@ pub enum Change {
 /// Why a list cannot be changed or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the list has no item {item_id}: there are {known:?}")]
+    #[error("the todo list has no item {item_id}: its items are {known:?}")]
     UnknownItem { item_id: u32, known: Vec<u32> },
-    #[error("an item has no text: say what to do")]
+    #[error("`text` of an item must not be empty: write what to do")]
     NoText,
-    #[error("the card is not a todo list")]
+    #[error("the content of the card is not a todo list")]
     Unreadable(#[from] serde_json::Error),
 }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(todo.render(), "- [x] 2 write - [x] 9 sleep (twice)\n- [ ] 3 send"); // a number is not given out again
         let error =
             changed(&todo, r#"[{"change": "remove", "item_id": 2}, {"change": "remove", "item_id": 1}]"#).unwrap_err();
-        assert_eq!(error.to_string(), "the list has no item 1: there are [3]");
+        assert_eq!(error.to_string(), "the todo list has no item 1: its items are [3]");
         assert!(matches!(changed(&todo, r#"[{"change": "add", "text": " "}]"#), Err(Error::NoText)));
         assert_eq!(changed(&todo, r#"[{"change": "replace", "texts": ["rest"]}]"#).unwrap().render(), "- [ ] 4 rest");
         assert_eq!(changed(&todo, r#"[{"change": "replace", "texts": []}]"#).unwrap().render(), "");

@@ -23,7 +23,7 @@ pub struct ArtifactPath(String);
 
 /// The text is not a path of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path:?} is not a path of an artifact: {why}; write one such as `reports/2026/summary.json`")]
+#[error("{path:?} is not an artifact path: {why}; write one such as `reports/2026/summary.json`")]
 pub struct MalformedPath {
     path: String,
     why: &'static str,
@@ -75,10 +75,10 @@ fn wrong(path: &str) -> Option<&'static str> {
         return Some("it is longer than 1,024 bytes");
     }
     if path.starts_with('/') {
-        return Some("it is absolute");
+        return Some("it begins with `/`");
     }
     if path.chars().any(|c| c.is_control() || is_unseen(c)) {
-        return Some("it holds a character that cannot be seen");
+        return Some("it contains an invisible character");
     }
     if path.contains('\\') {
         return Some("parts are separated by `/`, not by a backslash");
@@ -87,11 +87,11 @@ fn wrong(path: &str) -> Option<&'static str> {
     let folds_into =
         |c: char, what: [char; 3]| std::iter::once(c).nfkc().any(|folded| folded != c && what.contains(&folded));
     if path.chars().any(|c| LIKE_SLASHES.contains(&c) || folds_into(c, ['/', '\\', ':'])) {
-        return Some("it holds a character that looks like a separator");
+        return Some("it contains a character that looks like `/`, `:` or a backslash");
     }
     let lower = path.to_ascii_lowercase();
     if ["%2e", "%2f", "%5c", "%00", "%25"].iter().any(|coded| lower.contains(coded)) {
-        return Some("it is percent-encoded");
+        return Some("it contains percent-encoding, such as `%2f`");
     }
     path.split('/').find_map(wrong_part)
 }
@@ -99,7 +99,7 @@ fn wrong(path: &str) -> Option<&'static str> {
 fn wrong_part(part: &str) -> Option<&'static str> {
     let folded: String = part.nfkc().collect();
     if part.is_empty() {
-        return Some("a part of it is empty");
+        return Some("it has an empty part, as in `a//b` or `a/`");
     }
     if part.len() > MOST_BYTES_OF_A_PART {
         return Some("a part of it is longer than 255 bytes");
@@ -109,7 +109,7 @@ fn wrong_part(part: &str) -> Option<&'static str> {
         .chars()
         .all(|c| matches!(c, '.' | '\u{2024}' | '\u{FE52}' | '\u{3002}' | '\u{B7}' | '\u{2022}' | '\u{2219}'))
     {
-        return Some("a part of it is nothing but dots");
+        return Some("a part of it consists only of dots");
     }
     if part.starts_with(char::is_whitespace) || part.ends_with(char::is_whitespace) || part.ends_with('.') {
         return Some("a part of it begins or ends with a space, or ends with a dot");
@@ -120,7 +120,7 @@ fn wrong_part(part: &str) -> Option<&'static str> {
     let mut first = folded.chars();
     let is_drive = first.next().is_some_and(char::is_alphabetic) && first.next() == Some(':');
     if is_drive || folded.ends_with(':') {
-        return Some("a part of it names a drive or a scheme");
+        return Some("a part of it looks like a drive or a URL scheme, such as `c:`");
     }
     None
 }
@@ -320,18 +320,18 @@ mod tests {
 
     #[test]
     fn what_could_lead_elsewhere_is_not() {
-        assert_eq!(refused("/etc/passwd"), "it is absolute");
-        assert_eq!(refused("a/../b"), "a part of it is nothing but dots");
-        assert_eq!(refused("a/‥/b"), "a part of it is nothing but dots");
-        assert_eq!(refused("a/．．/b"), "a part of it is nothing but dots");
-        assert_eq!(refused("a／b"), "it holds a character that looks like a separator");
-        assert_eq!(refused("C:/x"), "a part of it names a drive or a scheme");
-        assert_eq!(refused("Ｃ：/x"), "it holds a character that looks like a separator");
+        assert_eq!(refused("/etc/passwd"), "it begins with `/`");
+        assert_eq!(refused("a/../b"), "a part of it consists only of dots");
+        assert_eq!(refused("a/‥/b"), "a part of it consists only of dots");
+        assert_eq!(refused("a/．．/b"), "a part of it consists only of dots");
+        assert_eq!(refused("a／b"), "it contains a character that looks like `/`, `:` or a backslash");
+        assert_eq!(refused("C:/x"), "a part of it looks like a drive or a URL scheme, such as `c:`");
+        assert_eq!(refused("Ｃ：/x"), "it contains a character that looks like `/`, `:` or a backslash");
         assert_eq!(refused("a\\b"), "parts are separated by `/`, not by a backslash");
-        assert_eq!(refused("a\0b"), "it holds a character that cannot be seen");
-        assert_eq!(refused("a//b"), "a part of it is empty");
-        assert_eq!(refused("a/"), "a part of it is empty");
-        assert_eq!(refused("%2e%2e/a"), "it is percent-encoded");
+        assert_eq!(refused("a\0b"), "it contains an invisible character");
+        assert_eq!(refused("a//b"), "it has an empty part, as in `a//b` or `a/`");
+        assert_eq!(refused("a/"), "it has an empty part, as in `a//b` or `a/`");
+        assert_eq!(refused("%2e%2e/a"), "it contains percent-encoding, such as `%2f`");
         let folder: ArtifactPath = "out/iteration_1".parse().unwrap();
         assert!(folder.join("../../secret").is_err() && folder.join("/etc").is_err());
         assert_eq!(folder.join("samples/a.json").unwrap().as_str(), "out/iteration_1/samples/a.json");

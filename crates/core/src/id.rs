@@ -147,7 +147,7 @@ uuid_ids! {
 
 /// The text cannot be a token of a subject.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a {kind}: use 1 to 63 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")]
+#[error("{text:?} is not a {kind}: use 1 to 63 characters (a-z, 0-9, `_` and `-`), beginning with a letter or digit")]
 pub struct MalformedToken {
     kind: &'static str,
     text: String,

@@ -31,11 +31,15 @@ const ESC_UTF8: [u8; 3] = [0xE2, 0x90, 0x9B];
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("not JSON")]
+    #[error("this is not valid JSON")]
     Syntax(#[from] serde_json::Error),
-    #[error("the number {number} at {at} would be rounded: send it as a string, or within ±(2^53−1) and 17 digits")]
+    #[error(
+        "the number {number} at {at} would lose precision: send it as a string, or use a number between −(2^53−1) and 2^53−1 with at most 17 significant digits"
+    )]
     Rounded { number: String, at: String },
-    #[error("the text at {at} holds U+0000 or a stray `␛`: it cannot be stored as it is")]
+    #[error(
+        "the text at {at} contains U+0000 or an unescaped `␛`, which cannot be stored: remove it, or write `␛` twice"
+    )]
     Unescaped { at: String },
     #[error("the value at {at} is nested more than {MAX_DEPTH} levels deep")]
     Deep { at: String },
@@ -264,7 +268,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
         let mut object = Map::new();
         while let Some((key, Strict(field))) = fields.next_entry::<String, Strict>()? {
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key {key:?} stands twice in one object")));
+                return Err(A::Error::custom(format!("the key {key:?} appears twice in one object")));
             }
             object.insert(key, field);
         }
@@ -393,12 +397,12 @@ mod tests {
     fn numbers_that_would_be_rounded_are_refused() {
         refuses("9007199254740993", "9007199254740993 at byte 0");
         refuses(r#"{"n":-9007199254740992}"#, "at byte 5");
-        refuses("[1,100000000000000000000]", "would be rounded");
+        refuses("[1,100000000000000000000]", "would lose precision");
         refuses("1e20", "1e20 at byte 0"); // would be written as an integer that no caller may send back
-        refuses("0.001e-9223372036854775808", "would be rounded");
-        refuses("1e400", "would be rounded");
-        refuses("1e-400", "would be rounded");
-        refuses("0.1000000000000000055511151231257827", "would be rounded");
+        refuses("0.001e-9223372036854775808", "would lose precision");
+        refuses("1e400", "would lose precision");
+        refuses("1e-400", "would lose precision");
+        refuses("0.1000000000000000055511151231257827", "would lose precision");
         let inside = serde_json::json!({"a": [0, {"b": 9_007_199_254_740_993_u64}]});
         assert!(check(&inside).unwrap_err().to_string().contains("at /a/1/b"));
         assert!(check(&serde_json::json!(u64::MAX)).is_err());
@@ -422,7 +426,7 @@ mod tests {
     #[test]
     fn what_readers_would_not_agree_on_is_refused() {
         let complaint = |bytes: &[u8]| format!("{:?}", parse(bytes).unwrap_err());
-        assert!(complaint(br#"{"a":1,"b":{"c":1,"c":2}}"#).contains("stands twice"));
+        assert!(complaint(br#"{"a":1,"b":{"c":1,"c":2}}"#).contains("appears twice"));
         assert!(complaint(br#""\u+000""#).contains("Syntax"));
         let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(parse(nested(MAX_DEPTH).as_bytes()).is_ok());

@@ -60,7 +60,7 @@ impl Scope {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a scope: admin, operator, worker, tool, reader, approver, auditor or developer")]
+#[error("{0:?} is not a scope: use admin, operator, worker, tool, reader, approver, auditor or developer")]
 pub struct MalformedScope(String);
 
 impl FromStr for Scope {
@@ -98,11 +98,11 @@ pub struct Bounds {
 /// A key that could do nothing, or could do what no key may do.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    #[error("a key of scope `{}` must name its `targets`: it may claim from no others", .0.as_str())]
+    #[error("a key of scope `{}` needs at least one entry in `targets`: it can claim work of these targets only", .0.as_str())]
     NoTargets(Scope),
-    #[error("`{PMO}` is Waybill's own orchestrator: no key may have it as a target")]
+    #[error("`{PMO}` is reserved for Waybill's own orchestrator: remove it from `targets`")]
     Pmo,
-    #[error("a key may name at most 100 targets, 100 paths and 100 profiles")]
+    #[error("a key can have at most 100 targets, 100 paths and 100 profiles")]
     TooMany,
 }
 
@@ -124,7 +124,7 @@ impl Bounds {
 
 /// The text is not a key: mistyped, cut off, or something else. The error does not repeat the text.
 #[derive(Debug, thiserror::Error)]
-#[error("this is not an API key, or not all of it: one begins with `wb_` and ends with its checksum")]
+#[error("this is not a complete API key: copy all of it, from `wb_` to the last character")]
 pub struct MalformedKey;
 
 /// A key as its holder has it. Cannot be printed by accident.

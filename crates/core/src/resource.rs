@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for SecretRef {
 
             // The error does not show what was found: it may be the key.
             fn visit_str<E: de::Error>(self, _: &str) -> Result<SecretRef, E> {
-                Err(E::custom("a key itself must not stand in a manifest: name it, as in `{secret: openai}`"))
+                Err(E::custom("do not write a secret into a manifest: write its name, as in `{secret: openai}`"))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SecretRef, A::Error> {
@@ -397,12 +397,12 @@ impl TryFrom<FrameworkSaid> for FrameworkText {
     fn try_from(said: FrameworkSaid) -> Result<FrameworkText, String> {
         let FrameworkSaid { version, text } = said;
         if version.trim().is_empty() {
-            return Err("the version of a framework must not be empty: receipts name it".to_owned());
+            return Err("the version of a framework must not be empty: each receipt records it".to_owned());
         }
         let per_turn = text.slots().find(|slot| *slot != Slot::Process);
         match per_turn {
             Some(slot) => Err(format!(
-                "`{{{{{slot}}}}}` differs from turn to turn, and everything after it would miss the prompt cache: agents get it in `turn__context`"
+                "`{{{{{slot}}}}}` is different in every turn, so the prompt cache would miss everything after it: leave it out, because agents get it in `turn__context`"
             )),
             None => Ok(FrameworkText { version, text }),
         }

@@ -52,7 +52,7 @@ impl fmt::Display for Slot {
 /// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    #[error("line {line} of the template: `{{{{{name}}}}}` is no slot: there are {known}; for two braces write `{{{{{{{{`", known = known())]
+    #[error("line {line} of the template: `{{{{{name}}}}}` is not a known slot: use {known}; for two braces write `{{{{{{{{`", known = known())]
     UnknownSlot { line: usize, name: String },
     #[error("line {line} of the template: `{{{{` is not closed on its line by `}}}}`; for two braces write `{{{{{{{{`")]
     Unclosed { line: usize },
@@ -183,7 +183,7 @@ mod tests {
         let said = Malformed::UnknownSlot { line: 2, name: "x".into() }.to_string();
         assert_eq!(
             said,
-            "line 2 of the template: `{{x}}` is no slot: there are `agent_id`, `parent_agent_id`, `process`, `result_fields`, `context_box_id`, `output_box_id`, `limits`; for two braces write `{{{{`"
+            "line 2 of the template: `{{x}}` is not a known slot: use `agent_id`, `parent_agent_id`, `process`, `result_fields`, `context_box_id`, `output_box_id`, `limits`; for two braces write `{{{{`"
         );
     }
 }

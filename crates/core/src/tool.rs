@@ -118,7 +118,7 @@ pub struct UrlTemplate {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{said:?} is not an address of a tool: {why}")]
+#[error("{said:?} is not a valid address of a tool: {why}")]
 pub struct BadUrl {
     said: String,
     why: &'static str,
@@ -127,9 +127,9 @@ pub struct BadUrl {
 /// An argument that cannot be part of a path.
 #[derive(Debug, thiserror::Error)]
 pub enum BadArgument {
-    #[error("`{0}` is part of the address: it must be a string, a number or a boolean")]
+    #[error("argument `{0}` is part of the address of the tool: it must be a string, a number or a boolean")]
     Missing(String),
-    #[error("`{0}` is part of the address: it must not be empty, `.` or `..`")]
+    #[error("argument `{0}` is part of the address of the tool: it must not be empty, `.` or `..`")]
     Dots(String),
 }
 
@@ -185,21 +185,21 @@ impl FromStr for UrlTemplate {
         let rest = rest.ok_or_else(|| bad("it must begin with https:// or http://"))?;
         let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
         if authority.is_empty() || authority.contains(['{', '}', '@', '%']) || !authority.is_ascii() {
-            return Err(bad("its host must be a name, without arguments, users or escapes"));
+            return Err(bad("its host must be a plain host name, without `{arguments}`, `user@` or percent-encoding"));
         }
         if said.contains(['#', '\\']) || said.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(bad("it must have no blanks, backslashes or fragments"));
+            return Err(bad("it must not contain spaces, backslashes or `#`"));
         }
         let origin = said.len() - rest.len() + authority.len();
         let (path, query) = said[origin..].split_once('?').unwrap_or((&said[origin..], ""));
         if query.contains(['{', '}']) {
-            return Err(bad("arguments must be in its path; name those of the query in `query`"));
+            return Err(bad("`{arguments}` are allowed only in the path: list query parameters in `query` instead"));
         }
         for part in path.split('/') {
             let is_argument = part.starts_with('{') && part.ends_with('}') && part.len() > 2;
             let inner = if is_argument { &part[1..part.len() - 1] } else { part };
             if inner.contains(['{', '}']) {
-                return Err(bad("an argument must be a whole part of the path, as in /queues/{queue}"));
+                return Err(bad("an `{argument}` must be a whole part of the path, as in /queues/{queue}"));
             }
         }
         Ok(UrlTemplate { text: said.to_owned(), origin })

@@ -29,9 +29,11 @@ pub const GRACE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the upload took too long and was given up: begin again")]
+    #[error("the upload took too long and was cancelled: start it again")]
     GivenUp,
-    #[error("the project may not store more: {0}; remove artifacts, or raise `artifact_quota_bytes` in its settings")]
+    #[error(
+        "the artifact quota of the project is used up ({0}): remove artifacts, or raise `artifact_quota_bytes` in its settings"
+    )]
     Quota(String),
     #[error(transparent)]
     Settings(#[from] resource::Error),

@@ -85,7 +85,7 @@ pub async fn open(
     fork: &Fork,
 ) -> Result<Opened, Error> {
     if fork.tasks.is_empty() {
-        return Err(Error::Invalid("a batch has at least one task"));
+        return Err(Error::Invalid("a batch must have at least one task"));
     }
     let wire = json!({
         "batch_id": fork.batch_id,

@@ -48,20 +48,20 @@ pub enum Module {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another writer was faster. Read again, and redo the change.
-    #[error("the {module:?} of session {session_id} were changed by another writer: now {found:?}; read again")]
+    #[error("another writer has changed session {session_id} (its {module:?} is now {now}): read it again, then retry", now = .found.as_deref().unwrap_or("empty"))]
     Conflict { session_id: SessionId, module: Module, found: Option<String> },
-    #[error("there is no such session or card: {0}")]
+    #[error("session or card not found: {0}")]
     NotFound(String),
-    #[error("a card of type `{found}` where `{wanted}` belongs")]
+    #[error("the card has type `{found}`, but must have type `{wanted}`")]
     WrongType { wanted: CardType, found: CardType },
-    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    #[error("card {0} already exists with different content: a card cannot be changed, so use a new id")]
     CardConflict(String),
-    #[error("the summary cannot be read, or stands for more than the messages of its session")]
+    #[error("the summary is not valid, or it covers more than the messages of its session")]
     NoSummary,
     /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
-    #[error("the database was busy; nothing was written")]
+    #[error("the database was busy and nothing was written: try again")]
     TryAgain(#[source] sqlx::Error),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

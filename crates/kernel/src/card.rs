@@ -25,17 +25,17 @@ use crate::{offload, work::UnitOfWork};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    #[error("card {0} already exists with different content: a card cannot be changed, so use a new id")]
     Conflict(CardId),
-    #[error("card {0} is of type `{1}`, which is shared by content: use `card::intern`")]
+    #[error("card {0} has type `{1}`, and cards of this type are shared: store it with `card::intern`")]
     Shared(CardId, CardType),
-    #[error("card {0} has ended: mint a new id to write its content again")]
+    #[error("card {0} has expired or was deleted: use a new id to write its content again")]
     Ended(CardId),
     #[error("cards not found: {0:?}")]
     NotFound(Vec<CardId>),
-    #[error("cards that already have an end, or are shared by content and cannot have one: {0:?}")]
+    #[error("these cards are already expired, deleted or set to expire, or are shared and cannot expire: {0:?}")]
     EndIsSet(Vec<CardId>),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -68,7 +68,7 @@ pub struct Check {
 
 /// The database is not safe to serve from.
 #[derive(Debug, thiserror::Error)]
-#[error("the database is not safe to serve from: {}", list(.0))]
+#[error("the database failed these checks: {}", list(.0))]
 pub struct Unfit(pub Vec<Check>);
 
 fn list(failed: &[Check]) -> String {
@@ -100,7 +100,7 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
         checked(
             "transactions",
             transactions_are_ours(pool).await,
-            "Connect to the server that takes writes; undo `alter role … set default_transaction_isolation` for this database.",
+            "Connect to the primary server, which accepts writes; undo `alter role … set default_transaction_isolation` for this database.",
         ),
         checked(
             "role",
@@ -111,12 +111,12 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
         checked(
             "walls",
             walls_stand(pool).await,
-            "Compare with docs/schema.sql and undo what `waybill migrate` did not make.",
+            "Compare with docs/schema.sql and undo every change that `waybill migrate` did not create.",
         ),
         checked(
             "crossing projects",
             crossing_is_closed(pool).await,
-            "Remove functions and grants of waybill_scheduler and waybill_librarian that `waybill migrate` did not make.",
+            "Remove functions and grants of waybill_scheduler and waybill_librarian that `waybill migrate` did not create.",
         ),
     ]
 }
@@ -126,12 +126,12 @@ pub async fn statistics(kernel: &Kernel) -> Check {
     let asked = sqlx::query_scalar("select pg_has_role('waybill_scheduler', 'pg_read_all_stats', 'usage')");
     let seen: sqlx::Result<bool> = asked.fetch_one(kernel.pool()).await;
     let (found, advice) = match seen {
-        Ok(true) => ("transactions of all roles are seen".to_owned(), ""),
+        Ok(true) => ("transactions of all roles are visible".to_owned(), ""),
         Ok(false) => (
-            "only transactions of Waybill's own roles are seen".to_owned(),
+            "only transactions of Waybill's own roles are visible".to_owned(),
             "As a superuser: grant pg_read_all_stats to waybill_scheduler",
         ),
-        Err(error) => (format!("the question failed: {error}"), ""),
+        Err(error) => (format!("the query failed: {error}"), ""),
     };
     Check { check: "statistics", ok: true, found, advice }
 }
@@ -156,7 +156,7 @@ pub async fn memberships(kernel: &Kernel) -> Check {
         true => Answer::Right("only owners of databases belong to Waybill's roles".to_owned()),
         false => Answer::Wrong(found.join(", ")),
     });
-    checked("role memberships", answer, "Unless you meant it: `revoke ROLE from MEMBER`.")
+    checked("role memberships", answer, "If this is not intended, run `revoke ROLE from MEMBER`.")
 }
 
 /// Checks whether history has partitions for the weeks to come, and lies in them. Not needed to serve; pruning depends on it.
@@ -168,10 +168,12 @@ pub async fn partitions(kernel: &Kernel) -> Check {
         Err::<_, sqlx::Error>(error) => return checked(CHECK, Err(error), ""),
     };
     let n_rest: i64 = rest.iter().map(|rest| rest.n_rows).sum();
-    let found = format!("made for {weeks} weeks ahead, {n_rest} rows outside of them");
+    let found = format!("exist for {weeks} weeks ahead; {n_rest} rows are in no weekly partition");
     let advice = match (n_rest, weeks) {
         (1.., _) => "Run `waybill admin empty-rest`.",
-        (_, ..1) => "Run `waybill orchestrator`, or `waybill admin extend-partitions` while nothing reads for long.",
+        (_, ..1) => {
+            "Run `waybill orchestrator`, or `waybill admin extend-partitions` while no dump or long query runs."
+        }
         _ => "",
     };
     Check { check: CHECK, ok: advice.is_empty(), found, advice }
@@ -188,7 +190,7 @@ pub async fn quarantined(kernel: &Kernel) -> Check {
     let rows = match quarantine::list(kernel, MOST).await {
         Ok(rows) => rows,
         Err(error) => {
-            return Check { check: CHECK, ok: false, found: format!("the question failed: {error}"), advice: "" };
+            return Check { check: CHECK, ok: false, found: format!("the query failed: {error}"), advice: "" };
         }
     };
     let rows: Vec<_> = rows.iter().filter(|row| row.quarantined_at.is_some()).collect();
@@ -196,7 +198,7 @@ pub async fn quarantined(kernel: &Kernel) -> Check {
     let found = format!("{} rows of sweeps, events of {n_events} agents", rows.len() - n_events);
     let advice = match rows.is_empty() {
         true => "",
-        false => "See `waybill admin quarantine list`, mend the cause, then `waybill admin quarantine retry`.",
+        false => "See `waybill admin quarantine list`, fix the cause, then `waybill admin quarantine retry`.",
     };
     Check { check: CHECK, ok: rows.is_empty(), found, advice }
 }
@@ -211,7 +213,7 @@ fn checked(check: &'static str, answer: sqlx::Result<Answer>, advice: &'static s
     match answer {
         Ok(Answer::Right(found)) => Check { check, ok: true, found, advice: "" },
         Ok(Answer::Wrong(found)) => Check { check, ok: false, found, advice },
-        Err(error) => Check { check, ok: false, found: format!("the question failed: {error}"), advice },
+        Err(error) => Check { check, ok: false, found: format!("the query failed: {error}"), advice },
     }
 }
 
@@ -243,9 +245,9 @@ async fn answers_are_our_own(pool: &PgPool) -> sqlx::Result<Answer> {
     let total = answered.len() as i32 * ROUNDS * 2;
     let wrong: i32 = answered.into_iter().sum();
     Ok(if wrong == 0 {
-        Answer::Right(format!("{total} answers, all our own"))
+        Answer::Right(format!("{total} test queries, each with the right answer"))
     } else {
-        Answer::Wrong(format!("{wrong} of {total} answers were wrong or failed"))
+        Answer::Wrong(format!("{wrong} of {total} test queries failed or got the answer to another query"))
     })
 }
 
@@ -295,12 +297,12 @@ async fn role_owns_nothing(pool: &PgPool) -> sqlx::Result<Answer> {
 async fn migrations_are_current(pool: &PgPool) -> sqlx::Result<Answer> {
     let newest = migrate::newest();
     Ok(match schema(pool).await? {
-        None => Answer::Wrong("the database was never migrated, or by an older version".to_owned()),
+        None => Answer::Wrong("the database was never migrated, or only by an older version".to_owned()),
         Some(Schema { version, .. }) if version == newest => Answer::Right(format!("at version {version}")),
         Some(Schema { version, oldest, .. }) if version > newest && oldest <= newest => Answer::Right(format!(
-            "at version {version}, which serves processes from {oldest} on; this one is of {newest}"
+            "at version {version}, which supports processes of version {oldest} and newer; this one is {newest}"
         )),
-        Some(Schema { version, .. }) => Answer::Wrong(format!("at version {version}, this binary needs {newest}")),
+        Some(Schema { version, .. }) => Answer::Wrong(format!("at version {version}, but this program needs {newest}")),
     })
 }
 
@@ -387,7 +389,9 @@ pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<Stri
 
 async fn crossing_is_closed(pool: &PgPool) -> sqlx::Result<Answer> {
     if schema(pool).await?.is_some_and(|schema| schema.version > migrate::newest()) {
-        return Ok(Answer::Right("a newer version's, known by its walls".to_owned()));
+        return Ok(Answer::Right(
+            "not compared, because the schema is newer than this program; the check `walls` covers it".to_owned(),
+        ));
     }
     for (role, known) in [("waybill_scheduler", &CROSSING_PROJECTS[..]), ("waybill_librarian", &SEARCHING[..])] {
         let functions: Vec<String> = sqlx::query_scalar(

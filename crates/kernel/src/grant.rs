@@ -13,11 +13,11 @@ use crate::work::UnitOfWork;
 pub enum Error {
     #[error("there is no box {0} in this project")]
     NoBox(BoxId),
-    #[error("there is no agent {0} on the roster of this project")]
+    #[error("agent {0} is not on the roster of this project: `waybill agent list` lists the agents that are")]
     NoAgent(AgentId),
-    #[error("there is no grant {0}, or it was revoked before")]
+    #[error("grant {0} does not exist in this project, or has already been revoked")]
     NotFound(GrantId),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -17,13 +17,13 @@ use crate::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there are two keys `{0}` already, which is enough to rotate from one to the other: revoke one first")]
+    #[error("the project already has two valid keys with the name `{0}`, which is the limit: revoke one first")]
     Enough(Name),
-    #[error("there is no key {0} in this project that could be revoked")]
+    #[error("key {0} does not exist in this project, or has already been revoked")]
     NotFound(KeyId),
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

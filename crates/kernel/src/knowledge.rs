@@ -19,11 +19,13 @@ pub const MOST_CHUNKS: usize = 2_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{path} has {n_chunks} chunks, and a document has {MOST_CHUNKS} at most: split it")]
+    #[error("document {path} has {n_chunks} chunks, but at most {MOST_CHUNKS} are allowed: split it")]
     TooLong { path: ArtifactPath, n_chunks: usize },
     #[error("there is no document {0}")]
     NotFound(ArtifactPath),
-    #[error("the database has no extension `vector`: documents are found by their words alone")]
+    #[error(
+        "the database does not have the extension `vector` (`create extension vector`), so documents are found by their words alone"
+    )]
     NoVectors,
     #[error(transparent)]
     Db(turn::Error),
@@ -108,7 +110,7 @@ impl TryFrom<String> for Kind {
         match text.as_str() {
             "knowledge" => Ok(Kind::Knowledge),
             "experience" => Ok(Kind::Experience),
-            _ => Err(format!("{text:?} is not a kind of document")),
+            _ => Err(format!("{text:?} is not a kind of document: use `knowledge` or `experience`")),
         }
     }
 }

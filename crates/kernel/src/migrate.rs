@@ -70,11 +70,9 @@ pub enum Error {
     Connect(#[from] work::Error),
     #[error("the migration failed and was rolled back")]
     Migrate(#[from] MigrateError),
-    #[error(
-        "a table has been in use for five minutes without a pause: end the dump or the long read, or try again later"
-    )]
+    #[error("a table was locked for five minutes: end the dump or long query that uses it, or try again later")]
     Busy(#[source] Box<Error>),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -9,13 +9,13 @@ use crate::work::{Kernel, UnitOfWork};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0:?} is not a project slug: use 1 to 63 of a-z, 0-9 and `-`, beginning with a letter or digit")]
+    #[error("{0:?} is not a project slug: use 1 to 63 characters (a-z, 0-9 and `-`), beginning with a letter or digit")]
     Slug(String),
     #[error("there is already a project {0:?}")]
     Taken(String),
     #[error("there is no project {0:?}")]
     NotFound(String),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -101,20 +101,23 @@ pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided:
 /// Why a person's decision is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    #[error("no turn waits for a decision about call {0}: it was decided already, or the turn is over")]
+    #[error("no turn waits for a decision about call {0}: it has already been decided, or the turn has ended")]
     Gone(ToolCallId),
-    #[error("{}", match .0 { Kind::Approval => "this is an approval: approve or reject it", Kind::Question => "this is a question: answer it" })]
+    #[error("{}", match .0 { Kind::Approval => "this request is an approval: approve or reject it", Kind::Question => "this request is a question: answer it" })]
     Unfit(Kind),
-    #[error("the person who had the turn started may not decide this: another person must")]
+    #[error(
+        "the person who started this turn, or for whom it was started, may not decide this request: another person must decide it"
+    )]
     FourEyes,
-    #[error("an answer must not be empty")]
+    #[error("the answer must not be empty")]
     NoAnswer,
     #[error(transparent)]
     Turn(#[from] Error),
 }
 
 fn card<T: Serialize>(card_type: CardType, tool_call_id: ToolCallId, says: &T) -> Result<NewCard, Error> {
-    let content = serde_json::to_value(says).map_err(|_| Error::Invalid("it cannot be written as JSON"))?;
+    let content =
+        serde_json::to_value(says).map_err(|_| Error::Invalid("the content of the card cannot be written as JSON"))?;
     let draft = Draft::new(card_type, Role::User, Content::Json(content));
     Ok(Draft { tool_call_id: Some(tool_call_id), ..draft }.seal()?)
 }

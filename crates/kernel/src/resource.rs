@@ -19,27 +19,31 @@ use crate::{card, work::UnitOfWork};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("profile `{profile}`: there are no tools {names:?}: apply them before it, or with it")]
+    #[error(
+        "profile `{profile}` uses tools that do not exist: {names:?}. Apply the tools first, or together with the profile"
+    )]
     UnknownTools { profile: Name, names: Vec<Name> },
-    #[error("profile `{profile}`: it must end with {name}, which it is not allowed to call")]
+    #[error("profile `{profile}` must end with `{name}`, but does not allow that tool: add it to the allowed tools")]
     EndNotAllowed { profile: Name, name: Name },
-    #[error("{kind} `{name}` is there twice: a name stands for one")]
+    #[error("{kind} `{name}` is defined twice: use each name once")]
     Twice { kind: Kind, name: Name },
     #[error("there is no {kind} `{name}` in this project")]
     NotFound { kind: Kind, name: Name },
-    #[error("{kind} `{name}` cannot be a card")]
+    #[error("{kind} `{name}` cannot be stored as a card")]
     Invalid { kind: Kind, name: Name, source: Invalid },
-    #[error("{kind} `{name}` cannot be read by this version of Waybill")]
+    #[error(
+        "{kind} `{name}` was written by another version of Waybill, and this version cannot read it: apply it again"
+    )]
     Unreadable { kind: Kind, name: Name, source: serde_json::Error },
-    #[error("the card of {kind} `{name}` is gone")]
+    #[error("the content of {kind} `{name}` has expired or was deleted: apply it again")]
     Gone { kind: Kind, name: Name },
-    #[error("`max_open_turns` is {MOST_OPEN_TURNS} at most: every start counts the turns that are open")]
+    #[error("`max_open_turns` must be at most {MOST_OPEN_TURNS}")]
     TooManyOpen,
-    #[error("the project has no row: make it with `waybill project create`")]
+    #[error("the project does not exist: create it with `waybill project create`")]
     NoProject,
     #[error(transparent)]
     Card(#[from] card::Error),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -24,11 +24,11 @@ pub enum Error {
     #[error(transparent)]
     Turn(#[from] turn::Error),
     /// Nothing is lost: what has no partition goes to the rest.
-    #[error("partitions were not made: a dump or a long read uses the tables")]
+    #[error("the partitions could not be created, because a dump or a long query uses the tables: try again later")]
     InUse(#[source] DbError),
-    #[error("{partition} has been in use for a minute without a pause: try again at a quieter time")]
+    #[error("partition {partition} was locked for a minute by other queries: try again when the load is lower")]
     Busy { partition: String, source: DbError },
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] DbError),
 }
 
@@ -171,7 +171,7 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
         let Some((turn_id, source_turn_id)) = oldest else { continue };
         let project = busy.slug.unwrap_or_else(|| busy.project_id.to_string());
         let (reached, does) = match source_turn_id {
-            Some(source) if source < turn_id => (source, format!(" and does turn {source} again")),
+            Some(source) if source < turn_id => (source, format!(" and is a fork of turn {source}")),
             _ => (turn_id, String::new()),
         };
         let why = format!("turn {turn_id} of project {project} has not ended{does}");
@@ -182,7 +182,9 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
         let oldest: Option<TurnId> =
             sqlx::query_scalar("select scheduler.oldest_unpublished()").fetch_one(kernel.pool()).await?;
         let since = oldest.and_then(|turn_id| turn_id.minted_at());
-        needed.extend(since.map(|since| Held { since, why: "an event of then was not published yet".to_owned() }));
+        needed.extend(
+            since.map(|since| Held { since, why: "an event from that time has not been published yet".to_owned() }),
+        );
         if outbox::lag(kernel).await?.n_replaying > 0 {
             let why = "all events are being published again, to a new stream".to_owned();
             needed.push(Held { since: DateTime::UNIX_EPOCH, why });

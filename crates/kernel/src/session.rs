@@ -18,13 +18,13 @@ const MOST_TEXT: usize = 300;
 pub enum Error {
     #[error("there is no session {0} in this project")]
     NotFound(SessionId),
-    #[error("session {0} has ended: open another one")]
+    #[error("session {0} has ended: open a new one")]
     Ended(SessionId),
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]
     Blackboard(#[from] blackboard::Error),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 
@@ -61,10 +61,10 @@ impl About {
         let labels = self.labels.iter().flatten();
         let too_long = |text: &String| text.chars().count() > MOST_TEXT || text.contains(char::is_control);
         if self.title.iter().chain(labels).any(too_long) {
-            return Err(Error::Invalid(format!("a title or label is one line of at most {MOST_TEXT} characters")));
+            return Err(Error::Invalid(format!("a title or label must be one line of at most {MOST_TEXT} characters")));
         }
         if self.labels.as_ref().is_some_and(|labels| labels.len() > MOST_LABELS) {
-            return Err(Error::Invalid(format!("a session has at most {MOST_LABELS} labels")));
+            return Err(Error::Invalid(format!("a session can have at most {MOST_LABELS} labels")));
         }
         Ok(())
     }
@@ -75,7 +75,10 @@ impl About {
 pub async fn enter(work: &mut UnitOfWork, session_id: SessionId, owner: Option<&str>) -> Result<Session, Error> {
     let minted = session_id.minted_at().is_some_and(|at| at <= Utc::now() + chrono::TimeDelta::days(1));
     if !minted {
-        return Err(Error::Invalid("the id of a session is a UUIDv7 of the present time".to_owned()));
+        return Err(Error::Invalid(
+            "the id of a session must be a UUIDv7 whose time is not in the future: check this machine's clock"
+                .to_owned(),
+        ));
     }
     let session = match find(work, session_id, owner).await {
         Err(Error::NotFound(_)) => {

@@ -45,15 +45,15 @@ pub type DbError = sqlx::Error;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the database URL cannot be read: expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
+    #[error("the database URL is not valid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
     Url,
-    #[error("cannot reach the database at {place}")]
+    #[error("cannot connect to the database at {place}")]
     Unreachable { place: String, source: sqlx::Error },
     #[error(transparent)]
     Unfit(#[from] check::Unfit),
-    #[error("a part of this unit of work was refused, so none of it was written")]
+    #[error("a change in this unit of work was refused, so none of its changes were written")]
     Refused,
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

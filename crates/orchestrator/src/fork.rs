@@ -25,29 +25,31 @@ use waybill_kernel::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no turn {0}")]
+    #[error("there is no turn {0} in this project")]
     NotFound(TurnId),
-    #[error("turn {0} asked no model, or its receipts were dropped: there is nothing to fork")]
+    #[error("turn {0} cannot be forked: it made no model calls, or its receipts were deleted")]
     NoCall(TurnId),
     #[error(
-        "turn {turn_id} asked no model in step {step_id}: `waybill context list {turn_id}` lists the steps in which it did"
+        "turn {turn_id} made no model call in step {step_id}: `waybill context list {turn_id}` lists its model calls"
     )]
     NoStep { turn_id: TurnId, step_id: StepId },
-    #[error("turn {turn_id} had not seen card {card_id} before that call")]
+    #[error("card {card_id} cannot be changed: turn {turn_id} did not have it at this model call")]
     NotSeen { turn_id: TurnId, card_id: CardId },
-    #[error("card {0} has ended: what it said cannot be changed")]
+    #[error("card {0} cannot be changed, because it has expired or was deleted")]
     Gone(CardId),
-    #[error("turn {0} was dispatched without a profile that can be read")]
+    #[error("turn {0} cannot be forked: it has no profile, or its profile has expired or was deleted")]
     NoProfile(TurnId),
-    #[error("the patch lets the profile do more, in `{0}`: only a key of scope `admin` may widen a profile")]
+    #[error("the patch gives the profile more rights in `{0}`: this needs a key of scope `admin`")]
     Widens(String),
-    #[error("a changed profile may call live tools only with a key of scope `admin`: leave out `live_tools`")]
+    #[error(
+        "`live_tools` with a changed profile needs a key of scope `admin`: leave out `live_tools`, or do not change the profile"
+    )]
     Live,
-    #[error("the changed profile is not a valid profile")]
+    #[error("the profile is not valid after the change")]
     Profile(#[source] serde_json::Error),
-    #[error("a receipt cannot be read by this version of Waybill")]
+    #[error("this version of Waybill cannot read the receipt of the model call")]
     Unreadable(#[from] serde_json::Error),
-    #[error("the changed card is not a valid card")]
+    #[error("the card is not valid after the change")]
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Resource(#[from] resource::Error),

@@ -53,7 +53,10 @@ impl Verdict {
         }
         let lines: Vec<String> = self.problems.iter().map(|problem| format!("- {problem}")).collect();
         let n = lines.len();
-        Err(Error::refused("invalid_package", format!("the package was not sent; {n} problems:\n{}", lines.join("\n"))))
+        Err(Error::refused(
+            "invalid_package",
+            format!("the package was not sent. Problems ({n}):\n{}", lines.join("\n")),
+        ))
     }
 }
 
@@ -111,8 +114,8 @@ pub async fn check(
         None => None,
     };
     let Some(handoff_type) = handoff_type else {
-        let advice = "name a type that `waybill handoff types` lists, or apply one";
-        verdict.problems.push(Problem::new(Check::Schema, "/handoff_type", "there is no such type", advice));
+        let advice = "use a type that `waybill handoff types` lists, or apply a new one";
+        verdict.problems.push(Problem::new(Check::Schema, "/handoff_type", "this package type does not exist", advice));
         return Ok(verdict);
     };
     let Mentioned { artifacts: named, folders, problems } = handoff::mentioned(&handoff_type, package);
@@ -141,8 +144,8 @@ pub async fn check(
     let schema = handoff::check_schema(&handoff_type, package);
     let (mut path, mut gate) = (problems, Vec::new());
     if too_many {
-        let problem = format!("it names more than {MOST_ARTIFACTS} artifacts");
-        path.push(Problem::new(Check::Path, "", problem, "name a smaller folder"));
+        let problem = format!("it names more than {MOST_ARTIFACTS} artifacts, counting those in folders");
+        path.push(Problem::new(Check::Path, "", problem, "name fewer artifacts, or a smaller folder"));
     }
     // Treated as missing: a sender that may not read an artifact does not learn whether it exists.
     for at in forbidden {
@@ -155,8 +158,8 @@ pub async fn check(
     for named in &named {
         let Some(found) = found.get(&named.path) else {
             let at = if named.at.is_empty() { named.path.to_string() } else { named.at.clone() };
-            let problem = format!("there is no artifact {}", named.path);
-            path.push(Problem::new(Check::Path, at, problem, "store it before the package that names it"));
+            let problem = format!("artifact {} does not exist, or you may not read it", named.path);
+            path.push(Problem::new(Check::Path, at, problem, "store it first, then send the package again"));
             continue;
         };
         if broken.contains_key(&named.path) {
@@ -164,7 +167,7 @@ pub async fn check(
         }
         let content = match named.schema {
             Some(_) if found.stored.size > MOST_CHECKED => {
-                let problem = format!("it is too large to check: {} bytes, at most {MOST_CHECKED}", found.stored.size);
+                let problem = format!("it has {} bytes, but at most {MOST_CHECKED} can be checked", found.stored.size);
                 gate.push(Problem::new(Check::Gate, named.path.as_str(), problem, "make it shorter"));
                 continue;
             }

@@ -16,9 +16,9 @@ use waybill_kernel::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0} has no text that could be found")]
+    #[error("document {0} has no text that a search could find")]
     Empty(ArtifactPath),
-    #[error("there is no turn {0}, or it has no deliverable that can still be read")]
+    #[error("turn {0} does not exist, or it has no deliverable, or its deliverable has expired or was deleted")]
     NotDelivered(TurnId),
     #[error(transparent)]
     Knowledge(#[from] knowledge::Error),

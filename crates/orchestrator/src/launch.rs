@@ -105,8 +105,9 @@ impl Launch {
         ];
         match besides.into_iter().find(|(_, is_given)| *is_given) {
             Some((field, _)) => {
-                let message =
-                    format!("a running turn can only get an `instruction`: `{field}` is possible only for a new turn");
+                let message = format!(
+                    "a running turn can only be sent an `instruction`: leave out `{field}`, or start a new turn"
+                );
                 Err(Error::refused("bad_request", message))
             }
             None => Ok(()),
@@ -128,7 +129,9 @@ impl Launch {
             ("input_box_ids", Some(json!(self.context_box_ids))),
         ];
         if let Some((key, _)) = usual.iter().find(|(key, _)| self.arguments.contains_key(*key)) {
-            let message = format!("`arguments` cannot hold `{key}`: the request has a field of its own for it");
+            let message = format!(
+                "`arguments` must not contain `{key}`, because the request has its own field for it: use that field"
+            );
             return Err(Error::refused("bad_request", message));
         }
         let mut arguments = self.arguments.clone();
@@ -179,7 +182,7 @@ async fn enter_session(work: &mut UnitOfWork, launch: &Launch, worker_target: &T
     let Some(running) = running else { return Ok(Entered::RunBy(given)) };
     if running.profile_name.as_ref() != Some(&launch.profile_name) {
         let by = running.profile_name.as_ref().map_or("unknown", Name::as_str);
-        let message = format!("the running turn of session {session_id} has profile `{by}`: name that profile");
+        let message = format!("the running turn of session {session_id} has the profile `{by}`: use that profile");
         return Err(Error::refused("bad_request", message));
     }
     if launch.while_running == WhileRunning::Steer {
@@ -201,7 +204,7 @@ async fn enter_session(work: &mut UnitOfWork, launch: &Launch, worker_target: &T
         given = Some(running.agent_id);
     } else {
         let message = format!(
-            "agent {} is running a turn in session {session_id}: name that agent, or name none",
+            "agent {} is running a turn in session {session_id}: use that agent, or leave out `agent_id`",
             running.agent_id
         );
         return Err(Error::refused("bad_request", message));
@@ -272,7 +275,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
     let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
     if packed.query_card_ids.is_empty() {
-        let message = "the handover packs no argument that says what to do: `pack_arguments` must name `instruction` or another argument";
+        let message = "no argument of the handover says what to do: `pack_arguments` must contain `instruction` or another argument";
         return Err(Error::refused("bad_request", message));
     }
     let limits = match (launch.limits, target.limits) {

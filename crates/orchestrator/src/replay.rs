@@ -17,9 +17,9 @@ use waybill_kernel::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{call} has no receipt: it asked no model, or its receipts were dropped")]
+    #[error("{call} has no receipt: it made no model calls, or its receipts were deleted")]
     NotFound { call: String },
-    #[error("a receipt cannot be read by this version of Waybill")]
+    #[error("this version of Waybill cannot read the receipt of the model call")]
     Unreadable(#[from] serde_json::Error),
     #[error(transparent)]
     Render(#[from] receipt::Error),

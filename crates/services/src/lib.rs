@@ -45,21 +45,21 @@ pub struct Home(PathBuf);
 impl Home {
     /// Returns `target/lab` of the checkout that we are in, or of the current folder if it is in no checkout.
     pub fn find() -> Result<Home> {
-        let here = env::current_dir().context("the current folder is gone")?;
+        let here = env::current_dir().context("the current folder cannot be found: change to a folder that exists")?;
         let root = here.ancestors().find(|folder| folder.join("Cargo.lock").exists()).unwrap_or(&here);
         Home::at(&root.join("target").join("lab"))
     }
 
     /// Returns this folder; or, if we are root and the servers' user could not reach it, a folder for temporary files in its place.
     pub fn at(folder: &Path) -> Result<Home> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let folder = folder.canonicalize()?;
         if !rustix::process::geteuid().is_root() || others_may_enter(folder.parent().unwrap_or(&folder)) {
             return Ok(Home(folder));
         }
         let name = folder.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         let home = env::temp_dir().join(format!("waybill{name}"));
-        fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
         Ok(Home(home))
     }
 
@@ -122,7 +122,7 @@ fn abandoned(home: &Home, kind: &str) -> Result<Vec<PathBuf>> {
 
 /// Returns a port on loopback that nothing listens on.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free loopback port")?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot find a free port on 127.0.0.1")?;
     Ok(listener.local_addr()?.port())
 }
 

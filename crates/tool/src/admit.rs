@@ -57,28 +57,28 @@ fn refused(why: impl Into<String>) -> Verdict {
 /// Checks a call that was claimed. If an approval is needed, it is requested in this unit of work.
 pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict, Error> {
     let Some(asked) = call::asked(work, call).await? else {
-        return Ok(refused("the call can no longer be read".to_owned()));
+        return Ok(refused("the recorded call has expired or was deleted".to_owned()));
     };
     let name = &asked.tool_name;
     let allows = |profile: &waybill_core::resource::Profile| {
         profile.allowed_tools.iter().find(|tool| tool.as_str() == name).cloned()
     };
     let Some(known) = asked.profile.as_ref().and_then(allows) else {
-        return Ok(refused(format!("the profile does not allow `{name}`")));
+        return Ok(refused(format!("the profile of the turn does not allow `{name}`")));
     };
     let tool = match resource::tool(work, &known).await {
         Ok(tool) => tool,
         Err(error) => return Ok(refused(fault(error)?.to_string())),
     };
     if asked.target.as_ref() != Some(&tool.target) {
-        return Ok(refused(format!("calls of `{name}` are answered only by `{}`", tool.target)));
+        return Ok(refused(format!("only workers of target `{}` may answer calls of `{name}`", tool.target)));
     }
     let arguments = match json::parse(asked.arguments.as_bytes()) {
         Ok(Value::Object(arguments)) => arguments,
-        _ => return Ok(refused(format!("the arguments of `{name}` must be an object"))),
+        _ => return Ok(refused(format!("the arguments of `{name}` must be a JSON object"))),
     };
     if let Err(why) = fits(&tool.parameters, &Value::Object(arguments.clone())) {
-        return Ok(refused(format!("the arguments of `{name}`: {why}")));
+        return Ok(refused(format!("the arguments of `{name}` are not valid: {why}")));
     }
     // The tool's own `effect` decides, not what the caller said of it (WK-7).
     if tool.effect == Effect::Once && call.n_lost_leases > 0 {

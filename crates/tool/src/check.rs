@@ -11,8 +11,8 @@ use waybill_kernel::{resource, turn};
 
 /// Checks a value against a schema. The error says in one line where it does not match.
 pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
-    let schema =
-        Schema::new(&Value::Object(schema.clone())).map_err(|why| format!("the schema itself is wrong: {why}"))?;
+    let schema = Schema::new(&Value::Object(schema.clone()))
+        .map_err(|why| format!("the schema is not a valid JSON Schema: {why}"))?;
     let check = || schema.violations(value, 5);
     let violations = if schema.is_slow(value) { beside(check) } else { check() };
     let wrong = |(at, why): (String, String)| if at.is_empty() { why } else { format!("{at}: {why}") };
@@ -33,7 +33,9 @@ pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
     match &tool.result {
         Some(schema) if status == "success" => match fits(schema, &result) {
             Ok(()) => (status.to_owned(), result),
-            Err(why) => ("failed".to_owned(), json!(format!("the result of `{}` breaks its schema: {why}", tool.name))),
+            Err(why) => {
+                ("failed".to_owned(), json!(format!("the result of `{}` does not match its schema: {why}", tool.name)))
+            }
         },
         _ => (status.to_owned(), result),
     }
@@ -74,13 +76,15 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
             ));
         }
         (None, Some(mcp)) if mcp.server.is_some() == mcp.url.is_some() => {
-            return Err(format!("tool `{name}`: `mcp` must have either a `server` or a `url`"));
+            return Err(format!("tool `{name}`: `mcp` must have either a `server` or a `url`, and not both"));
         }
         (None, Some(mcp)) if mcp.server.is_some() && !mcp.headers.is_empty() => {
-            return Err(format!("tool `{name}`: `headers` are for a `url`; the operator sets those of a `server`"));
+            return Err(format!(
+                "tool `{name}`: `headers` can be set only with a `url`; the operator sets the headers of a `server`"
+            ));
         }
         (None, Some(mcp)) if mcp.url.as_ref().is_some_and(|url| !url.names().is_empty()) => {
-            return Err(format!("tool `{name}`: the address of an MCP server cannot contain arguments"));
+            return Err(format!("tool `{name}`: the address of an MCP server must not contain `{{arguments}}`"));
         }
         (Some(http), None) => {
             let known = tool.parameters.get("properties").and_then(Value::as_object);
@@ -94,12 +98,14 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
                 .collect();
             if let Some(missing) = http.url.names().into_iter().find(|name| !required.contains(name)) {
                 return Err(format!(
-                    "tool `{name}`: `{missing}` is part of the address, so `parameters` must require it"
+                    "tool `{name}`: `{missing}` is part of the address, so add it to `required` in `parameters`"
                 ));
             }
             let unknown = http.query.iter().find(|name| known.is_none_or(|known| !known.contains_key(*name)));
             if let Some(unknown) = unknown {
-                return Err(format!("tool `{name}`: `query` names `{unknown}`, which is not a parameter"));
+                return Err(format!(
+                    "tool `{name}`: `query` contains `{unknown}`, which is not in `properties` of `parameters`"
+                ));
             }
         }
         _ => {}
@@ -107,7 +113,7 @@ fn check_schemas(tool: &Tool) -> Result<(), String> {
     for (what, schema) in [("parameters", Some(&tool.parameters)), ("result", tool.result.as_ref())] {
         let Some(schema) = schema else { continue };
         Schema::new(&Value::Object(schema.clone()))
-            .map_err(|why| format!("tool `{}`: `{what}` is not a usable JSON Schema: {why}", tool.name))?;
+            .map_err(|why| format!("tool `{}`: `{what}` is not a valid JSON Schema: {why}", tool.name))?;
     }
     Ok(())
 }

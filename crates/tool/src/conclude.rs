@@ -136,9 +136,9 @@ async fn keep(
     };
     let (head, tail) = (part(&Part::Head, HEAD), part(&Part::Tail, TAIL));
     let stored = async {
-        let artifacts = artifacts.ok_or("this process has no object store (--artifacts)")?;
+        let artifacts = artifacts.ok_or("the process that made the call has no object store (--artifacts)")?;
         let path = format!("results/{}/{}.{ending}", call.agent_turn_id, call.tool_call_id);
-        let path: ArtifactPath = path.parse().map_err(|_| "its path is not valid")?;
+        let path: ArtifactPath = path.parse().map_err(|_| "the path for it is not valid")?;
         let put = Put { is_external, ..Put::new(&path) };
         let artifact = artifacts.put_bytes(call.project_id, put, Bytes::from(text.into_bytes())).await;
         artifact.map_err(|error| error.to_string())

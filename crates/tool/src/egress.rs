@@ -39,13 +39,13 @@ impl Egress {
         let by_operator = self.hosts.as_ref().is_none_or(named) || named(&self.private_hosts);
         if !by_operator || !named(hosts) {
             return Err(format!(
-                "{host}:{port} may not be reached: name it in the project's settings under `egress_hosts`; the operator must allow it too"
+                "tools of this project may not connect to {host}:{port}: add it to `egress_hosts` in the settings of the project; the operator must allow it too"
             ));
         }
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
         let may_be_private = self.is_private_host(host) || address.is_ok_and(|address| !is_public(address));
         if may_be_private && !named(&self.private_hosts) {
-            return Err(format!("{host}:{port} is not public: the operator must name it under `private_hosts`"));
+            return Err(format!("{host}:{port} is not a public address: the operator must add it to `private_hosts`"));
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Resolve for Resolver {
             let allowed: Vec<SocketAddr> =
                 found.into_iter().filter(|address| may_be_private || is_public(address.ip())).collect();
             if allowed.is_empty() {
-                return Err(format!("{host} has no public address").into());
+                return Err(format!("{host} has no public address: the operator must add it to `private_hosts`").into());
             }
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })

@@ -110,8 +110,9 @@ pub(crate) fn headers<'a>(
     for (name, value) in said {
         let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is not a valid header name"))?;
         let text = told(value, &find)?;
-        let mut value = HeaderValue::from_str(text.expose_secret())
-            .map_err(|_| format!("the value of header `{name}` cannot be sent"))?;
+        let mut value = HeaderValue::from_str(text.expose_secret()).map_err(|_| {
+            format!("the value of header `{name}` contains characters that a header must not have, such as line breaks")
+        })?;
         value.set_sensitive(true);
         headers.insert(name, value);
     }
@@ -157,7 +158,7 @@ pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| Trouble::Unknown(in_short(secrets, &error), None))?;
         if body.len() + piece.len() > MOST_BYTES {
-            return Ok(Said::failed(format!("the answer has more than {MOST_BYTES} bytes")));
+            return Ok(Said::failed(format!("the response of the tool has more than {MOST_BYTES} bytes")));
         }
         if body.len() + piece.len() > room.n {
             room.grow(MOST_BYTES - room.n).await;
@@ -166,11 +167,17 @@ pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
     }
     match status {
         StatusCode::TOO_MANY_REQUESTS => {
-            return Err(Trouble::NotDone(format!("it answered {status}"), wait.map(Duration::from_secs)));
+            return Err(Trouble::NotDone(
+                format!("the server of the tool responded with {status}"),
+                wait.map(Duration::from_secs),
+            ));
         }
         // A proxy may answer this after the server has begun to work.
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-            return Err(Trouble::Unknown(format!("it answered {status}"), wait.map(Duration::from_secs)));
+            return Err(Trouble::Unknown(
+                format!("the server of the tool responded with {status}"),
+                wait.map(Duration::from_secs),
+            ));
         }
         _ => {}
     }
@@ -226,7 +233,7 @@ fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Res
     }
     let secret = |name: &Name| match is_open && !egress.is_named_private(&at) {
         true => Err(format!(
-            "the secret `{name}` is not sent in the clear to {}: use https",
+            "the secret `{name}` is not sent to {} without encryption: use https",
             at.host_str().unwrap_or_default()
         )),
         false => way.own_secret(name),
@@ -254,5 +261,5 @@ pub(crate) fn blotted(secrets: &Secrets, result: Value) -> Value {
 
 /// Returns the innermost cause, without the address, which may contain more than the caller may know.
 fn in_short(secrets: &Secrets, error: &reqwest::Error) -> String {
-    secrets.blot(innermost(error).unwrap_or_else(|| "it could not be reached".to_owned()))
+    secrets.blot(innermost(error).unwrap_or_else(|| "the server of the tool could not be reached".to_owned()))
 }

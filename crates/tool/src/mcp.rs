@@ -85,16 +85,16 @@ impl Projects {
 impl<'de> Deserialize<'de> for Projects {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Projects, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "`projects` is a list of project ids, or \"*\" for all")]
+        #[serde(untagged, expecting = "`projects` must be a list of project ids, or \"*\" for all projects")]
         enum Said {
             Word(String),
             These(Vec<ProjectId>),
         }
         match Said::deserialize(deserializer)? {
             Said::Word(word) if word == "*" => Ok(Projects::All),
-            Said::Word(word) => {
-                Err(de::Error::custom(format!("`projects: {word}`: expected a list of project ids, or \"*\"")))
-            }
+            Said::Word(word) => Err(de::Error::custom(format!(
+                "`projects: {word}`: write a list of project ids, or \"*\" for all projects"
+            ))),
             Said::These(projects) => Ok(Projects::These(projects)),
         }
     }
@@ -166,7 +166,7 @@ impl Servers {
             Ok(CallToolResponse::Complete(result)) => result,
             Ok(_) => {
                 return Ok(Said::failed(format!(
-                    "`{name}` asks for more input before it answers, which is not supported"
+                    "tool `{name}` of the MCP server asked for more input, which is not supported"
                 )));
             }
             Err(error) => {
@@ -175,7 +175,7 @@ impl Servers {
                 }
                 return match error {
                     ServiceError::McpError(error) => {
-                        Ok(Said::failed(secrets.blot(format!("the server refused: {}", error.message))))
+                        Ok(Said::failed(secrets.blot(format!("the MCP server refused the call: {}", error.message))))
                     }
                     other => Err(Trouble::Unknown(secrets.blot(other.to_string()), None)),
                 };
@@ -192,7 +192,7 @@ impl Servers {
 
     /// Lists the tools of a server that the operator named.
     pub(crate) async fn offered(&self, way: Way<'_>, server: &Name) -> Result<Vec<Offered>, String> {
-        let named = self.named.get(server).ok_or_else(|| format!("there is no MCP server `{server}`"))?;
+        let named = self.named.get(server).ok_or_else(|| format!("the providers file has no MCP server `{server}`"))?;
         let connection = connected(&mut Line::default(), way, Place::Named(named)).await;
         let connection = connection.map_err(|trouble| match trouble {
             Trouble::NotDone(why, _) | Trouble::Unknown(why, _) | Trouble::Refused(why) => why,
@@ -212,7 +212,7 @@ impl Servers {
         match (&mcp.server, &mcp.url) {
             (Some(name), None) => {
                 let server = self.named.get(name).filter(|server| server.projects.contain(project_id));
-                let server = server.ok_or_else(|| format!("there is no MCP server `{name}` for this project here"))?;
+                let server = server.ok_or_else(|| format!("the MCP server `{name}` is not in the providers file of this worker, or this project may not use it"))?;
                 Ok(Place::Named(server))
             }
             (None, Some(url)) => {
@@ -220,7 +220,7 @@ impl Servers {
                 egress.allows(&parsed, &admitted.egress_hosts)?;
                 Ok(Place::Own(url, &mcp.headers))
             }
-            _ => Err("an MCP tool names a `server` or a `url`".to_owned()),
+            _ => Err("an MCP tool must have either a `server` or a `url`".to_owned()),
         }
     }
 
@@ -270,7 +270,8 @@ async fn connected(line: &mut Line, way: Way<'_>, place: Place<'_>) -> Result<Ar
         .map_err(|error| Trouble::NotDone(secrets.blot(format!("the MCP server cannot be reached: {error}")), None))
     };
     let started = timeout(START, starting).await;
-    let connection = started.map_err(|_| Trouble::NotDone("the MCP server does not answer".to_owned(), None))??;
+    let connection =
+        started.map_err(|_| Trouble::NotDone("the MCP server did not respond in time".to_owned(), None))??;
     // The server must not decide how long its list is cached.
     connection.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
     Ok(line.connection.insert(Arc::new(connection)).clone())
@@ -281,7 +282,10 @@ fn program(
     find: impl Fn(&Name) -> Result<SecretString, String>,
     server: &McpServer,
 ) -> Result<TokioChildProcess, String> {
-    let (program, arguments) = server.command.split_first().ok_or("the MCP server has neither `command` nor `url`")?;
+    let (program, arguments) = server
+        .command
+        .split_first()
+        .ok_or("the MCP server has neither a `command` nor a `url`: set one of them in the providers file")?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
     for kept in ["PATH", "HOME", "LANG"] {
@@ -293,7 +297,7 @@ fn program(
         command.env(name, told(value, &find)?.expose_secret());
     }
     let started = TokioChildProcess::builder(command).stderr(Stdio::null()).spawn();
-    let (transport, _) = started.map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+    let (transport, _) = started.map_err(|error| format!("the MCP server `{program}` cannot be started: {error}"))?;
     Ok(transport)
 }
 
@@ -310,7 +314,7 @@ async fn check(
         let listed = connection.peer().list_all_tools().await;
         let listed = listed.map_err(|error| {
             line.connection = None;
-            Trouble::NotDone(secrets.blot(format!("the MCP server does not list its tools: {error}")), None)
+            Trouble::NotDone(secrets.blot(format!("the MCP server did not list its tools: {error}")), None)
         })?;
         let hashes = listed.into_iter().map(offer).map(|offered| (offered.tool, offered.schema_hash)).collect();
         line.listed = Some((Instant::now(), hashes));
@@ -318,9 +322,9 @@ async fn check(
     match line.listed.as_ref().and_then(|(_, hashes)| hashes.get(name)) {
         Some(hash) if hash == pinned => Ok(()),
         Some(hash) => Err(Trouble::Refused(format!(
-            "the MCP server has changed `{name}` (its hash is {hash} now, and {pinned} was applied): review it, and apply it again"
+            "the MCP server has changed the tool `{name}` (its hash was {pinned}, and is now {hash}): review it, then apply it again"
         ))),
-        None => Err(Trouble::Refused(format!("the MCP server has no `{name}` any more"))),
+        None => Err(Trouble::Refused(format!("the MCP server no longer has a tool `{name}`"))),
     }
 }
 

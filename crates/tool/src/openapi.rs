@@ -8,9 +8,9 @@ const DEEPEST: usize = 12;
 
 /// Returns the tools of a document: all of them, or those with these ids. `server` overrides the document's own.
 pub fn tools(document: &Value, operations: &[String], server: Option<&str>) -> Result<Vec<Value>, String> {
-    let paths = document["paths"].as_object().ok_or("it has no `paths`: is it an OpenAPI document?")?;
+    let paths = document["paths"].as_object().ok_or("the document has no `paths`: is it an OpenAPI document?")?;
     let said = server.or_else(|| document["servers"][0]["url"].as_str());
-    let base = said.ok_or("it names no server: give one")?.trim_end_matches('/');
+    let base = said.ok_or("the document names no server: set --server")?.trim_end_matches('/');
     let mut tools = Vec::new();
     for (path, item) in paths {
         for method in ["get", "put", "post", "patch", "delete"] {
@@ -24,7 +24,7 @@ pub fn tools(document: &Value, operations: &[String], server: Option<&str>) -> R
         }
     }
     if tools.is_empty() || tools.len() < operations.len() {
-        return Err(format!("not all of {operations:?} are operations of it (`operationId`)"));
+        return Err(format!("the document has no operation with an `operationId`, or not all of {operations:?}"));
     }
     Ok(tools)
 }
@@ -43,7 +43,7 @@ impl Operation<'_> {
         let lists = [&self.item["parameters"], &self.operation["parameters"]];
         for parameter in lists.into_iter().filter_map(Value::as_array).flatten() {
             let parameter = self.resolve(parameter, 0);
-            let name = parameter["name"].as_str().ok_or("a parameter has no name")?.to_owned();
+            let name = parameter["name"].as_str().ok_or("a parameter has no `name`")?.to_owned();
             let is_required = parameter["required"] == true;
             match parameter["in"].as_str() {
                 Some("path") => required.push(name.clone()),
@@ -55,7 +55,7 @@ impl Operation<'_> {
                 }
                 _ if is_required => {
                     return Err(format!(
-                        "`{name}` is neither in the path nor in the query: add it as a header by hand"
+                        "the required parameter `{name}` is neither in the path nor in the query: add it to `headers` of the manifest by hand"
                     ));
                 }
                 _ => continue,
@@ -70,10 +70,12 @@ impl Operation<'_> {
         if !body.is_null() {
             let schema = &body["content"]["application/json"]["schema"];
             let fields = schema["properties"].as_object();
-            let fields = fields.ok_or("its body is not a JSON object with `properties`")?;
+            let fields = fields.ok_or("its request body must be a JSON object with `properties`")?;
             for (name, schema) in fields {
                 if properties.insert(name.clone(), schema.clone()).is_some() {
-                    return Err(format!("`{name}` is both a parameter and a field of the body"));
+                    return Err(format!(
+                        "`{name}` is both a parameter and a field of the request body: write the manifest by hand"
+                    ));
                 }
             }
             required.extend(

@@ -35,7 +35,7 @@ struct Given {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("there is no secret `{name}`: set {variable}, or write it to a file of that name in the folder of secrets")]
+#[error("secret `{name}` does not exist: set {variable}, or write it to a file of that name in the secrets folder")]
 pub struct NoSecret {
     name: Name,
     variable: String,
@@ -43,7 +43,7 @@ pub struct NoSecret {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the project has no secret `{0}` of its own: the operator must write it to the project's folder of secrets, or let projects send it (`shared_secrets` of `egress`, `secrets` of a provider)"
+    "the project may not use the secret `{0}`: the operator must write it to the secrets folder of the project, or let all projects use it (`shared_secrets` of `egress`, or `secrets` of a provider)"
 )]
 pub struct NotOwn(Name);
 

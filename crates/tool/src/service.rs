@@ -168,11 +168,11 @@ impl Tools {
                 Ok(Err(Trouble::Refused(why))) => return Said::failed(why),
                 Ok(Err(Trouble::NotDone(why, wait))) => (why, false, wait),
                 Ok(Err(Trouble::Unknown(why, wait))) => (why, true, wait),
-                Err(_) => (format!("there was no answer within {longest:?}"), true, None),
+                Err(_) => (format!("the tool did not respond within {longest:?}"), true, None),
             };
             let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
             if is_once && is_unknown {
-                let why = format!("it may or may not have been done, and it is not retried: {why}");
+                let why = format!("the call may or may not have been done, and it is not retried: {why}");
                 return Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) };
             }
             if Instant::now() + wait >= ends {
@@ -195,7 +195,7 @@ impl Tools {
                 let client = if mcp.server.is_some() { trusted } else { http };
                 servers.call(Way { client, ..way }, admitted, &key, mcp).await
             }
-            _ => Err(Trouble::Refused(format!("`{}` has neither `http` nor `mcp`", admitted.tool.name))),
+            _ => Err(Trouble::Refused(format!("tool `{}` must have either `http` or `mcp`", admitted.tool.name))),
         }
     }
 }

@@ -31,7 +31,7 @@ impl File {
     /// Reads the file that `WAYBILL_CONFIG` names, or else the nearest `waybill.toml` or `.waybill/waybill.toml` in this folder or one above.
     pub(crate) fn find() -> Result<File> {
         let named = env::var_os("WAYBILL_CONFIG").map(PathBuf::from);
-        let here = env::current_dir().context("the current folder is gone")?;
+        let here = env::current_dir().context("the current folder cannot be found: change to a folder that exists")?;
         let nearest =
             || here.ancestors().flat_map(|folder| [folder.join(FILE), folder.join(OF_DEV)]).find(|path| path.is_file());
         if let Some(path) = named {
@@ -47,8 +47,9 @@ impl File {
     }
 
     fn read(path: PathBuf) -> Result<File> {
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let table: toml::Table = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let table: toml::Table =
+            toml::from_str(&text).with_context(|| format!("{} is not valid TOML", path.display()))?;
         let mut values = BTreeMap::new();
         for (key, value) in table {
             let value = match value {
@@ -56,7 +57,7 @@ impl File {
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Float(number) => number.to_string(),
                 toml::Value::Boolean(said) => said.to_string(),
-                _ => bail!("{}: the value of `{key}` must be text, a number, true or false", path.display()),
+                _ => bail!("{}: the value of `{key}` must be a string, a number, true or false", path.display()),
             };
             values.insert(key, value);
         }
@@ -92,7 +93,7 @@ fn is_ours(path: &Path) -> Result<()> {
     if !is_owned || file.mode() & 0o002 != 0 {
         let path = path.display();
         bail!(
-            "{path} is not read, because it belongs to another account or every account may write it: \
+            "{path} is not used, because it belongs to another account or every account may write to it: \
              change its owner or mode, or name it in WAYBILL_CONFIG"
         );
     }

@@ -40,7 +40,8 @@ impl Service {
 /// The bus: doorbells and the stream of events.
 #[derive(Debug, Args)]
 pub(crate) struct Bus {
-    /// URL of NATS 2.10 or newer. If omitted, no doorbells are sent and processes find work by polling.
+    /// URL of NATS 2.10 or newer, such as nats://USER:PASSWORD@HOST:PORT. NATS announces new work to processes at once. If omitted, they find it by
+    /// polling.
     #[arg(long, env = "WAYBILL_NATS_URL", hide_env_values = true, value_name = "URL")]
     nats_url: Option<SecretString>,
 }
@@ -87,14 +88,14 @@ impl Storage {
 
     pub(crate) fn need(&self, kernel: &Kernel) -> Result<Artifacts> {
         let opened = self.open(kernel)?;
-        opened.context("no object store for artifacts is set: name it with --artifacts or WAYBILL_ARTIFACTS")
+        opened.context("this command needs the object store: set --artifacts or WAYBILL_ARTIFACTS")
     }
 }
 
 /// The connection of the schema owner, which has more rights than the service.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
-    /// URL of the role that owns the schema: postgres://OWNER:PASSWORD@HOST:PORT/DATABASE
+    /// URL of the database, with the login of the role that owns the schema: postgres://OWNER:PASSWORD@HOST:PORT/DATABASE
     #[arg(long, env = "WAYBILL_OWNER_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) owner_url: SecretString,
 }

@@ -25,7 +25,7 @@ use waybill_core::request::Decision;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Print JSON instead of text.
+    /// Print the result as JSON instead of text. Log lines stay as they are.
     #[arg(long, global = true)]
     json: bool,
     /// Format of log lines: `text` or `json`.
@@ -63,7 +63,7 @@ enum Command {
     Serve(serve::Arguments),
     /// Bring the database schema up to date.
     Migrate(migrate::Arguments),
-    /// Check that the database is safe to serve from. Exits with 1 if it is not.
+    /// Check the database: server version, login, migrations, row security, connection pooler and more. Exits with 1 if a check fails.
     Doctor(doctor::Arguments),
     /// Show the live state of the system: targets, projects, queues, processes, forks and costs.
     Top(top::Arguments),
@@ -80,10 +80,10 @@ enum Command {
     /// Add agents to the roster, and list agents with their status.
     #[command(subcommand)]
     Agent(agent::Command),
-    /// Let an agent read a box, on record, and list refused requests.
+    /// Let agents read boxes, revoke such grants, and list grants and refused requests.
     #[command(subcommand)]
     Grant(grant::Command),
-    /// Show cards, list which agents could see one, or erase their content on record.
+    /// Show, expire, delete and erase cards, and list which agents could see a card.
     #[command(subcommand)]
     Card(card::Command),
     /// Store, fetch, list and remove artifacts (bulk content by path).
@@ -128,10 +128,10 @@ enum Command {
     /// Show the settings and where each value comes from.
     #[command(subcommand)]
     Config(command::config::Command),
-    /// Show what a model saw: list, render, verify and compare the calls of a turn.
+    /// Show what a model saw: list, render, verify and compare the model calls of a turn.
     #[command(subcommand)]
     Context(context::Command),
-    /// Maintain a running system: watchdogs, quarantine, lost state, partitions.
+    /// Maintain a running system: watchdogs, quarantine, lost state, outbox, old history, partitions.
     #[command(subcommand)]
     Admin(admin::Command),
     /// Run the orchestrator: the commands of agents (delegate, fork, …), the watchdogs, and the relay of events to NATS.
@@ -150,7 +150,7 @@ enum Command {
     /// Finds orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
     /// alternation, and prompt-cache breaks between consecutive requests.
     Lint(lint::Arguments),
-    /// Print the completion script for a shell.
+    /// Print the script that completes commands and options in a shell.
     Completions {
         /// The shell that the script is for.
         shell: clap_complete::Shell,

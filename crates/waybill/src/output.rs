@@ -25,7 +25,7 @@ pub(crate) fn content(content: Option<&Content>) -> String {
     match content {
         Some(Content::Text(text)) => text.clone(),
         Some(other) => serde_json::to_string_pretty(other).unwrap_or_default(),
-        None => "the deliverable is gone".to_owned(),
+        None => "the deliverable has expired or was deleted".to_owned(),
     }
 }
 

@@ -17,7 +17,7 @@ use waybill_kernel::{vitals, work::Kernel};
 
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
-    /// Address that serves `/metrics`, `/health` and `/ready`, without credentials. If omitted, they are not served.
+    /// Address on which `/metrics`, `/health` and `/ready` are served, without authentication. If omitted, they are not served.
     #[arg(long, env = "WAYBILL_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
 }

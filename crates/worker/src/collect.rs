@@ -79,7 +79,7 @@ pub trait Source: Send + Sync {
 pub enum RegisterError {
     #[error(transparent)]
     Key(#[from] MalformedKey),
-    #[error("`{0}` is written by compaction alone")]
+    #[error("`{0}` is reserved for compaction: use another name")]
     Compression(BlockKey),
 }
 
@@ -147,8 +147,8 @@ impl Collector {
             // Called inside the async block, so that a panic before the source returns its future is caught too.
             let answer = AssertUnwindSafe(async { source.collect(asked).await }).catch_unwind();
             let answer = match tokio::time::timeout(source.timeout(), answer).await {
-                Err(_) => Err(format!("no answer within {:?}", source.timeout())),
-                Ok(Err(_)) => Err("it panicked".to_owned()),
+                Err(_) => Err(format!("the source did not respond within {:?}", source.timeout())),
+                Ok(Err(_)) => Err("the source panicked".to_owned()),
                 Ok(Ok(Err(failure))) => Err(in_short(&failure)),
                 Ok(Ok(Ok(block))) => Ok(block.filter(|block| !block.text.trim().is_empty())),
             };

@@ -199,11 +199,14 @@ async fn summarise(
     let shown = plan.shown_tokens(in_force);
     if text.trim().is_empty() || summary.n_tokens >= shown {
         let (summary, shown) = (summary.n_tokens.get(), shown.get());
-        return Err((format!("the summary has {summary} tokens, what it stands for {shown}"), usage));
+        return Err((
+            format!("the summary is empty or not shorter than what it replaces: {summary} tokens instead of {shown}"),
+            usage,
+        ));
     }
     match summary.draft().seal() {
         Ok(card) => Ok((card, usage)),
-        Err(invalid) => Err((format!("the summary cannot be a card: {invalid}"), usage)),
+        Err(invalid) => Err((format!("the summary cannot be stored as a card: {invalid}"), usage)),
     }
 }
 

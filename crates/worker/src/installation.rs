@@ -36,26 +36,29 @@ impl Installation {
         for document in documents {
             match document {
                 Document::Provider(new) if all.providers.iter().any(|known| known.name == new.name) => {
-                    return Err(format!("provider `{}` is there twice", new.name));
+                    return Err(format!("provider `{}` is defined twice: use each name once", new.name));
                 }
                 Document::Provider(new) => {
                     let wrong = new.prices.iter().find(|(_, price)| !price.is_sound());
                     if let Some((model, _)) = wrong {
                         return Err(format!(
-                            "provider `{}`: a price of `{model}` is negative or not a number",
+                            "provider `{}`: the prices of `{model}` must be numbers that are not negative",
                             new.name
                         ));
                     }
                     all.providers.push(*new);
                 }
                 Document::McpServer(new) if all.mcp_servers.iter().any(|known| known.name == new.name) => {
-                    return Err(format!("mcp_server `{}` is there twice", new.name));
+                    return Err(format!("mcp_server `{}` is defined twice: use each name once", new.name));
                 }
                 Document::McpServer(new) if new.command.is_empty() == new.url.is_none() => {
-                    return Err(format!("mcp_server `{}` has a `command` or a `url`", new.name));
+                    return Err(format!(
+                        "mcp_server `{}` must have either a `command` or a `url`, and not both",
+                        new.name
+                    ));
                 }
                 Document::McpServer(new) => all.mcp_servers.push(*new),
-                Document::Egress(_) if has_egress => return Err("egress is there twice".to_owned()),
+                Document::Egress(_) if has_egress => return Err("`egress` is defined twice: write it once".to_owned()),
                 Document::Egress(egress) => (all.egress, has_egress) = (egress, true),
             }
         }

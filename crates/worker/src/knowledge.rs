@@ -36,7 +36,7 @@ pub enum Error {
     Knowledge(#[from] knowledge::Error),
     #[error(transparent)]
     Settings(#[from] resource::Error),
-    #[error("no vectors of the question: {0}")]
+    #[error("the embedding of the question failed: {0}")]
     Embedding(#[source] crate::model::Error),
 }
 

@@ -33,7 +33,7 @@ impl Summariser for Summarise<'_> {
     ) -> BoxFuture<'a, Result<Summarised, Box<dyn error::Error + Send + Sync>>> {
         let transcript = transcript(previous, messages);
         Box::pin(async move {
-            let mut trouble = model::Error::Refused("the profile names no model".into());
+            let mut trouble = model::Error::Refused("the profile of the summariser has no model".into());
             for llm in self.llms {
                 match self.ask(llm, &transcript).await {
                     Ok(summarised) => return Ok(summarised),

@@ -70,7 +70,7 @@ pub(crate) async fn put_artifact(
     let _place = api.gate.uploads.take(caller.lane, 1)?;
     let most_silent = api.config.limits.body_timeout;
     let content = unfold(body.into_data_stream(), move |mut body| async move {
-        let silent = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the body stopped before its end");
+        let silent = || std::io::Error::new(std::io::ErrorKind::TimedOut, "no more of the body arrived in time");
         let piece = timeout(most_silent, body.next()).await.unwrap_or_else(|_| Some(Err(axum::Error::new(silent()))));
         Some((piece?.map_err(std::io::Error::other), body))
     });
@@ -106,7 +106,7 @@ pub(crate) async fn list_artifacts(
     let lies_in =
         |folder: &ArtifactPath| params.prefix.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
     if !caller.bounds.paths.is_empty() && !caller.bounds.paths.iter().any(lies_in) {
-        let said = "this key may only list its `paths`: set `prefix` to one of them and a `/`, or to more than that";
+        let said = "this API key may list only artifacts below its `paths`: set `prefix` to one of these paths followed by `/`";
         return Err(forbidden(said.to_owned()));
     }
     let n = most(params.most)?;
@@ -210,7 +210,9 @@ fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
         None => None,
     };
     part.filter(|part| part.start < part.end).ok_or_else(|| {
-        let said = format!("the content has {size} bytes: ask for one part of them, such as `bytes=0-99`");
+        let said = format!(
+            "the header `Range` is not valid for content of {size} bytes: ask for one part, such as `bytes=0-99`"
+        );
         Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", said)
     })
 }

@@ -119,7 +119,7 @@ pub(crate) async fn expire_card(
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[])?;
     if !(1..=315_360_000).contains(&ttl_seconds) {
-        return Err(Problem::invalid("`ttl_seconds` must be 1 to 315,360,000, ten years"));
+        return Err(Problem::invalid("`ttl_seconds` must be 1 to 315,360,000 (ten years)"));
     }
     let actor = caller.actor.clone();
     once.write(&api, &caller, &bytes, move |work| {
@@ -249,7 +249,7 @@ impl Places {
     pub(super) async fn page(&self, mut work: UnitOfWork, box_id: BoxId, length: i64) -> Result<Response, Problem> {
         let (n, after) = (most(self.most)?, self.after.unwrap_or(0));
         if !(0..=i64::MAX / 2).contains(&after) {
-            return Err(Problem::invalid("`after` must be a place in the box, or 0"));
+            return Err(Problem::invalid("`after` must be 0, or the `next` of the previous page"));
         }
         let upto = after + i64::try_from(n).unwrap_or(i64::from(u16::MAX));
         let upto = card_box::within(&mut work, Span { box_id, from: after + 1, upto }, MOST_BYTES).await?;

@@ -225,7 +225,7 @@ pub(crate) async fn list_requests(
     let n = most(params.most)?;
     let after = params.after.unwrap_or_default();
     if after < 0 {
-        return Err(Problem::invalid("`after` must be the `next` of a page"));
+        return Err(Problem::invalid("`after` must be the `next` of the previous page"));
     }
     let open = request::list(&mut caller.begin(&api).await?, after, and_one(n)).await?;
     Ok(Json(Page::new(open, n, |open| open.call_seq)))

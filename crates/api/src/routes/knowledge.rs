@@ -60,8 +60,8 @@ pub(crate) async fn apply_document(
 ) -> Result<Json<Put>, Problem> {
     caller.may(&[Scope::Operator])?;
     not_too_long(&title)?;
-    let text =
-        std::str::from_utf8(&body).map_err(|error| Problem::invalid(format!("the body is not text: {error}")))?;
+    let text = std::str::from_utf8(&body)
+        .map_err(|error| Problem::invalid(format!("the body of the request is not UTF-8 text: {error}")))?;
     waybill_core::json::check_string(text).map_err(|error| Problem::invalid(error.to_string()))?;
     let applied = Applied { path: &path, title: &title, text, is_external: external || caller.bounds.external };
     let mut work = caller.begin(&api).await?;
@@ -189,7 +189,7 @@ pub(crate) async fn search_knowledge(
         return Err(Problem::invalid("`most` must be 1 to 20"));
     }
     if asked.folders.is_empty() {
-        return Err(Problem::invalid("`folders` must name at least one folder"));
+        return Err(Problem::invalid("`folders` must contain at least one folder"));
     }
     not_too_many("folders", &asked.folders)?;
     let search = Search {
@@ -215,7 +215,7 @@ pub(crate) struct Publish {
     title: String,
 }
 
-/// Publish what a turn delivered, as experience.
+/// Add what a turn delivered to what agents can search, as experience.
 ///
 /// Agents whose profile names its folder can then find it.
 #[utoipa::path(

@@ -255,7 +255,9 @@ pub(crate) async fn show_agent(
 ) -> Result<Json<Head>, Problem> {
     caller.may_audit()?;
     let head = agent::find(&mut caller.begin(&api).await?, agent_id).await?;
-    head.map(Json).ok_or_else(|| Problem::not_found(format!("there is no agent {agent_id} with work in this project")))
+    head.map(Json).ok_or_else(|| {
+        Problem::not_found(format!("agent {agent_id} does not exist in this project, or has never had a turn"))
+    })
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -327,9 +329,9 @@ pub(crate) async fn create_key(
     Body { value, .. }: Body<CreateKey>,
 ) -> Result<Json<CreatedKey>, Problem> {
     caller.may(&[])?;
-    once.refuse("a key is shown once and not stored: send this request without the header")?;
+    once.refuse("leave out this header, because a new API key is shown only once and its response cannot be repeated")?;
     if value.expires_in_seconds.is_some_and(|seconds| !(1..=315_360_000).contains(&seconds)) {
-        return Err(Problem::invalid("`expires_in_seconds` must be 1 to 315,360,000, ten years"));
+        return Err(Problem::invalid("`expires_in_seconds` must be 1 to 315,360,000 (ten years)"));
     }
     let key = ApiKey::mint("live");
     let mut work = caller.begin(&api).await?;
@@ -371,7 +373,7 @@ pub(crate) async fn revoke_key(
     caller.may(&[])?;
     let after = params.after_seconds.unwrap_or(0);
     if after > 2_592_000 {
-        return Err(Problem::invalid("`after_seconds` must be at most 2,592,000, thirty days"));
+        return Err(Problem::invalid("`after_seconds` must be at most 2,592,000 (thirty days)"));
     }
     let after = Duration::from_secs(after.into());
     let actor = caller.actor.clone();

@@ -215,7 +215,7 @@ pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summar
     found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} in this project")))
 }
 
-/// List a turn and all turns below it, up to 10,000.
+/// List a turn and the turns that it started, directly or indirectly, up to 10,000.
 ///
 /// Each turn comes after the one that started it.
 #[utoipa::path(
@@ -365,7 +365,7 @@ pub(crate) async fn fork_turn(
     if !caller.bounds.profiles.is_empty() {
         let source = one(&mut caller.begin(&api).await?, turn).await?.profile_name;
         let profile = wanted.change.profile_name.as_ref().or(source.as_ref());
-        let unnamed = || Problem::not_found(format!("turn {turn} has no profile: name one in `profile_name`"));
+        let unnamed = || Problem::not_found(format!("turn {turn} has no profile: set `profile_name`"));
         caller.may_start(profile.ok_or_else(unnamed)?)?;
     }
     let (actor, external) = (caller.actor.clone(), caller.bounds.external);

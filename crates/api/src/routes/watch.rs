@@ -68,12 +68,16 @@ pub(crate) async fn watch_turn(
         None => None,
         Some(id) => {
             let id = id.to_str().ok().and_then(|id| id.trim().parse().ok());
-            Some(id.ok_or_else(|| Problem::invalid("`Last-Event-ID` must be the id of an event of this stream"))?)
+            Some(id.ok_or_else(|| {
+                Problem::invalid(
+                    "the header `Last-Event-ID` must be the id of an event of this stream, which is a number",
+                )
+            })?)
         }
     };
     let after = params.after.or(last).unwrap_or(0);
     if after < 0 || last.is_some_and(|last| last < 0) {
-        return Err(Problem::invalid("the id of an event must not be below 0"));
+        return Err(Problem::invalid("`after` and `Last-Event-ID` must not be negative"));
     }
     let place = api.gate.streams.take(caller.lane, 1)?;
     let summary = one(&mut caller.begin(&api).await?, turn).await?;

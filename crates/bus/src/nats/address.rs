@@ -18,7 +18,7 @@ pub(super) fn parse(urls: &str) -> io::Result<(Vec<ServerAddr>, ConnectOptions)>
         }
         // The client accepts the schemes of web sockets and, built without them, treats them as plain TCP.
         if !matches!(url.scheme(), "nats" | "tls") {
-            return Err(malformed("expected nats:// or tls://"));
+            return Err(malformed("the address must begin with nats:// or tls://"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             let user = decode(url.username())?;
@@ -26,7 +26,7 @@ pub(super) fn parse(urls: &str) -> io::Result<(Vec<ServerAddr>, ConnectOptions)>
             login.get_or_insert((user, password));
             url.set_username("")
                 .and_then(|()| url.set_password(None))
-                .map_err(|()| malformed("this address cannot have a login"))?;
+                .map_err(|()| malformed("this form of address cannot contain a user or a password"))?;
         }
         servers.push(ServerAddr::from_url(url)?);
     }
@@ -45,12 +45,13 @@ fn decode(text: &str) -> io::Result<String> {
     while let Some(byte) = bytes.next() {
         decoded.push(if byte == b'%' { hex(bytes.next())? * 16 + hex(bytes.next())? } else { byte });
     }
-    String::from_utf8(decoded).map_err(|_| malformed("the login is not UTF-8"))
+    String::from_utf8(decoded).map_err(|_| malformed("the user or the password is not UTF-8"))
 }
 
 fn hex(digit: Option<u8>) -> io::Result<u8> {
-    let digit =
-        digit.and_then(|digit| char::from(digit).to_digit(16)).ok_or_else(|| malformed("% without two hex digits"))?;
+    let digit = digit.and_then(|digit| char::from(digit).to_digit(16)).ok_or_else(|| {
+        malformed("`%` in the user or the password must be followed by two hex digits: write %25 for a percent sign")
+    })?;
     u8::try_from(digit).map_err(io::Error::other)
 }
 

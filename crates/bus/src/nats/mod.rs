@@ -47,13 +47,13 @@ const MESSAGES_KEPT: usize = 4096;
 /// A server answers, but cannot be used. An unreachable server is no error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the address of NATS is malformed")]
+    #[error("this is not a valid NATS address: write nats://HOST:PORT or nats://USER:PASSWORD@HOST:PORT")]
     Address(#[source] io::Error),
     #[error(
-        "NATS {0} is too old: 2.10 or newer is needed, since older ones silently ignore what newer clients ask for"
+        "NATS {0} is too old: 2.10 or newer is needed, because older servers silently ignore requests of newer clients"
     )]
     TooOld(String),
-    #[error("NATS refuses the connection")]
+    #[error("NATS refused the connection: check the login in its URL, and the TLS settings of the server")]
     Refused(#[source] async_nats::ConnectError),
 }
 

@@ -78,15 +78,15 @@ impl Composed<'_> {
 /// Why nothing can be composed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the turn has no query: at least one card must say what to do")]
+    #[error("the turn has no instruction: at least one card must say what to do")]
     NoQuery,
-    #[error("card {0} of the query is empty")]
+    #[error("card {0} is empty, but must contain the task for the agent")]
     EmptyQuery(CardId),
-    #[error("card {0} of the query does not have the role `user`")]
+    #[error("card {0}, which says what to do, must have the role `user`")]
     NotTheUsers(CardId),
-    #[error("what must be shown needs {needed} tokens, and the budget is {budget}: compact, or use a larger budget", needed = .needed.get(), budget = .budget.get())]
+    #[error("the parts of the context that cannot be left out need {needed} tokens, but the budget is {budget}: use a larger budget, or turn on compaction", needed = .needed.get(), budget = .budget.get())]
     OverBudget { needed: Tokens, budget: Tokens },
-    #[error("the turn's own card {card_id} cannot be shown: {reason:?}")]
+    #[error("card {card_id}, which this turn wrote, cannot be shown to the model: {reason:?}")]
     BrokenStep { card_id: CardId, reason: Reason },
 }
 

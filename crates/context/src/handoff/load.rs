@@ -125,7 +125,7 @@ fn tail(text: &str, most: Tokens) -> Loaded {
 fn lines(text: &str, from: u64, to: u64) -> Result<Loaded, String> {
     let n_lines = text.lines().count() as u64;
     if from == 0 || to < from {
-        return Err("lines are counted from 1, and the last must not be before the first".to_owned());
+        return Err("`from_line` must be at least 1, and `to_line` must not be before it".to_owned());
     }
     if from > n_lines {
         return Err(format!("it has only {n_lines} lines"));
@@ -140,7 +140,7 @@ fn lines(text: &str, from: u64, to: u64) -> Result<Loaded, String> {
 fn json_path(text: &str, path: &str) -> Result<Loaded, String> {
     let wanted = JsonPath::parse(path)
         .map_err(|error| format!("`{path}` is not a JSONPath such as `$.layer1_problems[*].title`: {error}"))?;
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
     let found = wanted.query(&value).all();
     let n = found.len();
     let text: Vec<String> = found.into_iter().map(ToString::to_string).collect();

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use waybill_core::{
     artifact::ArtifactPath,
+    error::causes,
     handoff::{ApprovalRule, HandoffType},
     json,
     resource::Manifest,
@@ -120,8 +121,8 @@ pub fn check_type(handoff_type: &HandoffType) -> Result<(), String> {
     if let Some(pointer) = at.chain(within).chain(priority).find(|pointer| !pointer.starts_with('/')) {
         return fail("gate", &format!("`{pointer}` is not a JSON Pointer such as `/design_artifacts/*`"));
     }
-    if gate.files.iter().any(|rule| rule.path.parse::<ArtifactPath>().is_err()) {
-        return fail("gate.files", &"a path is not valid");
+    if let Some(error) = gate.files.iter().find_map(|rule| rule.path.parse::<ArtifactPath>().err()) {
+        return fail("gate.files", &error);
     }
     Ok(())
 }
@@ -138,7 +139,7 @@ pub fn check_schema(handoff_type: &HandoffType, package: &Map<String, Value>) ->
 fn violations(schema: &Value, value: &Value) -> Vec<(String, String)> {
     match Schema::new(schema) {
         Ok(schema) => schema.violations(value, MOST_PROBLEMS),
-        Err(error) => vec![(String::new(), format!("the schema itself is wrong: {error}"))],
+        Err(error) => vec![(String::new(), format!("the schema is not a valid JSON Schema: {error}"))],
     }
 }
 
@@ -209,13 +210,13 @@ pub fn mentioned<'t>(handoff_type: &'t HandoffType, package: &Map<String, Value>
 }
 
 fn not_a_path(at: String, why: String) -> Problem {
-    Problem::new(Check::Path, at, why, "name an artifact of this project by its path")
+    Problem::new(Check::Path, at, why, "write the path of an artifact of this project")
 }
 
 fn path_of(whole: &Value, value: &Value, within: Option<&str>) -> Result<ArtifactPath, String> {
     let text = |value: Option<&Value>, what: &str| match value.and_then(Value::as_str) {
         Some(text) => Ok(text.to_owned()),
-        None => Err(format!("{what} is not text")),
+        None => Err(format!("{what} must be a string")),
     };
     let path = text(Some(value), "the path")?;
     match within {
@@ -264,8 +265,8 @@ pub fn check_content(named: &Named<'_>, media_type: &str, content: Option<&[u8]>
     if let Some(wanted) = named.media_type
         && wanted != media_type
     {
-        let problem = format!("it is `{media_type}`, not `{wanted}`");
-        problems.push(Problem::new(Check::Gate, named.path.as_str(), problem, "store it with the right media type"));
+        let problem = format!("its media type is `{media_type}`, but must be `{wanted}`");
+        problems.push(Problem::new(Check::Gate, named.path.as_str(), problem, "store it again with that media type"));
     }
     let (Some(schema), Some(content)) = (named.schema, content) else { return problems };
     match json::parse(content) {
@@ -279,7 +280,7 @@ pub fn check_content(named: &Named<'_>, media_type: &str, content: Option<&[u8]>
         Err(error) => problems.push(Problem::new(
             Check::Gate,
             named.path.as_str(),
-            format!("it is not JSON: {error}"),
+            format!("it cannot be read as JSON: {}", causes(&error)),
             "store it again as JSON",
         )),
     }
@@ -297,7 +298,7 @@ pub fn check_size(handoff_type: &HandoffType, package: &Map<String, Value>) -> O
     if n_tokens <= most {
         return None;
     }
-    let problem = format!("it has {n_tokens} tokens; a `{}` may have at most {most}", handoff_type.name);
+    let problem = format!("the package has {n_tokens} tokens; a `{}` may have at most {most}", handoff_type.name);
     let sizes = package.iter().map(|(key, value)| (key, value, tokens::count(&json::canonical(value))));
     let Some((key, value, of_it)) = sizes.max_by_key(|(.., n_tokens)| *n_tokens) else {
         return Some(Problem::new(Check::Size, "", problem, "make it shorter"));
@@ -308,11 +309,11 @@ pub fn check_size(handoff_type: &HandoffType, package: &Map<String, Value>) -> O
             let room = (most.get() - (n_tokens.get() - of_it.get())).max(0) / each;
             let by_priority = by_priority(handoff_type, package, key);
             format!(
-                "`{key}` has {of_it} of them, in {} entries of about {each}: keep the {room} that matter most{by_priority}, and move the others to an artifact that the package names",
+                "`{key}` has {of_it} of these tokens, in {} entries of about {each}: keep the {room} that matter most{by_priority}, and move the others to an artifact that the package names",
                 items.len(),
             )
         }
-        _ => format!("`{key}` has {of_it} of them: store it as an artifact and name its path"),
+        _ => format!("`{key}` has {of_it} of these tokens: store it as an artifact and name its path"),
     };
     Some(Problem::new(Check::Size, format!("/{}", escape(key)), problem, advice))
 }
@@ -340,7 +341,9 @@ pub fn warnings(handoff_type: &HandoffType, package: &Map<String, Value>) -> Vec
     let rules = handoff_type.gate.warnings.iter().filter(|rule| !fits(&rule.unless, package));
     let n_tokens = count(package);
     let long = handoff_type.advised_tokens.filter(|advised| n_tokens > *advised);
-    let long = long.map(|advised| format!("the package has {n_tokens} tokens; about {advised} are enough for most"));
+    let long = long.map(|advised| {
+        format!("the package has {n_tokens} tokens; about {advised} are enough for most packages of this type")
+    });
     rules.map(|rule| rule.message.clone()).chain(long).collect()
 }
 

@@ -124,7 +124,7 @@ fn a_package_is_short_or_is_told_what_to_cut() {
     assert_eq!((check_size(to_execute, &init()), check_size(to_init, &execute(18))), (None, None));
     let problem = check_size(to_init, &execute(500)).unwrap();
     let n_tokens = count(&execute(500));
-    assert!(problem.problem.contains(&format!("it has {n_tokens} tokens")), "{problem}");
+    assert!(problem.problem.contains(&format!("the package has {n_tokens} tokens")), "{problem}");
     assert_eq!(problem.at, "/failure_samples_index");
     assert!(problem.advice.contains("500 entries") && problem.advice.contains("167 are high"), "{problem}");
     // The advice is right: what it keeps fits.

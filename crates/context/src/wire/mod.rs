@@ -38,7 +38,7 @@ pub struct Params(Map<String, Value>);
 
 /// A parameter would replace what Waybill composes.
 #[derive(Debug, thiserror::Error)]
-#[error("Waybill composes `{0}`, so it cannot be a parameter of the call: leave it out")]
+#[error("`{0}` cannot be a parameter of the model call, because Waybill sets it: leave it out")]
 pub struct Reserved(String);
 
 impl TryFrom<Map<String, Value>> for Params {

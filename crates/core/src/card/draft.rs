@@ -14,21 +14,23 @@ use crate::{
 /// Why a draft cannot become a card.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    #[error("the content does not have the shape of `{card_type}`")]
+    #[error("the content is not valid for a card of type `{card_type}`")]
     Content { card_type: CardType, source: serde_json::Error },
-    #[error("a card of type `task.result_fields` holds a list of fields, and only such a card does")]
+    #[error("a list of fields is allowed only in a card of type `task.result_fields`, which may contain nothing else")]
     Fields,
-    #[error("a card of type `handoff.package` holds a package and its artifacts, and only such a card does")]
+    #[error(
+        "a package with its artifacts is allowed only in a card of type `handoff.package`, which may contain nothing else"
+    )]
     Handoff,
-    #[error("`artifacts` of a `tool.result` is `{{path: hash}}`")]
+    #[error("`artifacts` of a `tool.result` card must be an object of paths and hashes: `{{path: hash}}`")]
     Artifacts(#[source] serde_json::Error),
-    #[error("a `tool.result` card must name its `tool_call_id`")]
+    #[error("a `tool.result` card must have a `tool_call_id`")]
     NoCall,
-    #[error("`ttl_seconds` is {0}: it must be positive")]
+    #[error("`ttl_seconds` is {0}: it must be at least 1")]
     Ttl(i32),
-    #[error("a card of type `{0}` is shared by its content and cannot expire: leave `ttl_seconds` out")]
+    #[error("cards of type `{0}` are shared and cannot expire: leave `ttl_seconds` out")]
     SharedTtl(CardType),
-    #[error("`metadata.{0}` is a field of its own: set it there")]
+    #[error("`metadata.{0}` is not allowed: set the field `{0}` of the card instead")]
     Reserved(String),
     #[error(transparent)]
     Json(#[from] json::Error),
@@ -240,7 +242,7 @@ mod tests {
         refused(|d| d.metadata.card_type = CardType::tool_result(), "tool_call_id");
         refused(|d| d.metadata.card_type = CardType::result_fields(), "list of fields");
         refused(|d| d.content = Content::Fields(vec![]), "list of fields");
-        refused(|d| d.ttl_seconds = Some(0), "must be positive");
+        refused(|d| d.ttl_seconds = Some(0), "must be at least 1");
         refused(|d| d.content = Content::Json(json!({"n": u64::MAX})), "at /n");
         refused(|d| d.content = Content::Text("\0".into()), "U+0000");
         refused(|d| drop(d.metadata.extra.insert("role".into(), json!("system"))), "metadata.role");

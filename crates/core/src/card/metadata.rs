@@ -14,7 +14,7 @@ use crate::id::{StepId, TraceId};
 pub struct CardType(String);
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a card type: use 1 to 64 of a-z, 0-9, `_` and `.`, such as `task.instruction`")]
+#[error("{0:?} is not a card type: use 1 to 64 characters (a-z, 0-9, `_` and `.`), such as `task.instruction`")]
 pub struct MalformedType(String);
 
 macro_rules! card_types {

@@ -32,9 +32,9 @@ pub enum Error {
     NotFound(BoxId),
     #[error("cards not found: {0:?}")]
     CardsNotFound(Vec<CardId>),
-    #[error("positions {} to {} of box {} are not a span: positions count from 1", .0.from, .0.upto, .0.box_id)]
+    #[error("positions {} to {} are not a valid range of box {}: the first position is 1", .0.from, .0.upto, .0.box_id)]
     Span(Span),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

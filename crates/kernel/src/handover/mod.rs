@@ -27,22 +27,24 @@ use crate::{card, card_box};
 pub enum Error {
     #[error("{0}")]
     BadRequest(String),
-    #[error("argument `{arg_key}` cannot be a card")]
+    #[error("argument `{arg_key}` cannot be stored as a card")]
     Argument { arg_key: String, source: Invalid },
     #[error("there is no profile `{0}` in this project")]
     NoProfile(Name),
     #[error("there is no session {0} in this project")]
     NoSession(SessionId),
-    #[error("there are no boxes {0:?} in this project")]
+    #[error("not found in this project: boxes {0:?}")]
     NoBox(Vec<BoxId>),
     /// On record by the time this is returned.
-    #[error("boxes {0:?} are not this agent's, were not handed to it, and were not granted to it")]
+    #[error(
+        "this agent may not use boxes {0:?}: it does not own them, and they were neither handed over nor granted to it"
+    )]
     Forbidden(Vec<BoxId>),
     #[error(transparent)]
     Card(#[from] card::Error),
     #[error(transparent)]
     Box(#[from] card_box::Error),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[from] sqlx::Error),
 }
 

@@ -134,11 +134,14 @@ pub async fn enqueue(
     let headers = requests.iter().flat_map(|request| [&request.traceparent, &request.tracestate]);
     if headers.flatten().any(|header| header.len() > MOST_HEADER || header.contains(char::is_control)) {
         return Err(Error::Invalid(
-            "`traceparent` and `tracestate` are headers: at most 512 bytes, no control characters",
+            "`traceparent` and `tracestate` must have at most 512 bytes and no control characters",
         ));
     }
     let minted = requests.iter().map(|request| request.agent_turn_id.minted_at());
-    check_minted(minted, "a turn's id is a UUIDv7 of the present time")?;
+    check_minted(
+        minted,
+        "the id of a turn must be a UUIDv7 whose time is not in the future: check this machine's clock",
+    )?;
     let rows: Vec<DispatchedRow> = match requests {
         [] => Vec::new(),
         [request] => {

@@ -78,13 +78,16 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
             return Err(Error::OtherProject);
         }
         if (ending.receipt.is_some() || ending.usage.is_some()) && ending.step_id.is_none() {
-            return Err(Error::Invalid("a receipt and what was used belong to a step: name it"));
+            return Err(Error::Invalid("`receipt` and `usage` belong to a step: set `step_id` too"));
         }
         let minted = ending.step_id.iter().map(StepId::minted_at);
-        check_fresh(minted, "the id of a step is a UUIDv7 of the present time")?;
+        check_fresh(
+            minted,
+            "the id of a step must be a UUIDv7 that was generated within the last day: check this machine's clock",
+        )?;
         match ending.cards.split_last() {
             Some((last, others)) if is_deliverable(last) => check_cards(others)?,
-            _ => return Err(Error::Invalid("the last card of an ending is its `task.deliverable`")),
+            _ => return Err(Error::Invalid("the last card that ends a turn must be its `task.deliverable`")),
         }
     }
     let row = match endings {

@@ -49,50 +49,50 @@ pub use stop::{Stopped, stop};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another owner has it now, or it is over. Stop; write nothing more.
-    #[error("no longer ours: {0}")]
+    #[error("this worker no longer has the turn or call, or it has ended: {0}")]
     Stale(String),
-    #[error("there is no such agent, turn or call: {0}")]
+    #[error("agent, turn or call not found: {0}")]
     NotFound(String),
-    #[error("the agent's queue is full; try again later")]
+    #[error("the agent's queue is full: try again later")]
     Busy,
-    #[error("recursion_depth_exceeded: {depth} is beyond the limit of {limit}")]
+    #[error("recursion_depth_exceeded: the delegation would be {depth} levels deep; the limit is {limit}")]
     RecursionDepthExceeded { depth: i32, limit: i32 },
-    #[error("card {0} exists with other content: a card never changes, mint a new id")]
+    #[error("an id is already used with different content: {0}. Use a new id")]
     Conflict(String),
-    #[error("an id was used before, for something else: {0}")]
+    #[error("an id is already used for something else: {0}. Use a new id")]
     Taken(String),
-    #[error("turn {0} has its deliverable already")]
+    #[error("turn {0} already has its deliverable")]
     Delivered(String),
     /// It got a message while it was about to end: it goes on, and ends later.
-    #[error("turn {0} got a message that it has not seen yet")]
+    #[error("turn {0} got a message that the model has not seen yet: show it, then end the turn")]
     Unseen(String),
     /// Its head row is gone: `waybill admin rebuild-state` rebuilds it.
-    #[error("the agent has lost its state: {0}; run `waybill admin rebuild-state`")]
+    #[error("the state of the agent is lost: {0}. Run `waybill admin rebuild-state`")]
     HeadLost(String),
     /// Its parent, or the caller, has nothing left to give it.
-    #[error("nothing is left to spend: {0}")]
+    #[error("the budget is used up: {0}")]
     BudgetExhausted(String),
     /// More than the project's settings allow. After so many seconds a retry may help.
     #[error("{said}")]
     Quota { said: String, retry_after: u32 },
-    #[error("a card names artifacts that are not there: {0}; store them first")]
+    #[error("a card names artifacts that do not exist: {0}. Store them first")]
     NoArtifact(String),
-    #[error("the worker's lease is lost: cancel its work and continue under another name")]
+    #[error("the lease of the worker has expired: cancel its work, and continue with a new worker name")]
     LeaseLost,
-    #[error("a batch's task ends in a unit of work, since it may have to join the batch")]
+    #[error("a task of a batch must be ended in a unit of work, because it may have to join the batch")]
     NotAlone,
-    #[error("the unit of work belongs to another project")]
+    #[error("the turn or call belongs to another project than the unit of work")]
     OtherProject,
     #[error("{0}")]
     Invalid(&'static str),
-    #[error("a card of the transition is not valid")]
+    #[error("a card is not valid")]
     Card(#[from] Invalid),
     #[error(transparent)]
     Work(#[from] work::Error),
     /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
-    #[error("the database was busy; nothing was written")]
+    #[error("the database was busy and nothing was written: try again")]
     TryAgain(#[source] sqlx::Error),
-    #[error("database")]
+    #[error("the database request failed")]
     Db(#[source] sqlx::Error),
 }
 
@@ -160,9 +160,9 @@ impl From<sqlx::Error> for Error {
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
             "23505" => Error::Taken(detail()),
-            "23514" if refusal.constraint() == Some("of_the_present") => {
-                Error::Invalid("an id is of more than a day ahead by the database's clock: check this machine's clock")
-            }
+            "23514" if refusal.constraint() == Some("of_the_present") => Error::Invalid(
+                "an id has a time more than a day ahead of the database's clock: check this machine's clock",
+            ),
             "40001" | "40P01" | "55P03" => Error::TryAgain(error),
             _ => Error::Db(error),
         }
@@ -178,10 +178,10 @@ pub fn ending_card(end: End, reason: &str) -> Result<NewCard, Error> {
 /// `sys.*` cards are shared by content, and never part of what a turn reads or writes; a deliverable is its end.
 fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
     if cards.iter().any(|card| card.metadata().card_type.is_system()) {
-        return Err(Error::Invalid("a `sys.*` card cannot stand in a context or output box"));
+        return Err(Error::Invalid("a card of type `sys.*` cannot be put into a context box or output box"));
     }
     if cards.iter().any(is_deliverable) {
-        return Err(Error::Invalid("a `task.deliverable` is the last card of an ending, and of nothing else"));
+        return Err(Error::Invalid("a `task.deliverable` card is allowed only as the last card that ends a turn"));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ pub async fn reclaim<W: Work>(
     attempts: Attempts,
 ) -> Result<Reclaimed, Error> {
     let (lost, backoff, reason) = match loss {
-        Loss::Lease => (true, Duration::ZERO, "its workers were lost again and again"),
+        Loss::Lease => (true, Duration::ZERO, "the workers that ran the turn were lost too often"),
         Loss::Attempt { error, backoff } => (false, *backoff, error.as_str()),
     };
     let cards = [ending_card(End::Failed, reason)?];

@@ -40,10 +40,10 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     let cards = std::slice::from_ref(&report.card);
     check_cards(cards)?;
     if report.card.metadata().card_type.as_str() != "tool.result" {
-        return Err(Error::Invalid("a call is answered by a `tool.result`"));
+        return Err(Error::Invalid("a call must be answered with a `tool.result` card"));
     }
     if report.card.tool_call_id() != Some(report.tool_call_id) {
-        return Err(Error::Invalid("the result card does not name the call it answers"));
+        return Err(Error::Invalid("`tool_call_id` of the result card must be the id of the call that it answers"));
     }
     let query = sqlx::query_as::<_, (String, TurnId, Option<Target>)>(
         "select outcome, agent_turn_id, worker_target

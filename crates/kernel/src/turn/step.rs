@@ -75,7 +75,10 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     }
     check_cards(&step.cards)?;
     let minted = step.calls.iter().map(|call| call.tool_call_id.minted_at()).chain([step.step_id.minted_at()]);
-    check_fresh(minted, "the id of a step or a call is a UUIDv7 of the present time")?;
+    check_fresh(
+        minted,
+        "the id of a step or a call must be a UUIDv7 that was generated within the last day: check this machine's clock",
+    )?;
     let Step { step_id, cards, calls, suspend, receipt, usage } = step;
     let (card_ids, receipt, usage) = (ids(cards), receipt.as_deref(), usage.as_ref());
     let wire = Wire { step_id: *step_id, card_ids, calls, suspend: *suspend, receipt, usage };

@@ -492,7 +492,7 @@ async fn what_a_relay_has_yet_to_publish_is_kept_while_none_is_alive() {
     assert_eq!(held().await, None, "no relay has ever been there");
     // One was there, and is gone.
     outbox::publish_to(house.kernel(), Utc::now()).await.unwrap();
-    assert!(held().await.unwrap().contains("not published yet"));
+    assert!(held().await.unwrap().contains("not been published yet"));
     assert_eq!(asked(true).await, None, "unless they are to go");
     let relay = WorkerId::new();
     outbox::hold(house.kernel(), relay, &outbox::RELAY.parse().unwrap(), LONG).await.unwrap();

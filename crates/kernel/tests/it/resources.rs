@@ -91,10 +91,10 @@ async fn what_does_not_fit_together_is_refused() {
     let said = refused(&[tool("fetch", "x"), profile("a", json!({ "allowed_tools": ["fetch", "look"] }))]).await;
     assert!(said.contains("profile `a`") && said.contains("look") && !said.contains("fetch"), "{said}");
     let said = refused(&[profile("a", json!({ "must_end_with": ["submit_result"] }))]).await;
-    assert!(said.contains("must end with submit_result"), "{said}");
+    assert!(said.contains("must end with `submit_result`"), "{said}");
     let fits = profile("b", json!({ "must_end_with": ["submit_result"], "allowed_internal_tools": ["submit_result"] }));
     apply(&t, std::slice::from_ref(&fits)).await.unwrap();
-    assert!(refused(&[fits.clone(), fits]).await.contains("profile `b` is there twice"));
+    assert!(refused(&[fits.clone(), fits]).await.contains("profile `b` is defined twice"));
     assert!(refused(&[manifest(json!({ "settings": {} }))]).await.contains("waybill project create"));
     let mut work = t.begin().await;
     assert_eq!(resource::list(&mut work).await.unwrap().len(), 1, "nothing of what was refused");
@@ -112,9 +112,9 @@ fn a_manifest_is_read_strictly() {
         json!({ "profile": { "name": "a", "worker_target": "llm", "system_prompt_template": "x", "llm_config": llm } })
     };
     let key = read(with(json!({ "api_key": "sk-123" })));
-    assert!(key.contains("a key itself must not stand in a manifest") && !key.contains("sk-123"), "{key}");
+    assert!(key.contains("do not write a secret into a manifest") && !key.contains("sk-123"), "{key}");
     assert!(read(with(json!({ "api_kee": {} }))).contains("unknown field `api_kee`"));
     let template = json!({ "profile": { "name": "a", "worker_target": "llm", "system_prompt_template": "{{you}}",
                                         "llm_config": { "provider": "p", "model": "m" } } });
-    assert!(read(template).contains("`{{you}}` is no slot"));
+    assert!(read(template).contains("`{{you}}` is not a known slot"));
 }

@@ -40,7 +40,8 @@ const OPEN: i64 = 150;
 const LEASE: &str = "1";
 const POSTS: [&str; 5] = ["worker", "worker", "worker", "orchestrator", "orchestrator"];
 /// Texts that must not be in a log.
-const UNSAID: [&str; 4] = ["an attempt failed", "a turn could not go on", "a command was not carried out", "panicked at"];
+const UNSAID: [&str; 4] =
+    ["an attempt failed", "a turn could not go on", "a command was not carried out", "panicked at"];
 
 /// How many agents run away, and for how long they are watched.
 #[derive(Clone, Copy, Debug)]

@@ -115,7 +115,7 @@ async fn tasks(
 }
 
 async fn read(work: &mut UnitOfWork, results_box_id: Option<BoxId>) -> Result<Vec<Placed>, Error> {
-    let gone = || Error::refused("not_found", "the results of the previous stage are gone");
+    let gone = || Error::refused("not_found", "the results of the previous stage have expired or were deleted");
     let span = Span::whole(results_box_id.ok_or_else(gone)?);
     card_box::read(work, span, None).await.map_err(|error| handover::Error::Box(error).into())
 }

@@ -20,7 +20,7 @@ use waybill_artifact::Artifacts;
 use waybill_core::{
     bus::PMO,
     card::Draft,
-    error::innermost,
+    error::{causes, innermost},
     id::{AgentId, BatchId, CardId, TraceId},
     json,
     request::Request,
@@ -96,14 +96,19 @@ impl Command {
         if self.profile.delegation_policy.allows(&target.name, &target.tags.iter().cloned().collect()) {
             return Ok(());
         }
-        let message = format!("profile `{}` may not delegate to `{}`", self.profile.name, target.name);
+        let message = format!(
+            "profile `{}` may not delegate to `{}`: its `delegation_policy` does not allow it",
+            self.profile.name, target.name
+        );
         Err(Error::refused("forbidden", message))
     }
 
     /// Reads the arguments into a handler's type; unknown ones are refused.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let read = serde_json::from_value(Value::Object(self.arguments.clone()));
-        read.map_err(|error| Error::bad_request(format!("the arguments of `{}`: {error}", self.asked.tool_name)))
+        read.map_err(|error| {
+            Error::bad_request(format!("the arguments of `{}` are not valid: {error}", self.asked.tool_name))
+        })
     }
 }
 
@@ -257,7 +262,7 @@ impl From<artifact::Error> for Error {
 
 /// Returns an error that the caller cannot fix.
 fn no_store() -> Error {
-    Error::refused("unavailable", "this orchestrator has no object store: start it with --artifacts")
+    Error::refused("unavailable", "this orchestrator has no object store: the operator must start it with --artifacts")
 }
 
 impl From<work::Error> for Error {
@@ -354,21 +359,27 @@ async fn read<'h>(
 ) -> Result<(&'h dyn Handler, Command), Error> {
     let mut work = begin(kernel, call).await?;
     let asked = call::asked(&mut work, call).await?;
-    let asked = asked.ok_or_else(|| Error::bad_request("the call can no longer be read"))?;
+    let asked = asked.ok_or_else(|| Error::bad_request("the recorded call has expired or was deleted"))?;
     work.commit().await?;
     let tool_name = &asked.tool_name;
     let handler = handlers.iter().find(|handler| handler.tool().as_str() == tool_name);
     let handler = handler.ok_or_else(|| Error::refused("not_found", format!("there is no tool `{tool_name}`")))?;
     let profile = asked.profile.clone();
-    let profile = profile.ok_or_else(|| Error::refused("forbidden", "the turn has no profile: it may call nothing"))?;
+    let profile =
+        profile.ok_or_else(|| Error::refused("forbidden", "the turn has no profile, so it may not call tools"))?;
     if !profile.allowed_internal_tools.contains(&handler.tool()) {
         let message = format!("profile `{}` does not allow `{tool_name}`", profile.name);
         return Err(Error::refused("forbidden", message));
     }
     let arguments = match json::parse(asked.arguments.as_bytes()) {
         Ok(Value::Object(arguments)) => arguments,
-        Ok(_) => return Err(Error::bad_request(format!("the arguments of `{tool_name}` must be an object"))),
-        Err(error) => return Err(Error::bad_request(format!("the arguments of `{tool_name}`: {error}"))),
+        Ok(_) => return Err(Error::bad_request(format!("the arguments of `{tool_name}` must be a JSON object"))),
+        Err(error) => {
+            return Err(Error::bad_request(format!(
+                "the arguments of `{tool_name}` are not valid: {}",
+                causes(&error)
+            )));
+        }
     };
     Ok((handler.as_ref(), Command { call: call.clone(), asked, profile, arguments }))
 }

@@ -96,7 +96,9 @@ pub async fn address<'t>(
         return Err(Error::refused("recursion_depth_exceeded", message));
     }
     if command.asked.session_id.is_none() && tasks.iter().any(|task| task.in_session) {
-        return Err(Error::bad_request("`in_session` is not possible: your own turn is in no session"));
+        return Err(Error::bad_request(
+            "`in_session` is not possible, because your own turn does not belong to a session: leave it out",
+        ));
     }
     let refs = tasks.iter().filter(|task| task.target_strategy != Strategy::New);
     let refs: HashSet<AgentId> = refs.map(|task| agent_ref(&task.target_ref)).collect::<Result<_, _>>()?;
@@ -109,14 +111,17 @@ pub async fn address<'t>(
             Strategy::Reuse | Strategy::Clone => {
                 let agent_id = agent_ref(&task.target_ref)?;
                 let name = profiles.get(&agent_id).cloned();
-                let unknown = || Error::refused("not_found", format!("there is no agent {agent_id} with a profile"));
+                let unknown =
+                    || Error::refused("not_found", format!("agent {agent_id} does not exist, or has no profile"));
                 (name.ok_or_else(unknown)?, Some(agent_id))
             }
         };
         if let (Strategy::Reuse, Some(agent_id)) = (task.target_strategy, existing)
             && !reused.insert(agent_id)
         {
-            return Err(Error::bad_request(format!("agent {agent_id} is reused twice: only once per batch")));
+            return Err(Error::bad_request(format!(
+                "agent {agent_id} is reused twice: use each agent only once per batch"
+            )));
         }
         names.push((name, existing));
     }
@@ -129,7 +134,9 @@ pub async fn address<'t>(
         let reused: Vec<AgentId> = reused.into_iter().collect();
         let waiting = agent::waiting_for(work, &reused, command.caller()).await?;
         if let Some(agent_id) = waiting.first() {
-            let message = format!("agent {agent_id} waits for you: waiting for it would never end");
+            let message = format!(
+                "agent {agent_id} already waits for you, so waiting for it would never end: use a different agent"
+            );
             return Err(Error::refused("would_deadlock", message));
         }
     }
@@ -256,7 +263,10 @@ pub struct Fan<'a> {
 /// Opens the batch of a command, or finds it open, and dispatches the remaining tasks in portions. The end of the batch answers the call.
 pub async fn fan_out(kernel: &Kernel, command: &Command, fan: Fan<'_>) -> Result<Answer, Error> {
     if fan.tasks.is_empty() || fan.tasks.len() > MOST_TASKS {
-        return Err(Error::bad_request(format!("a batch has 1 to {MOST_TASKS} tasks, not {}", fan.tasks.len())));
+        return Err(Error::bad_request(format!(
+            "a batch must have 1 to {MOST_TASKS} tasks, but this one has {}",
+            fan.tasks.len()
+        )));
     }
     let call = &command.call;
     let mut work = begin(kernel, call).await?;
@@ -433,5 +443,7 @@ impl Open<'_> {
 pub fn deadline(seconds: Option<f64>) -> Result<Duration, Error> {
     let Some(seconds) = seconds else { return Ok(DEADLINE) };
     let asked = Duration::try_from_secs_f64(seconds).ok().filter(|asked| !asked.is_zero() && *asked <= LONGEST);
-    asked.ok_or_else(|| Error::bad_request(format!("`deadline_seconds` must be > 0 and at most {}", LONGEST.as_secs())))
+    asked.ok_or_else(|| {
+        Error::bad_request(format!("`deadline_seconds` must be greater than 0 and at most {}", LONGEST.as_secs()))
+    })
 }

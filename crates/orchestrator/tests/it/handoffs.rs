@@ -251,11 +251,17 @@ async fn all_that_is_wrong_is_told_at_once() {
     desk.put(&format!("{FOLDER}/layer1_problems_report.json"), self::report().to_string()).await;
     let (again, _) = team.resumed(&turn).await;
     let told = team.answered(&again, "send_handoff", sending(&self::package(&["A"]))).await;
-    assert!(told["result"]["error"]["message"].as_str().unwrap().contains("another hash"), "{told}");
+    assert!(
+        told["result"]["error"]["message"].as_str().unwrap().contains("the hash of its bytes from 0 on does not match"),
+        "{told}"
+    );
     std::fs::remove_file(&object).unwrap();
     let (again, _) = team.resumed(&turn).await;
     let told = team.answered(&again, "send_handoff", sending(&self::package(&["A"]))).await;
-    assert!(told["result"]["error"]["message"].as_str().unwrap().contains("no longer has"), "{told}");
+    assert!(
+        told["result"]["error"]["message"].as_str().unwrap().contains("is missing from the object store"),
+        "{told}"
+    );
 }
 
 fn review() -> Value {

@@ -15,7 +15,7 @@ pub fn binaries() -> Result<PathBuf> {
         return Ok(found);
     }
     install_debian("postgresql-15")?;
-    installed().ok_or_else(|| anyhow!("postgresql-15 was installed, but there is no postgres in it"))
+    installed().ok_or_else(|| anyhow!("postgresql-15 was installed, but it does not contain the program postgres"))
 }
 
 pub(super) fn installed() -> Option<PathBuf> {

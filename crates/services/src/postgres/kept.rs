@@ -54,7 +54,7 @@ impl Kept {
             if !self.has_ended() {
                 continue;
             }
-            eprintln!("PostgreSQL has ended; starting it again");
+            eprintln!("PostgreSQL has exited; starting it again");
             match self.start_again().await {
                 Ok(()) => eprintln!("PostgreSQL is up again"),
                 // The processes of a killed server may hold its shared memory for a moment.

@@ -95,13 +95,17 @@ impl Server {
 
     /// Uses an external server, by the URL of a user that may create databases on it. The service's password on it is kept in the home.
     pub fn given(url: &str, home: &Home) -> Result<Server> {
-        let admin_url = Url::parse(url).map_err(|_| anyhow!("the URL of the database is not a URL"))?;
+        let admin_url = Url::parse(url).map_err(|_| {
+            anyhow!("this is not a valid database URL: write postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+        })?;
         Ok(Server { admin_url, owner: Login::Given { password: kept_password(home)? } })
     }
 
     /// Connects as the administrator, who may create and drop databases.
     pub async fn admin(&self) -> Result<PgConnection> {
-        PgConnection::connect(self.admin_url.as_str()).await.context("cannot reach PostgreSQL as its administrator")
+        PgConnection::connect(self.admin_url.as_str())
+            .await
+            .context("cannot connect to PostgreSQL as its administrator")
     }
 
     /// Returns the database that its URL names.
@@ -189,11 +193,13 @@ impl Server {
                 .bind(&login)
                 .fetch_one(&mut admin)
                 .await
-                .with_context(|| format!("only a superuser can see whether the role {login} has a password"))?;
+                .with_context(|| {
+                    format!("cannot see whether the role {login} has a password: connect as a superuser")
+                })?;
             ensure!(
                 !taken,
-                "the role {login} of this server has a password that was not set from here, so another installation uses the \
-                 server: name a server of your own"
+                "the role {login} of this server has a password that `waybill dev` did not set here, so another installation uses the \
+                 server: use another server"
             );
             let sql = format!("alter role {login} password '{password}'");
             sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
@@ -305,7 +311,7 @@ impl Private {
     pub async fn promote(&self) -> Result<()> {
         let promoted: bool =
             sqlx::query_scalar("select pg_promote(true, 60)").fetch_one(&mut self.server.admin().await?).await?;
-        ensure!(promoted, "the standby was not promoted within a minute");
+        ensure!(promoted, "the standby was not promoted within one minute");
         Ok(())
     }
 
@@ -338,7 +344,7 @@ impl Private {
 
     /// Restarts a killed server on the same port. Returns the time until it answered.
     pub async fn restart(&self) -> Result<Duration> {
-        let folder = self.folder.as_deref().context("a server of ours")?;
+        let folder = self.folder.as_deref().context("only a server that this program started has a folder")?;
         let begun = Instant::now();
         loop {
             // The first attempts may find that the old server's shared memory is still in use.
@@ -348,10 +354,10 @@ impl Private {
                     *self.child() = Some(child);
                     return Ok(begun.elapsed());
                 }
-                ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not come back within two minutes");
+                ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not restart within two minutes");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not come back within two minutes");
+            ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not restart within two minutes");
         }
     }
 }
@@ -418,7 +424,7 @@ async fn launch(folder: &Path, settings: &[&str]) -> Result<(Server, Child)> {
         let _ = child.kill();
         let _ = child.wait();
     }
-    let up = up.with_context(|| format!("postgres did not come up: {}", fs::read_to_string(&log).unwrap_or_default()));
+    let up = up.with_context(|| format!("postgres did not start: {}", fs::read_to_string(&log).unwrap_or_default()));
     Ok((up?, child))
 }
 
@@ -456,8 +462,8 @@ async fn until_up(server: Server, child: &mut Child) -> Result<Server> {
             }
             return Ok(server);
         }
-        ensure!(child.try_wait()?.is_none(), "it has ended");
-        ensure!(begun.elapsed() < Duration::from_secs(60), "no answer within a minute");
+        ensure!(child.try_wait()?.is_none(), "postgres has exited");
+        ensure!(begun.elapsed() < Duration::from_secs(60), "postgres did not answer within one minute");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

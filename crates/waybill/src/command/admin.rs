@@ -20,15 +20,15 @@ pub(crate) const WEEKS_AHEAD: i32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List and retry what is in quarantine: rows that a sweep failed on repeatedly, and agents whose events the stream refuses.
+    /// List and retry what is in quarantine: rows that the watchdogs failed on repeatedly, and agents whose events NATS refuses.
     #[command(subcommand)]
     Quarantine(Quarantine),
-    /// Rebuild lost head rows from inbox, turns, steps and edges. Agents that still have their head row are not changed.
+    /// Rebuild the lost state of agents from their turns, steps and calls. Agents that still have their state are not changed.
     RebuildState {
         /// The project: its slug or its id.
         #[arg(long, env = "WAYBILL_PROJECT")]
         project: String,
-        /// Only this agent. If omitted, every agent of the project that has lost its head row.
+        /// Only this agent. If omitted, every agent of the project that has lost its state.
         #[arg(long)]
         agent: Option<AgentId>,
         #[command(flatten)]
@@ -48,18 +48,18 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
-    /// Drop old history, week by week: steps, edges, events, receipts, patches, refusals.
+    /// Delete old history, week by week: steps, edges, events, receipts, patches, refusals.
     ///
-    /// Without --yes it only shows what would be dropped. Nothing that an open turn can reach is dropped. Cards, boxes, turns, grants, packages
-    /// and artifacts stay.
+    /// Without --yes, this only shows what would be deleted. History that an open turn may still need is kept. Cards, boxes, turns, grants, packages
+    /// and artifacts are not deleted.
     Prune {
-        /// Drop history older than this age, such as 90d, 12w or 2y.
+        /// Delete history older than this age, in days, weeks or years, such as 90d, 12w or 2y.
         #[arg(long, value_name = "AGE", value_parser = age)]
         older_than: Duration,
-        /// Also drop events that were not published, for an installation that will never run a relay again. If omitted, they are kept.
+        /// Also delete events that were not published, for an installation that will never run a relay again. If omitted, they are kept.
         #[arg(long)]
         drop_unpublished: bool,
-        /// Drop it. If omitted, only show what would be dropped.
+        /// Delete the history. If omitted, only show what would be deleted.
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -67,16 +67,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Move history out of the default partition ("the rest") into partitions for its weeks.
+    /// Move history from the default partition ("the rest") to the partition of its week.
     ///
-    /// History goes to the rest if its week has no partition. Turns continue meanwhile, unless the partition of the current week is missing.
+    /// History is in the default partition if its week had no partition. Turns continue meanwhile, unless the partition of the current week is missing.
     EmptyRest {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Create the partitions of the coming weeks. History of a week without a partition goes to the rest.
+    /// Create the partitions of the coming weeks. History of a week without a partition goes to the default partition.
     ExtendPartitions {
-        /// How many weeks ahead to create.
+        /// For how many weeks ahead to create partitions.
         #[arg(long, default_value_t = WEEKS_AHEAD)]
         weeks: i32,
         #[command(flatten)]
@@ -86,7 +86,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Quarantine {
-    /// List the rows of all projects that failed last.
+    /// List the rows of all projects that failed, most recent first, and whether each is in quarantine or still retried.
     List {
         /// How many to list at most.
         #[arg(long, default_value_t = 100)]
@@ -94,7 +94,7 @@ pub(crate) enum Quarantine {
         #[command(flatten)]
         service: Service,
     },
-    /// Take the rows of a project out of quarantine, so that the sweeps and the relay retry them.
+    /// Take the rows of a project out of quarantine, so that the orchestrator retries them.
     Retry {
         /// The project: its slug or its id.
         #[arg(long, env = "WAYBILL_PROJECT")]
@@ -117,7 +117,9 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             work.commit().await?;
             report(json, "freed", freed)?;
             if freed == 0 {
-                bail!("nothing of project {project:?} is in quarantine under that id (see `quarantine list`)");
+                bail!(
+                    "nothing to retry: project {project:?} has no row in quarantine, or none with that id. `waybill admin quarantine list` lists the rows"
+                );
             }
         }
         Command::RebuildState { project, agent, service } => rebuild_state(&project, agent, service, json).await?,
@@ -232,10 +234,10 @@ async fn prune(
         }),
     );
     if let Some(held) = &plan.held {
-        println!("kept from {} on: {}", held.since, held.why);
+        println!("history is kept from {} on, because {}", held.since, held.why);
     }
     let n = plan.partitions.len();
-    println!("{n} partitions {}", if yes { "dropped" } else { "would be dropped: add --yes to drop them" });
+    println!("{n} partitions {}", if yes { "deleted" } else { "would be deleted: add --yes to delete them" });
     Ok(())
 }
 
@@ -256,7 +258,7 @@ async fn empty_rest(owner: Owner, json: bool) -> Result<()> {
     let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
     output::table(["", "table", "week of", "rows"], rows);
     if left.iter().any(|rest| rest.week.is_some()) {
-        println!("more rows were added to the rest meanwhile: run this again");
+        println!("more rows were added to the default partition in the meantime: run this command again");
     }
     Ok(())
 }

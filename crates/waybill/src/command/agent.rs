@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Add an agent to the roster that stays and has a memory, and print its id.
+    /// Add a permanent agent with a memory to the roster, and print its id.
     Provision {
         /// The profile of the agent.
         profile: Name,
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     },
     /// List the agents on the roster with their status.
     List {
-        /// Continue after this agent, the last one of the previous page. If omitted, begin with the first.
+        /// Continue after this agent, the last one of the previous page. If omitted, start with the first.
         #[arg(long)]
         after: Option<AgentId>,
         /// How many to list at most.

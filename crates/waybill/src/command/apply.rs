@@ -23,7 +23,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A YAML file, or a folder of them (`*.yaml`, `*.yml`); `-` for standard input; can be repeated. Documents are separated by `---`.
+    /// A YAML file, a folder of YAML files (`*.yaml`, `*.yml`), or `-` for standard input. Can be repeated. `---` separates documents in a file.
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The project: its slug or its id.
@@ -40,7 +40,11 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
     let manifests = read_all(&arguments.files)?;
-    ensure!(!manifests.is_empty(), "there is nothing to apply in {:?}", arguments.files);
+    ensure!(
+        !manifests.is_empty(),
+        "found nothing to apply in {:?}: name YAML files, or folders that contain *.yaml or *.yml files",
+        arguments.files
+    );
     for manifest in &manifests {
         check::check_manifest(manifest).map_err(anyhow::Error::msg)?;
     }
@@ -56,7 +60,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
         for model in without_price(&installation.providers, profile, summariser) {
             eprintln!(
                 "warning: profile `{}` has a cost limit and uses {model}, which has no price in the providers file: its turns will end \
-                 with `no_price`. Give the model a price there, 0 if it is free.",
+                 with `no_price`. Add a price there, or 0 if the model is free.",
                 profile.name
             );
         }
@@ -87,18 +91,18 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
     for file in files {
         if file == Path::new("-") {
             let mut text = String::new();
-            io::stdin().read_to_string(&mut text).context("standard input")?;
+            io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
             manifests.extend(parse("standard input", &text)?);
         } else if file.is_dir() {
             let mut inside: Vec<PathBuf> = fs::read_dir(file)
-                .with_context(|| file.display().to_string())?
+                .with_context(|| format!("cannot read {}", file.display()))?
                 .map(|entry| entry.map(|entry| entry.path()))
                 .collect::<io::Result<_>>()?;
             inside.retain(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"));
             inside.sort();
             manifests.extend(read_all(&inside)?);
         } else {
-            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
             manifests.extend(parse(&file.display().to_string(), &text)?);
         }
     }

@@ -25,11 +25,11 @@ use crate::{
 pub(crate) enum Command {
     /// Store a file, or all files of a folder. Storing the same content again makes no new version.
     Put {
-        /// The file or folder; `-` for standard input.
+        /// The file or folder to store, or `-` for standard input.
         file: PathBuf,
         /// The path to store it under. If omitted, the name of the file or folder. Required for standard input.
         path: Option<ArtifactPath>,
-        /// Its media type. If omitted, it follows from the name.
+        /// The media type, such as `application/json`. If omitted, it is derived from the file name.
         #[arg(long, value_name = "TYPE")]
         media_type: Option<String>,
         /// Mark it as content from outside: a turn that reads it may need an approval for some tools.
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Get {
         /// The path of the artifact or folder.
         path: ArtifactPath,
-        /// The file to write, or the folder if PATH is a folder; `-` for standard output.
+        /// The file to write to, or the folder if PATH is a folder. `-` for standard output.
         #[arg(default_value = "-")]
         to: PathBuf,
         /// The version to fetch. If omitted, the newest.
@@ -60,7 +60,7 @@ pub(crate) enum Command {
         /// Only paths that begin with this. If omitted, all.
         #[arg(default_value = "")]
         prefix: String,
-        /// Continue after this path. If omitted, begin with the first.
+        /// Continue after this path. If omitted, start with the first.
         #[arg(long, default_value = "")]
         after: String,
         /// How many to list at most.
@@ -80,15 +80,15 @@ pub(crate) enum Command {
     Remove {
         /// The path of the artifact.
         path: ArtifactPath,
-        /// Remove all versions except the newest. If omitted, all versions.
+        /// Remove all versions except the newest. If omitted, all versions are removed.
         #[arg(long)]
         older: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Release removed versions that no card refers to any more.
+    /// Release the storage of removed versions that no card refers to any more.
     ///
-    /// The orchestrator deletes the objects within minutes after the grace period.
+    /// The orchestrator deletes their content from the object store after a grace period of one hour.
     Collect {
         #[command(flatten)]
         place: Place,
@@ -123,9 +123,13 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let below = artifact::list(&mut work, &format!("{path}/"), "", i64::MAX).await?;
             drop(work);
             if below.is_empty() {
-                bail!("there is no artifact {path}, nor any below it");
+                bail!("there is no artifact {path}, and no artifact below a folder of that name");
             }
-            ensure!(to != Path::new("-"), "{path} is a folder of {} artifacts: name a folder to write to", below.len());
+            ensure!(
+                to != Path::new("-"),
+                "{path} is a folder with {} artifacts: also name a local folder to write them to",
+                below.len()
+            );
             for one in &below {
                 let name = one.path.as_str().strip_prefix(path.as_str()).unwrap_or_default().trim_start_matches('/');
                 get(&artifacts, project_id, &one.path, Which::Newest, &to.join(name)).await?;
@@ -200,7 +204,10 @@ fn show(artifacts: &[Artifact], as_json: bool) -> Result<()> {
 fn sources(file: &Path, path: Option<ArtifactPath>) -> Result<Vec<(PathBuf, ArtifactPath)>> {
     let name = || file.file_name().and_then(|name| name.to_str()).unwrap_or_default().parse::<ArtifactPath>();
     if file == Path::new("-") {
-        return Ok(vec![(file.to_owned(), path.context("name the path to store standard input under")?)]);
+        return Ok(vec![(
+            file.to_owned(),
+            path.context("a path is required to store standard input: waybill artifact put - PATH")?,
+        )]);
     }
     let root = path.map_or_else(name, Ok)?;
     if !file.is_dir() {
@@ -208,11 +215,13 @@ fn sources(file: &Path, path: Option<ArtifactPath>) -> Result<Vec<(PathBuf, Arti
     }
     let (mut found, mut left) = (Vec::new(), vec![(file.to_owned(), root)]);
     while let Some((folder, below)) = left.pop() {
-        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name();
-            let name = name.to_str().with_context(|| format!("{}: its name is not UTF-8", entry.path().display()))?;
+            let name = name
+                .to_str()
+                .with_context(|| format!("the name of {} is not UTF-8: rename it", entry.path().display()))?;
             let (kind, path) = (entry.file_type()?, below.join(name)?);
             if kind.is_dir() {
                 left.push((entry.path(), path));
@@ -240,7 +249,7 @@ async fn put(
     if file == Path::new("-") {
         return Ok(artifacts.put(project_id, put, content(tokio::io::stdin())).await?);
     }
-    let opened = tokio::fs::File::open(file).await.with_context(|| file.display().to_string())?;
+    let opened = tokio::fs::File::open(file).await.with_context(|| format!("cannot read {}", file.display()))?;
     let bar = bar(opened.metadata().await?.len(), path);
     let content = content(opened).inspect_ok(|bytes| bar.inc(bytes.len() as u64));
     let stored = artifacts.put(project_id, put, content).await;
@@ -281,12 +290,13 @@ async fn get(artifacts: &Artifacts, project_id: ProjectId, path: &ArtifactPath, 
         return Ok(out.flush().await?);
     }
     if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        tokio::fs::create_dir_all(folder).await.with_context(|| folder.display().to_string())?;
+        tokio::fs::create_dir_all(folder).await.with_context(|| format!("cannot create {}", folder.display()))?;
     }
     // The file gets its name only when it is complete.
     let begun =
         to.with_file_name(format!(".{}.part", to.file_name().and_then(|name| name.to_str()).unwrap_or("artifact")));
-    let mut file = tokio::fs::File::create(&begun).await.with_context(|| begun.display().to_string())?;
+    let mut file =
+        tokio::fs::File::create(&begun).await.with_context(|| format!("cannot write {}", begun.display()))?;
     let bar = bar(found.stored.size, path);
     while let Some(bytes) = content.try_next().await? {
         file.write_all(&bytes).await?;
@@ -294,5 +304,5 @@ async fn get(artifacts: &Artifacts, project_id: ProjectId, path: &ArtifactPath, 
     }
     file.flush().await?;
     bar.finish_and_clear();
-    tokio::fs::rename(&begun, to).await.with_context(|| to.display().to_string())
+    tokio::fs::rename(&begun, to).await.with_context(|| format!("cannot write {}", to.display()))
 }

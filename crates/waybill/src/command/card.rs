@@ -31,7 +31,7 @@ pub(crate) enum Command {
     ///
     /// Covers agents that wrote it, got it in a handover, were granted it, or whose children wrote it.
     Sight {
-        /// The card.
+        /// The id of the card.
         #[arg(value_name = "CARD")]
         card_id: CardId,
         /// How many to list at most.
@@ -40,20 +40,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Set when cards expire. Later turns are not shown them. A card that has an end keeps it.
+    /// Set when cards expire. Turns after that time are not shown them. The expiry time of a card can be set only once.
     Expire {
-        /// The cards.
+        /// The cards that expire.
         #[arg(required = true, value_name = "CARD")]
         card_ids: Vec<CardId>,
-        /// Seconds from now.
+        /// Seconds from now until the cards expire.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
         ttl: i32,
         #[command(flatten)]
         place: Place,
     },
-    /// Delete cards, so that no later turn is shown them. Content, hash and the reason stay in the record.
+    /// Delete cards, so that no later turn is shown them. Their content, hash and the reason stay on record.
     Delete {
-        /// The cards.
+        /// The cards to delete.
         #[arg(required = true, value_name = "CARD")]
         card_ids: Vec<CardId>,
         /// Why they are deleted. It is kept with each card.
@@ -175,11 +175,11 @@ async fn show(card_ids: &[CardId], place: &Place) -> Result<ExitCode> {
         println!("{}", json::wire(&serde_json::to_string(reading)?)); // in the form in which it was sent to us
     }
     if !batch.missing.is_empty() {
-        bail!("not found in this project: {:?}", batch.missing);
+        bail!("not found in this project: cards {:?}", batch.missing);
     }
     let tampered = |reading: &&Reading| matches!(reading, Reading::Live(card) if !card.verifies());
     if let Some(reading) = batch.found.iter().find(tampered) {
-        bail!("card {} does not match its hash: it was changed behind the database's guards", reading.card_id());
+        bail!("card {} does not match its hash: its content was changed directly in the database", reading.card_id());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// Continue this session. If omitted, a new one is opened.
     #[arg(long)]
     session: Option<SessionId>,
-    /// Talk to this existing agent, which has a memory. If omitted, an agent is made for each turn.
+    /// Talk to this existing agent, which has a memory. If omitted, a new agent is created for each turn.
     #[arg(long)]
     agent: Option<AgentId>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ impl Chat {
                 "" => {}
                 "/exit" | "/quit" => return Ok(()),
                 text if self.helps(text).await? => {}
-                text if text.starts_with('/') => println!("there is no command {text}; /help lists the commands"),
+                text if text.starts_with('/') => println!("unknown command {text}: /help lists the commands"),
                 text => {
                     let DispatchResult { agent_id, agent_turn_id, .. } = match self.say(text, WhileRunning::Start).await
                     {

@@ -25,9 +25,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Render a call again, verify it against its receipt, and show where each message came from.
+    /// Render a model call again, verify it against its receipt, and show where each message came from.
     ///
-    /// If the same bytes cannot be reproduced, says why and exits with 1.
+    /// If the same bytes cannot be reproduced, prints the reason and exits with 1.
     Show {
         /// The model call: `TURN/STEP`, or `TURN` for the last call of the turn.
         call: CallId,
@@ -37,11 +37,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Show which handover gave a card to a turn: the rule, the sender, the box and the right.
+    /// Show how a turn got a card: by which handover and rule, from which agent and box, and why this was allowed.
     ///
     /// Exits with 1 if the turn does not have the card.
     Why {
-        /// The card.
+        /// The id of the card.
         #[arg(value_name = "CARD")]
         card_id: CardId,
         /// The turn that has the card.

@@ -59,7 +59,8 @@ pub(crate) struct Arguments {
     /// Folder for all data: the database, and the settings file that other commands read to find it.
     #[arg(long, default_value = ".waybill", value_name = "FOLDER")]
     data: PathBuf,
-    /// A database to use, as its owner. If omitted, a private PostgreSQL is started. It cannot be set in the environment or in a file.
+    /// URL of a database to use, with the login of its owner. If omitted, a private PostgreSQL is started. Only this option sets it, no environment
+    /// variable and no settings file.
     #[arg(long, value_name = "URL")]
     database_url: Option<SecretString>,
     #[command(flatten)]
@@ -71,7 +72,7 @@ pub(crate) struct Arguments {
     /// Address that the API listens on. It must be a loopback address, because the API accepts requests without a key.
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Number of separate worker processes. One that ends is started again. 0 runs turns in this process.
+    /// Number of separate worker processes. A process that exits is restarted. With 0, turns run in this process.
     #[arg(long, default_value_t = 0)]
     workers: usize,
     #[command(flatten)]
@@ -81,7 +82,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     if !arguments.listen.ip().is_loopback() {
         bail!(
-            "--listen {}: `waybill dev` needs no key, so it listens on loopback only; use `waybill serve` for others",
+            "--listen {}: `waybill dev` accepts requests without a key, so it must listen on a loopback address such as 127.0.0.1:7070; for other addresses use `waybill serve`",
             arguments.listen
         );
     }
@@ -181,9 +182,9 @@ fn prepare(data: &Path) -> Result<Home> {
     // As root, the database runs as another account, which must be able to enter the folder.
     if connect::uid() != Some(0) {
         let own = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(data, own).context("cannot close the data folder to others")?;
+        fs::set_permissions(data, own).context("cannot make the data folder private to this account")?;
     }
-    fs::write(data.join(".gitignore"), "*\n").context("cannot write into the data folder")?;
+    fs::write(data.join(".gitignore"), "*\n").context("cannot write to the data folder")?;
     Ok(home)
 }
 
@@ -191,7 +192,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
     listener.with_context(|| {
         format!(
-            "cannot listen on {address}: is another `waybill dev` running? `--listen 127.0.0.1:0` takes any free port"
+            "cannot listen on {address}: is another `waybill dev` running? `--listen 127.0.0.1:0` uses any free port"
         )
     })
 }
@@ -238,7 +239,7 @@ impl Lock {
                 let said = fs::read_to_string(&path).unwrap_or_default();
                 let found = if said.is_empty() { "it is just starting" } else { said.trim() };
                 bail!(
-                    "another `waybill dev` uses {} ({found}): use that one, end it with Ctrl-C, or give this one a folder of its own with `--data FOLDER`",
+                    "another `waybill dev` uses {} ({found}): use that one, stop it with Ctrl-C, or use another folder with `--data FOLDER`",
                     data.display()
                 )
             }
@@ -367,7 +368,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 fn start_worker(environment: &[(&str, OsString)], n: usize) -> Result<Child> {
-    let program = env::current_exe().context("this program cannot be found")?;
+    let program = env::current_exe().context("the path of the waybill program cannot be found")?;
     let child = tokio::process::Command::new(program)
         .args([
             "worker",
@@ -409,7 +410,7 @@ async fn keep_worker(
                 return;
             }
         }
-        eprintln!("worker {n} has ended; what it held goes to others when its lease ends");
+        eprintln!("worker {n} has exited; other workers continue its work when its lease ends");
         tokio::time::sleep(Duration::from_secs(1)).await;
         match start_worker(&environment, n) {
             Ok(started) => {

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     bus: Bus,
     #[command(flatten)]
     models: Reached,
-    /// Also check the invariants of the turns, calls and boxes of every project. Only reads; takes a while.
+    /// Also check that the turns, calls and boxes of every project are consistent. This only reads, and takes a while.
     #[arg(long)]
     deep: bool,
 }
@@ -106,8 +106,11 @@ async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
             }
         }
     }
-    let advice =
-        if found.is_empty() { "" } else { "Give these models a price in the providers file, 0 if they are free." };
+    let advice = if found.is_empty() {
+        ""
+    } else {
+        "Add a price for these models to the providers file, or 0 if they are free."
+    };
     let told = if found.is_empty() { "yes".to_owned() } else { found.join(", ") };
     Ok(Check { check: "models under a cost limit have a price", ok: found.is_empty(), found: told, advice })
 }

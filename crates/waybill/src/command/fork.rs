@@ -36,16 +36,16 @@ pub(crate) struct Arguments {
     /// Change the content of a card: `CARD=TEXT`, or `CARD=@FILE` (JSON or text). Repeat it to change several cards at once.
     #[arg(long = "card", value_name = "CARD=TEXT")]
     cards: Vec<String>,
-    /// Use another profile. If omitted, the recorded one.
+    /// Use another profile. If omitted, the recorded profile is used.
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Name>,
-    /// Use another model: `MODEL`, or `PROVIDER/MODEL`. Repeat it to compare several models, one variant each. If omitted, the recorded one.
+    /// Use another model: `MODEL`, or `PROVIDER/MODEL`. Repeat it to compare several models, one variant each. If omitted, the recorded model is used.
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
     /// Change the profile with a JSON merge patch, such as `{"memory": {"budget": 2000}}`. Repeat it to compare several patches, one variant each.
     #[arg(long = "patch", value_name = "JSON")]
     patches: Vec<String>,
-    /// How often each variant runs, 1 to 100.
+    /// How many times each variant runs, 1 to 100.
     #[arg(short = 'n', long, default_value_t = 1)]
     times: usize,
     /// Call tools and agents for real. If omitted, their recorded answers are used.
@@ -77,7 +77,7 @@ struct Outcome {
 }
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
-    ensure!((1..=100).contains(&arguments.times), "-n {}: must be 1 to 100", arguments.times);
+    ensure!((1..=100).contains(&arguments.times), "-n {}: the number of runs must be 1 to 100", arguments.times);
     let variants = variants(&arguments)?;
     let nats = arguments.bus.connect().await?;
     let (kernel, project_id) = arguments.place.open().await?;
@@ -101,7 +101,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
             started.push((name, forked.agent_turn_id));
         }
     }
-    let source_step_id = source_step_id.context("nothing was forked")?;
+    let source_step_id = source_step_id.context("no run was started")?;
     let mut work = connect::begin(&kernel, project_id).await?;
     let recorded_tree = tree_of(&mut work, turn_id).await?;
     let mut outcomes = vec![outcome(&mut work, "recorded", recorded_tree).await?];
@@ -152,7 +152,8 @@ fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
         variants.push((format!("model {model}"), change));
     }
     for patch in &arguments.patches {
-        let parsed: Value = serde_json::from_str(patch).with_context(|| format!("--patch {patch}"))?;
+        let parsed: Value =
+            serde_json::from_str(patch).with_context(|| format!("--patch {patch} is not valid JSON"))?;
         ensure!(parsed.is_object(), "--patch {patch}: a merge patch must be a JSON object");
         variants.push((
             format!("patch {}", output::short(patch, 40)),
@@ -173,7 +174,7 @@ fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
 fn changed(said: &str) -> Result<(CardId, Value)> {
     let Some((card_id, text)) = said.split_once('=') else { bail!("--card {said}: write CARD=TEXT, or CARD=@FILE") };
     let text = match text.strip_prefix('@') {
-        Some(path) => fs::read_to_string(path).with_context(|| path.to_owned())?,
+        Some(path) => fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?,
         None => text.to_owned(),
     };
     // Only a JSON object or list is read as JSON; anything else is text.

@@ -11,7 +11,7 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let an agent read a box and hand it on.
+    /// Let an agent read a box and pass it on to other agents.
     Give {
         /// The agent that gets the right.
         #[arg(long)]

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     },
     /// Check a package and list every problem. Exits with 1 if there is one.
     Check {
-        /// The package, as JSON; `-` for standard input.
+        /// The JSON file that contains the package, or `-` for standard input.
         file: PathBuf,
         #[command(flatten)]
         storage: Storage,
@@ -43,15 +43,15 @@ pub(crate) enum Command {
     },
     /// Check a package and send it to an agent.
     Send {
-        /// The package, as JSON; `-` for standard input.
+        /// The JSON file that contains the package, or `-` for standard input.
         file: PathBuf,
         /// The profile of the receiving agent.
         #[arg(long)]
         profile: Name,
-        /// What the agent does with it. If omitted, the instruction follows from the package.
+        /// What the agent should do with the package. If omitted, a standard instruction is used.
         #[arg(long)]
         instruction: Option<String>,
-        /// Send it to this existing agent, which has a memory. If omitted, an agent is made for the task.
+        /// Send it to this existing agent, which has a memory. If omitted, a new agent is created for the task.
         #[arg(long)]
         agent: Option<AgentId>,
         #[command(flatten)]
@@ -91,7 +91,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Schema { name, place } => {
             let found = handoff::find_type(&mut place.begin().await?, &name).await?;
-            let found = found.with_context(|| format!("there is no type `{name}`: see `waybill handoff types`"))?;
+            let found = found.with_context(|| {
+                format!("there is no package type `{name}`: `waybill handoff types` lists the types")
+            })?;
             println!("{}", serde_json::to_string_pretty(&published(&found))?);
         }
         Command::Check { file, storage, place } => {
@@ -141,9 +143,9 @@ fn read(file: &std::path::Path) -> Result<Map<String, Value>> {
             std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)?;
             bytes
         }
-        _ => std::fs::read(file).with_context(|| file.display().to_string())?,
+        _ => std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
     };
-    match waybill_core::json::parse(&bytes).with_context(|| file.display().to_string())? {
+    match waybill_core::json::parse(&bytes).with_context(|| format!("cannot read {} as JSON", file.display()))? {
         Value::Object(package) => Ok(package),
         _ => bail!("{}: a package must be a JSON object", file.display()),
     }

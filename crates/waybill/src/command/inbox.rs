@@ -52,7 +52,7 @@ pub(crate) async fn list(arguments: Arguments, as_json: bool) -> Result<ExitCode
 pub(crate) struct Deciding {
     /// The request, as `waybill inbox` lists it.
     call: ToolCallId,
-    /// A note that the asking agent reads. If omitted, there is none.
+    /// A note for the agent that asked. If omitted, no note is sent.
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]

@@ -25,10 +25,10 @@ use crate::{
 pub(crate) enum Command {
     /// Create a key. It is shown only once.
     Create {
-        /// The name of its user, such as `ci` or `billing-worker`.
+        /// A name for the key, such as the program that uses it: `ci`, `billing-worker`.
         name: Name,
-        /// What it may do: admin, operator (start and stop), worker (run turns), tool (answer calls), reader, approver (decide requests),
-        /// auditor (read the record) or developer (apply profiles and tools).
+        /// What the key may do: admin (everything), operator (start and stop turns), worker (run turns), tool (answer tool calls), reader (read only),
+        /// approver (decide requests), auditor (read the record, without content) or developer (apply profiles and tools).
         #[arg(long)]
         scope: Scope,
         #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Rotate {
         /// The name of the key to replace.
         name: Name,
-        /// Hours that the old key still works.
+        /// How many hours the old key still works.
         #[arg(long, value_name = "HOURS", default_value_t = 24)]
         hours: u32,
         #[command(flatten)]
@@ -101,7 +101,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let works = |key: &&Listed| {
                 key.name == name && key.revoked_at.is_none() && key.expires_at.is_none_or(|at| at > now)
             };
-            let old = keys.iter().rev().find(works).with_context(|| format!("there is no key `{name}` that works"))?;
+            let old = keys.iter().rev().find(works).with_context(|| {
+                format!("there is no valid key with the name `{name}`: `waybill keys list` lists the keys")
+            })?;
             // The new key lasts as long as the old one did in total.
             let lasts = old.expires_at.and_then(|at| (at - old.created_at).to_std().ok());
             let made = make(&mut work, &name, old.scope, &old.bounds, lasts, "key.rotate").await?;

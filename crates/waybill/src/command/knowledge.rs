@@ -37,10 +37,10 @@ impl From<Kind> for knowledge::Kind {
 pub(crate) enum Command {
     /// Add or update documents: Markdown or plain text, or folders of them. Unchanged documents stay as they are.
     Put {
-        /// Files, or folders, which are searched for `*.md` and `*.txt`.
+        /// Files, or folders that contain `*.md` and `*.txt` files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// A folder to put them below, each under its own name. If omitted, at the top.
+        /// Folder of the project to store them in, each under its own name. If omitted, the top level.
         #[arg(long, value_name = "FOLDER")]
         below: Option<ArtifactPath>,
         /// Mark them as content from outside: a turn that sees them may need an approval for some tools.
@@ -74,7 +74,7 @@ pub(crate) enum Command {
     Search {
         /// What to search for.
         question: String,
-        /// Only documents below this folder; can be repeated.
+        /// Folder whose documents are searched; can be repeated.
         #[arg(long = "below", required = true, value_name = "FOLDER")]
         below: Vec<ArtifactPath>,
         /// `knowledge` for documents, `experience` for published results of earlier turns.
@@ -88,19 +88,19 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Publish the result of a turn as experience.
+    /// Add the result of a turn to what agents can search, as experience.
     Publish {
         /// The turn whose result is published.
         turn: TurnId,
         /// The path to publish it under.
         path: ArtifactPath,
-        /// Its title.
+        /// The title of the document.
         #[arg(long, default_value = "")]
         title: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Make vectors for documents that have none, with the model that the project's settings name under `embedding`.
+    /// Compute embedding vectors for documents that have none, with the model under `embedding` in the settings of the project.
     Embed {
         #[command(flatten)]
         reached: Reached,
@@ -170,7 +170,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let (kernel, project_id) = place.open().await?;
             let mut work = kernel.begin(project_id).await?;
             if resource::settings(&mut work).await?.embedding.is_none() {
-                bail!("the project has no embedding model: apply `settings: {{embedding: {{provider, model}}}}`");
+                bail!(
+                    "the project has no embedding model: apply a manifest with `settings: {{embedding: {{provider: NAME, model: MODEL}}}}`"
+                );
             }
             if !knowledge::has_vectors(&mut work).await? {
                 eprintln!("note: {}", knowledge::Error::NoVectors);
@@ -204,14 +206,14 @@ async fn put(
     let (kernel, project_id) = place.open().await?;
     let mut done = Vec::new();
     for (name, file) in &found {
-        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let name = below.map_or_else(|| name.clone(), |below| format!("{below}/{name}"));
-        let path: ArtifactPath = name.parse().with_context(|| file.display().to_string())?;
+        let path: ArtifactPath = name.parse().with_context(|| format!("cannot store {}", file.display()))?;
         let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default().trim();
         let mut work = kernel.begin(project_id).await?;
         let applied = Applied { path: &path, title, text: &text, is_external };
         let applied = apply(&mut work, applied, &connect::actor()).await;
-        done.push(applied.with_context(|| file.display().to_string())?);
+        done.push(applied.with_context(|| format!("cannot store {}", file.display()))?);
         work.commit().await?;
         if done.len() % 100 == 0 {
             eprintln!("{} of {}", done.len(), found.len());
@@ -225,18 +227,25 @@ async fn put(
 fn walk(file: &std::path::Path, found: &mut Vec<(String, PathBuf)>) -> Result<()> {
     let is_text = |path: &std::path::Path| path.extension().is_some_and(|ending| ending == "md" || ending == "txt");
     if !file.is_dir() {
-        let name = file.file_name().and_then(|name| name.to_str()).context("the path has no UTF-8 file name")?;
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .context("the path does not end with a file name in UTF-8")?;
         found.push((name.to_owned(), file.to_owned()));
         return Ok(());
     }
     let mut open = vec![file.to_owned()];
     while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let path = entry?.path();
             if path.is_dir() {
                 open.push(path);
             } else if is_text(&path) {
-                let name = path.strip_prefix(file).unwrap_or(&path).to_str().context("a file name is not UTF-8")?;
+                let name = path
+                    .strip_prefix(file)
+                    .unwrap_or(&path)
+                    .to_str()
+                    .context("the name of a file is not UTF-8: rename it")?;
                 found.push((name.to_owned(), path.clone()));
             }
         }

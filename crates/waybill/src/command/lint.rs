@@ -60,7 +60,7 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| file.extension().is_some_and(|end| end == "json" || end == "jsonl"))
         .collect();
-    ensure!(!files.is_empty(), "there is no .json and no .jsonl file in {}", path.display());
+    ensure!(!files.is_empty(), "folder {} contains no .json or .jsonl file", path.display());
     files.sort();
     Ok(files)
 }

@@ -16,12 +16,12 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CardBox {
-    /// Show the cards of a box in order, each with the box that it was added to.
+    /// Show the cards of a box in order, each with the box that it was first put into.
     Show {
         /// The box to show.
         #[arg(value_name = "BOX")]
         box_id: BoxId,
-        /// Continue after this place.
+        /// Continue after the card at this position of the box. 0 starts with the first card.
         #[arg(long, default_value_t = 0)]
         after: i64,
         /// How many cards to show at most.
@@ -71,7 +71,7 @@ pub(crate) enum Batch {
         /// The batch to show.
         #[arg(value_name = "BATCH")]
         batch_id: BatchId,
-        /// Continue after the task with this index.
+        /// Continue after the task with this index. -1 starts with the first task.
         #[arg(long, default_value_t = -1)]
         after: i32,
         /// How many tasks to show at most.
@@ -111,7 +111,7 @@ pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
-    /// Continue after this entry, the last one of the previous page. If omitted, begin with the newest.
+    /// Continue after this entry, the last one of the previous page. If omitted, start with the newest.
     #[arg(long)]
     after: Option<AuditId>,
     /// How many to list at most.

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Run only this part. If omitted, all parts run, except the relay if there is neither NATS nor an OTLP endpoint.
     #[arg(long)]
     only: Option<Part>,
-    /// Lease in seconds: after a process has been out of reach for this long, its work goes to others. Use the same value for all processes.
+    /// Lease in seconds: if a process cannot be reached for this long, other processes take over its work. Use the same value for all processes.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
     /// The JetStream stream to publish events to.
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Part {
     /// Run the commands of agents: delegate, fork, …
     Commands,
-    /// Run the watchdogs.
+    /// Run the watchdogs: expired leases, deadlines, turns that are due.
     Sweep,
     /// Publish events to NATS, and traces to the collector.
     Relay,
@@ -64,11 +64,16 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
     if arguments.only == Some(Part::Relay) && nats.is_none() && arguments.otlp_endpoint.is_none() {
         bail!(
-            "the relay has no receiver: set --nats-url or WAYBILL_NATS_URL for events, or --otlp-endpoint for traces"
+            "the relay has nothing to send events to: set --nats-url (or WAYBILL_NATS_URL) for events, or --otlp-endpoint for traces"
         );
     }
     arguments.watch.begin("orchestrator", &kernel, true).await?;
-    let collector = arguments.otlp_endpoint.as_deref().map(Collector::new).transpose().context("--otlp-endpoint")?;
+    let collector = arguments
+        .otlp_endpoint
+        .as_deref()
+        .map(Collector::new)
+        .transpose()
+        .context("the client for --otlp-endpoint cannot be created")?;
     let artifacts = arguments.storage.open(&kernel)?;
     let lease = Duration::from_secs_f64(arguments.lease);
     let config = command::Config { lease, artifacts, ..command::Config::default() };

@@ -19,12 +19,12 @@ use crate::{
 pub(crate) enum Command {
     /// Create a project.
     Create {
-        /// Its slug, the name that people use: a-z, 0-9 and `-`.
+        /// The slug, a short name for people: 1 to 63 characters (a-z, 0-9 and `-`), beginning with a letter or digit.
         slug: String,
         #[command(flatten)]
         service: Service,
     },
-    /// Delete a project and all its data for good: cards, boxes, turns, keys, records. Needs the owner of the schema.
+    /// Delete a project and all its data for good: cards, boxes, turns, keys, records. Needs --owner-url.
     Delete {
         /// The slug of the project.
         slug: String,
@@ -40,7 +40,7 @@ pub(crate) enum Command {
     },
     /// List projects, ordered by slug.
     List {
-        /// Continue after this slug. If omitted, begin with the first.
+        /// Continue after this slug. If omitted, start with the first.
         #[arg(long, default_value = "")]
         after: String,
         /// How many to list at most.
@@ -54,7 +54,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     let projects = match command {
         Command::Delete { slug, yes, storage, service, owner } => {
-            ensure!(slug == yes, "--yes {yes}: must repeat the slug of the project, {slug}");
+            ensure!(slug == yes, "--yes {yes} does not match: repeat the slug of the project, as in --yes {slug}");
             let kernel = service.kernel().await?;
             let project_id = project::find(&kernel, &slug).await?;
             let artifacts = storage.open(&kernel)?;
@@ -65,12 +65,15 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                     let n = artifacts.store().delete_project(project_id).await?;
                     eprintln!("artifacts: {n} objects");
                 }
-                None => eprintln!("no --artifacts: the artifacts below {} are not deleted", project_id.simple()),
+                None => eprintln!(
+                    "--artifacts is not set, so the objects below {} in the object store are not deleted",
+                    project_id.simple()
+                ),
             }
             if json {
                 output::json(&serde_json::json!({ "project_id": project_id, "slug": slug, "deleted": deleted }))?;
             } else {
-                println!("{slug} ({project_id}) is gone: {} rows", deleted.values().sum::<u64>());
+                println!("{slug} ({project_id}) is deleted: {} rows", deleted.values().sum::<u64>());
             }
             return Ok(ExitCode::SUCCESS);
         }

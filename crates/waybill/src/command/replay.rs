@@ -14,7 +14,7 @@ use crate::{command::turn::tree_of, connect::Place, output};
 pub(crate) struct Arguments {
     /// The root turn of the run.
     turn: TurnId,
-    /// Only this turn. If omitted, all turns below it too.
+    /// Check only this turn. If omitted, the turns that it started are checked too.
     #[arg(long)]
     alone: bool,
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Show a profile, tool, plan or the settings as JSON, as applied.
+    /// Show a profile, a tool, a plan or the settings of the project as JSON.
     Show {
         /// What to show.
         kind: Kind,
@@ -64,7 +64,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Show { kind, name, version, place } => {
             let mut work = place.begin().await?;
-            let name = || name.as_ref().context("the name is missing: `waybill resource list` shows the names");
+            let name = || name.as_ref().context("name what to show: `waybill resource list` lists the names");
             match kind {
                 Kind::Profile => output::json(&resource::profile(&mut work, name()?).await?.profile)?,
                 Kind::Tool => output::json(&resource::tool(&mut work, name()?).await?)?,

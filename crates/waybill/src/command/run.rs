@@ -16,20 +16,22 @@ use crate::{
 /// What to do, and which agent does it.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
-    /// The profile of the agent that does it.
+    /// The profile of the agent that does the work.
     profile: Name,
-    /// What the agent does.
+    /// What the agent should do.
     instruction: String,
     /// The fields that the result must have: `[{"name": …, "description": …}]`. If omitted, the result is free-form.
     #[arg(long, value_name = "JSON")]
     result_fields: Option<String>,
-    /// A YAML or JSON file with a handover, which says how the context is packed. If omitted, it is packed in the usual way.
+    /// A YAML or JSON file with a handover, which says what the agent gets as context. If omitted, it gets the instruction, the result fields and the
+    /// boxes of --box.
     #[arg(long, value_name = "FILE")]
     handover: Option<PathBuf>,
-    /// Arguments of the handover, in addition to `instruction`, `result_fields` and `input_box_ids` (the boxes of --box). If omitted, none.
+    /// Arguments for the handover as a JSON object, in addition to `instruction`, `result_fields` and `input_box_ids` (the boxes of --box). If omitted,
+    /// none.
     #[arg(long, value_name = "JSON", requires = "handover")]
     arguments: Option<String>,
-    /// Use this existing agent, which has a memory. If omitted, an agent is made for the task.
+    /// Use this existing agent, which has a memory. If omitted, a new agent is created for the task.
     #[arg(long)]
     agent: Option<AgentId>,
     /// The session that the turn belongs to. It is opened on first use. If omitted, the turn belongs to no session.
@@ -41,10 +43,10 @@ pub(crate) struct Wanted {
     /// A box that the turn also sees; can be repeated. If omitted, none.
     #[arg(long = "box", value_name = "BOX")]
     context_box_ids: Vec<BoxId>,
-    /// The instruction came from outside, such as a mail: the turn counts as having seen content from outside from the start.
+    /// Mark the instruction as content from outside, such as an email: the turn may need an approval for some tools.
     #[arg(long)]
     external: bool,
-    /// Your user for whom this is done. If omitted, none is recorded.
+    /// The user of your application for whom this is done. It is kept on record. If omitted, no user is recorded.
     #[arg(long, value_name = "USER")]
     on_behalf_of: Option<String>,
     #[command(flatten)]
@@ -56,16 +58,24 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Dispatches the turn. Also returns the kernel and the project, to follow it.
     pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, DispatchResult)> {
-        let fields =
-            self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context("--result-fields")?;
+        let fields = self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context(
+            "--result-fields must be JSON, such as [{\"name\": \"title\", \"description\": \"The title.\"}]",
+        )?;
         let handover = match &self.handover {
             Some(file) => {
-                let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-                Some(serde_saphyr::from_str(&text).with_context(|| format!("{}: not a handover", file.display()))?)
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+                Some(
+                    serde_saphyr::from_str(&text)
+                        .with_context(|| format!("{} is not a valid handover", file.display()))?,
+                )
             }
             None => None,
         };
-        let arguments = self.arguments.map(|text| serde_json::from_str(&text)).transpose().context("--arguments")?;
+        let arguments = self
+            .arguments
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .context("--arguments must be a JSON object")?;
         let nats = self.bus.connect().await?;
         let (kernel, project_id) = self.place.open().await?;
         let kernel = connect::on_bus(kernel, nats.as_ref());
@@ -97,7 +107,7 @@ fn while_running(text: &str) -> Result<WhileRunning, String> {
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Show the tree of turns with their tokens and cost while they run: redrawn in a terminal, line by line elsewhere. If omitted, only the result.
+    /// Show the tree of turns with their tokens and cost while they run. If omitted, only the result is printed.
     #[arg(long)]
     watch: bool,
 }

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// File of providers that has prices. The usage that workers report over HTTP is priced by them. If omitted, the cost is what the worker says.
+    /// Providers file with the prices of models, to compute the cost of what workers report over HTTP. If omitted, the cost that a worker reports is used.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     providers: Option<PathBuf>,
     /// Address to listen on.
@@ -34,43 +34,43 @@ pub(crate) struct Arguments {
     /// PEM file of the certificate chain. If omitted, the address must be a loopback address, or --behind-tls must be set.
     #[arg(long, env = "WAYBILL_TLS_CERTIFICATE", value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// PEM file of the key of the certificate. Required with --tls-certificate.
+    /// PEM file of the private key of the certificate. Required with --tls-certificate.
     #[arg(long, env = "WAYBILL_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Allow other addresses than loopback without TLS, because a proxy in front terminates it.
+    /// Allow an address other than loopback without TLS, for use behind a proxy that terminates TLS.
     #[arg(long, env = "WAYBILL_BEHIND_TLS")]
     behind_tls: bool,
     /// Also accept tokens of this OpenID Connect provider: its issuer URL, exactly as in the tokens. If omitted, only API keys are accepted.
     #[arg(long, env = "WAYBILL_OIDC_ISSUER", value_name = "URL", requires = "oidc_audience")]
     oidc_issuer: Option<String>,
-    /// The audience that such a token must name. Required with --oidc-issuer.
+    /// The audience that an OpenID Connect token must have. Required with --oidc-issuer.
     #[arg(long, env = "WAYBILL_OIDC_AUDIENCE", value_name = "NAME", requires = "oidc_issuer")]
     oidc_audience: Option<String>,
-    /// The claim of a token that says what its holder may do: {"PROJECT": "SCOPE"}
+    /// The claim of an OpenID Connect token that says which scope its holder has in which project: {"PROJECT": "SCOPE"}
     #[arg(long, env = "WAYBILL_OIDC_CLAIM", value_name = "NAME", default_value = "waybill")]
     oidc_claim: String,
-    /// Bytes of a request, at most.
+    /// Maximum size of a request body in bytes, except for artifacts.
     #[arg(long, default_value_t = Limits::default().most_bytes)]
     most_bytes: usize,
-    /// Requests of one key per second, at most; twice as many in a burst.
+    /// Maximum number of requests per second of one API key. A short burst may have twice as many.
     #[arg(long, default_value_t = Limits::default().per_second)]
     per_second: f64,
-    /// Requests at a time, at most. For this limit and the next three, a project can use at most as many as are left for the others.
+    /// Maximum number of requests at a time. Of this limit and the next three, one project can use at most half.
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
-    /// Workers and tools that wait for work at a time, at most. The same limit applies to event streams.
+    /// Maximum number of workers and tools that wait for work at a time. The same limit applies to event streams.
     #[arg(long, default_value_t = Limits::default().most_waiting)]
     most_waiting: usize,
-    /// Uploads of artifacts at a time, at most.
+    /// Maximum number of artifact uploads at a time.
     #[arg(long, default_value_t = Limits::default().most_uploads)]
     most_uploads: usize,
-    /// Connections at a time, at most.
+    /// Maximum number of client connections at a time.
     #[arg(long, default_value_t = Limits::default().most_connections)]
     most_connections: usize,
-    /// Seconds that the oldest ready turn of a project may wait. While it waits longer, the project cannot start turns.
+    /// Seconds that the oldest turn of a project may wait for a worker. While it waits longer, the project cannot start new turns.
     #[arg(long, default_value_t = Limits::default().most_wait.as_secs_f64())]
     most_wait: f64,
-    /// Database connections, at most.
+    /// Maximum number of database connections.
     #[arg(long, default_value_t = 8)]
     connections: u32,
     /// Seconds to wait for running requests at shutdown.
@@ -85,7 +85,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     if tls.is_none() && !arguments.listen.ip().is_loopback() && !arguments.behind_tls {
         bail!(
-            "{} is not a loopback address, and keys would be sent without encryption: \
+            "{} is not a loopback address, so API keys would be sent without encryption: \
              set --tls-certificate and --tls-key, or --behind-tls if a proxy terminates TLS",
             arguments.listen
         );
@@ -106,7 +106,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let login = check::login(&kernel).await?;
     ensure!(
         login == check::LOGINS[0],
-        "`waybill serve` must log in as {}: {login} may not look up keys",
+        "`waybill serve` must connect to the database as {}, but connects as {login}: change the database URL",
         check::LOGINS[0]
     );
     arguments.watch.begin("api", &kernel, false).await?;

@@ -30,10 +30,10 @@ const PAGE: i64 = 500;
 pub(crate) enum Command {
     /// Open a session and print its id. `waybill run --session` with a new id opens one too.
     New {
-        /// Its title. If omitted, it has none.
+        /// The title of the session. If omitted, it has none.
         #[arg(long)]
         title: Option<String>,
-        /// A label; can be repeated. If omitted, it has none.
+        /// A label of the session; can be repeated. If omitted, it has none.
         #[arg(long)]
         label: Vec<String>,
         #[command(flatten)]
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     },
     /// List sessions, newest first.
     List {
-        /// Continue after this session, the last one of the previous page. If omitted, begin with the newest.
+        /// Continue after this session, the last one of the previous page. If omitted, start with the newest.
         #[arg(long)]
         after: Option<SessionId>,
         /// How many to list at most.
@@ -64,22 +64,22 @@ pub(crate) enum Command {
         /// The new title. If omitted, the title stays.
         #[arg(long)]
         title: Option<String>,
-        /// A label that replaces the present ones; can be repeated. If omitted, the labels stay.
+        /// A label; can be repeated. The new labels replace all present ones. If omitted, the labels stay.
         #[arg(long)]
         label: Option<Vec<String>>,
         #[command(flatten)]
         place: Place,
     },
-    /// End a session: no new turn can begin in it. Open turns continue.
+    /// End a session: no new turn can start in it. Open turns continue.
     End {
         /// The session to end.
         session: SessionId,
         #[command(flatten)]
         place: Place,
     },
-    /// Forget a session: its list of messages, todo list and summary.
+    /// Forget a session: delete its list of messages, its todo list and its summary.
     ///
-    /// The cards stay with their turns; `waybill session erase` destroys them.
+    /// The cards of its turns stay. To erase their content too, use `waybill session erase`.
     Forget {
         /// The session to forget.
         session: SessionId,
@@ -161,7 +161,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if as_json {
                 output::json(&json!({ "session_id": session, "n_cards": n_cards }))?;
             } else {
-                println!("{n_cards} cards erased, and the session forgotten");
+                println!("{n_cards} cards and the session were erased");
             }
         }
     }
@@ -178,7 +178,7 @@ async fn erase(session_id: SessionId, reason: &str, place: &Place, owner: &Owner
     let mut work = kernel.begin(project_id).await?;
     if session::is_at_work(&mut work, session_id).await? {
         bail!(
-            "session {session_id} has an open turn, or one of its turns has an open child: stop it with `waybill turn stop`, or wait"
+            "session {session_id} still has a running turn, or one of its turns has a running child: wait, or stop it with `waybill turn stop`, then try again"
         );
     }
     let cards = session::written(&mut work, session_id).await?;
@@ -227,7 +227,7 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
         println!("labels  {}", session.labels.join(", "));
     }
     if session.has_external {
-        println!("holds content from outside");
+        println!("contains content from outside");
     }
     for placed in &messages {
         match &placed.reading {

@@ -42,10 +42,11 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     let manifests = match command {
         Command::FromOpenapi { file, operations, server } => {
-            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let document: Value = match serde_json::from_str(&text) {
                 Ok(document) => document,
-                Err(_) => serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?,
+                Err(_) => serde_saphyr::from_str(&text)
+                    .with_context(|| format!("{} is neither JSON nor YAML", file.display()))?,
             };
             let tools = openapi::tools(&document, &operations, server.as_deref());
             tools.map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))?
@@ -70,7 +71,10 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 })
                 .collect();
             let names: Vec<&str> = offered.iter().map(|offered| offered.tool.as_str()).collect();
-            ensure!(!manifests.is_empty(), "`{server}` has none of the tools {tools:?}; its tools are {names:?}");
+            ensure!(
+                !manifests.is_empty(),
+                "MCP server `{server}` has none of the tools {tools:?}: its tools are {names:?}"
+            );
             manifests
         }
     };

@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Start(Wanted),
     /// List turns, newest first.
     List {
-        /// Continue after this turn, the last one of the previous page. If omitted, begin with the newest.
+        /// Continue after this turn, the last one of the previous page. If omitted, start with the newest.
         #[arg(long)]
         after: Option<TurnId>,
         /// How many to list at most.
@@ -40,41 +40,41 @@ pub(crate) enum Command {
         /// Also list turns that other turns started. If omitted, only root turns.
         #[arg(long)]
         all: bool,
-        /// Only turns that have not ended. If omitted, all.
+        /// List only turns that have not ended. If omitted, all turns.
         #[arg(long)]
         open: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Show a turn: the tree of turns below it, its steps with tokens and cost, and its result.
+    /// Show a turn: the tree of turns that it started, its steps with tokens and cost, and its result.
     Show {
         /// The turn to show.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Watch a turn and the tree of turns below it until it ends, then print its result.
+    /// Watch a turn and the tree of turns that it started until it ends, then print its result.
     Watch {
         /// The turn to watch.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Print the log of a turn and of all turns below it, oldest first: starts, steps, calls with their results, ends.
+    /// Print the log of a turn and of all turns that it started, directly or indirectly, oldest first: starts, steps, calls with their results, ends.
     Logs {
-        /// The root of the tree to print.
+        /// The turn at the root of the tree to print.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Export a turn and all turns below it as JSON lines: turns, steps, edges, receipts, boxes and cards.
+    /// Export a turn and all turns that it started, directly or indirectly, as JSON lines: turns, steps, edges, receipts, boxes and cards.
     Export {
-        /// The root of the tree to export.
+        /// The turn at the root of the tree to export.
         turn: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Stop a turn. It still delivers.
+    /// Stop a turn. It ends with a deliverable that says that it was stopped.
     Stop {
         /// The turn to stop.
         turn: TurnId,

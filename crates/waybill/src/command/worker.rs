@@ -35,25 +35,25 @@ pub(crate) struct Arguments {
     target: Target,
     #[command(flatten)]
     models: Reached,
-    /// HTTP and MCP tool calls at a time. 0 means none: another process answers them.
+    /// Maximum number of HTTP and MCP tool calls at a time. With 0, another worker must answer them.
     #[arg(long, default_value_t = 32)]
     tools: usize,
     /// Answer the calls of tools with this `target`.
     #[arg(long, default_value = "tools")]
     tools_target: Target,
-    /// Turns that this worker runs at a time, at most.
+    /// Maximum number of turns that this worker runs at a time.
     #[arg(long, default_value_t = 64)]
     most: usize,
-    /// Turns of one project at a time over all workers, at most.
+    /// Maximum number of turns of one project at a time, over all workers.
     #[arg(long, default_value_t = 1_000)]
     in_flight_cap: i32,
-    /// Database connections, at most.
+    /// Maximum number of database connections.
     #[arg(long, default_value_t = 8)]
     connections: u32,
-    /// Lease in seconds: after a process has been out of reach for this long, its work goes to others. Use the same value for all processes.
+    /// Lease in seconds: if a process cannot be reached for this long, other processes take over its work. Use the same value for all processes.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
-    /// Poll interval in seconds: how often to look for work while no doorbell is heard.
+    /// Poll interval in seconds: how often to look for work if NATS does not announce any.
     #[arg(long, default_value_t = 1.5)]
     look: f64,
     /// Seconds to wait for running steps at shutdown.
@@ -71,7 +71,8 @@ pub(crate) struct Reached {
     /// `egress: {hosts, private_hosts}`. If omitted, only the providers `openai_chat`, `openai_responses`, `anthropic_messages` and `demo` exist.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     pub(crate) providers: Option<PathBuf>,
-    /// Folder with a file for each secret, or with a folder for each project. If omitted, secrets come from the environment: `WAYBILL_SECRET_NAME`.
+    /// Folder with one file per secret. Secrets of one project are in a subfolder with the id of the project. If omitted, secrets come from environment
+    /// variables, such as `WAYBILL_SECRET_OPENAI` for the secret `openai`.
     #[arg(long, env = "WAYBILL_SECRETS", value_name = "FOLDER")]
     pub(crate) secrets: Option<PathBuf>,
 }
@@ -123,11 +124,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
 impl Reached {
     pub(crate) fn read(&self) -> Result<Installation> {
         if let Some(folder) = &self.secrets {
-            ensure!(folder.is_dir(), "--secrets {}: there is no such folder", folder.display());
+            ensure!(folder.is_dir(), "--secrets {}: this folder does not exist", folder.display());
         }
         let documents = match &self.providers {
             Some(file) => {
-                let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
                 apply::parse::<Document>(&file.display().to_string(), &text)?
             }
             None => Vec::new(),

@@ -153,7 +153,7 @@ fn the_five_minutes_of_the_readme_are_true() {
     stdout.read_to_end(&mut shown).unwrap();
     let shown = String::from_utf8_lossy(&shown);
     assert!(running.wait().unwrap().success(), "{shown}\n{}", dev.said());
-    assert!(dev.said().contains("has ended; what it held goes to others"), "{}", dev.said());
+    assert!(dev.said().contains("has exited; other workers continue its work"), "{}", dev.said());
     for part in ["└─ ", "researcher", "archivist", "taken over 1×", "7 turns", "Here is what my researchers found"]
     {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -210,7 +210,7 @@ fn the_five_minutes_of_the_readme_are_true() {
     assert!(text(&waybill("audit").stdout).contains("key.rotate"));
     assert!(!waybill("project delete demo --yes dmeo").status.success());
     let deleted = waybill("project delete demo --yes demo");
-    assert!(text(&deleted.stdout).contains("is gone"), "{deleted:?}");
+    assert!(text(&deleted.stdout).contains("is deleted"), "{deleted:?}");
     dev.end(&folder);
 }
 
@@ -320,7 +320,7 @@ fn a_setting_that_is_none_is_named() {
     let file = folder.0.join("waybill.toml");
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     let refused = folder.run("./target/release/waybill config show");
-    assert!(!refused.status.success() && text(&refused.stderr).contains("is not read"), "{refused:?}");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("is not used"), "{refused:?}");
     assert!(folder.run("WAYBILL_CONFIG=waybill.toml ./target/release/waybill config show").status.success());
 }
 

@@ -382,12 +382,12 @@ context_packing_config:
     let expected = [("the question", 1), ("BACKGROUND", 1), ("a risk", 1)];
     assert_eq!(*seen.lock().unwrap(), expected.map(|(what, n)| (what.to_owned(), n)).into_iter().collect());
     let wrong = run(r#"{"instruction": "other"}"#);
-    assert!(text(&wrong.stderr).contains("`arguments` cannot hold `instruction`"), "{wrong:?}");
+    assert!(text(&wrong.stderr).contains("`arguments` must not contain `instruction`"), "{wrong:?}");
     std::fs::write(&file, handover.replace("task.instruction", "sys.profile")).unwrap();
     let wrong = run(r#"{"risks": ["a risk"]}"#);
-    assert!(text(&wrong.stderr).contains("never packed"), "{wrong:?}");
+    assert!(text(&wrong.stderr).contains("cannot be handed over"), "{wrong:?}");
     std::fs::write(&file, "context_packing_config: {pack_arguments: []}").unwrap();
     let wrong = run("{}");
-    assert!(text(&wrong.stderr).contains("packs no argument"), "{wrong:?}");
+    assert!(text(&wrong.stderr).contains("no argument of the handover says what to do"), "{wrong:?}");
     std::fs::remove_file(file).unwrap();
 }

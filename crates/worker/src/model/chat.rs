@@ -100,7 +100,10 @@ impl Reader for Chat {
         }
         let chunk: Chunk = serde_json::from_str(&event.data).map_err(garbled)?;
         if let Some(failure) = chunk.error {
-            return Err(Error::unavailable(format!("the model failed while it answered: {}", failure.message)));
+            return Err(Error::unavailable(format!(
+                "the model failed while it wrote its response: {}",
+                failure.message
+            )));
         }
         if let Some(used) = chunk.usage {
             let cached = used.prompt_tokens_details.and_then(|details| details.cached_tokens);
@@ -115,7 +118,9 @@ impl Reader for Chat {
         }
         match choice.finish_reason.as_deref() {
             None | Some("") => {}
-            Some("content_filter") => return Err(Error::Refused("the provider withheld the answer".into())),
+            Some("content_filter") => {
+                return Err(Error::Refused("the content filter of the provider withheld the response".into()));
+            }
             Some(reason) => {
                 self.ended = true;
                 self.answer.is_cut = reason == "length";

@@ -38,7 +38,8 @@ struct Line {
 }
 
 pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
-    let wrong = |error: serde_json::Error| Error::Refused(format!("the script of the demo model: {error}"));
+    let wrong =
+        |error: serde_json::Error| Error::Refused(format!("the script of the demo model is not valid: {error}"));
     let script =
         asking.llm.params.get("script").cloned().unwrap_or_else(|| serde_json::json!([{ "say": "{{query}}" }]));
     let mut script: Vec<Line> = serde_json::from_value(script).map_err(wrong)?;

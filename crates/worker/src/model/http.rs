@@ -177,7 +177,7 @@ impl Models {
             }
             Some((provider, gate)) => {
                 let headers = self.headers(provider, asking)?;
-                let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker ends"))?;
+                let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker is shutting down"))?;
                 let answer = loop {
                     n_asked += 1;
                     gate.pass().await;
@@ -274,12 +274,15 @@ impl Models {
         let found = self.0.providers.get(&embedding.provider);
         let (provider, gate) = found.ok_or_else(|| Error::NoProvider(embedding.provider.clone()))?;
         if provider.adapter == Adapter::AnthropicMessages {
-            return Err(Error::Refused(format!("provider `{}` offers no embeddings", provider.name)));
+            return Err(Error::Refused(format!(
+                "provider `{}` does not offer embeddings: use another provider for `embedding`",
+                provider.name
+            )));
         }
         let body = json!({ "model": embedding.model, "input": texts, "encoding_format": "float" }).to_string();
         let key = format!("waybill-vectors-{}", blake3::hash(body.as_bytes()).to_hex());
         let headers = self.headers_for(provider, project_id, embedding.api_key.as_ref(), &key)?;
-        let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker ends"))?;
+        let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker is shutting down"))?;
         let mut n_asked = 0;
         let said = loop {
             n_asked += 1;
@@ -306,7 +309,11 @@ impl Models {
         let mut vectors = said.data;
         vectors.sort_by_key(|vector| vector.index);
         if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.embedding.is_empty()) {
-            return Err(Error::Garbled(format!("{} texts, and {} vectors", texts.len(), vectors.len())));
+            return Err(Error::Garbled(format!(
+                "{} texts were sent, but {} vectors came back",
+                texts.len(),
+                vectors.len()
+            )));
         }
         Ok(vectors.into_iter().map(|vector| vector.embedding).collect())
     }
@@ -353,7 +360,12 @@ impl Models {
         }
         headers.entry("idempotency-key".to_owned()).or_insert_with(|| SecretString::from(key));
         let header = |(name, value): (String, SecretString)| {
-            let wrong = || Error::Refused(format!("provider `{}`: header `{name}` cannot be sent", provider.name));
+            let wrong = || {
+                Error::Refused(format!(
+                    "provider `{}`: the name or the value of header `{name}` contains characters that a header must not have",
+                    provider.name
+                ))
+            };
             let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
             let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| wrong())?;
             value.set_sensitive(true);
@@ -372,7 +384,8 @@ impl Models {
         let url = format!("{}/{}", provider.base_url.trim_end_matches('/'), provider.path());
         let request = self.0.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json");
         let sent = request.body(body(provider, asking)).send();
-        let silent = || Error::unavailable(format!("`{}` said nothing for {:?}", provider.name, provider.silence()));
+        let silent =
+            || Error::unavailable(format!("provider `{}` sent nothing for {:?}", provider.name, provider.silence()));
         let sent = timeout(provider.silence(), sent).await.map_err(|_| silent())?;
         // Without the address, which may carry a key.
         let response = sent.map_err(|error| self.lost(provider, error))?;
@@ -381,7 +394,7 @@ impl Models {
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("text/event-stream") {
-            return Err(Error::Garbled(format!("`{}` answered with {kind:?}, not with a stream", provider.name)));
+            return Err(Error::Garbled(format!("provider `{}` sent {kind:?}, not an event stream", provider.name)));
         }
         let mut reader: Box<dyn Reader> = match provider.adapter {
             Adapter::OpenaiChat => Box::<Chat>::default(),
@@ -401,7 +414,7 @@ impl Models {
 
     fn lost(&self, provider: &Provider, error: reqwest::Error) -> Error {
         let why = innermost(&error).unwrap_or_else(|| error.without_url().to_string());
-        Error::unavailable(self.blot(format!("`{}` cannot be reached: {why}", provider.name)))
+        Error::unavailable(self.blot(format!("provider `{}` cannot be reached: {why}", provider.name)))
     }
 
     fn blotted(&self, error: Error) -> Error {
@@ -422,7 +435,7 @@ impl Models {
         let said = serde_json::from_str::<Value>(&body).ok();
         let said = said.and_then(|said| said["error"]["message"].as_str().map(str::to_owned)).unwrap_or(body);
         let why: String = self.blot(said).chars().take(500).collect();
-        let why = format!("`{name}` answered {}: {why}", status.as_u16());
+        let why = format!("provider `{name}` responded with {}: {why}", status.as_u16());
         let is_long = ["context_length", "context length", "too long", "too many tokens", "context window"];
         match status.as_u16() {
             408 | 409 | 425 | 429 | 500.. => Error::Unavailable(why, after.map(Duration::from_secs)),
@@ -445,5 +458,5 @@ fn body(provider: &Provider, asking: &Asking<'_>) -> Vec<u8> {
 }
 
 fn took_too_long(limit: Duration) -> Error {
-    Error::unavailable(format!("no answer within {limit:?}"))
+    Error::unavailable(format!("the provider did not respond within {limit:?}"))
 }

@@ -153,7 +153,9 @@ impl Reader for Messages {
                 (Some(Block::ToolUse { arguments, .. }), Delta::InputJson { partial_json }) => {
                     arguments.push_str(&partial_json);
                 }
-                (None, _) => return Err(Error::Garbled(format!("a piece of block {index}, which was not begun"))),
+                (None, _) => {
+                    return Err(Error::Garbled(format!("it contains a part of block {index}, which has not started")));
+                }
                 _ => {}
             },
             Said::MessageDelta { delta, usage } => {
@@ -162,7 +164,7 @@ impl Reader for Messages {
             }
             Said::MessageStop => self.ended = true,
             Said::Error { error } => {
-                let why = format!("the model failed while it answered: {}: {}", error.r#type, error.message);
+                let why = format!("the model failed while it wrote its response: {}: {}", error.r#type, error.message);
                 return Err(Error::unavailable(why));
             }
             Said::Other => {}
@@ -175,7 +177,7 @@ impl Reader for Messages {
             return Err(cut_off());
         }
         if self.stop_reason.as_deref() == Some("refusal") {
-            return Err(Error::Refused("the model refused".into()));
+            return Err(Error::Refused("the model refused to respond to this request".into()));
         }
         self.answer.is_cut = self.stop_reason.as_deref() == Some("max_tokens");
         let is_thought = |block: &&Block| matches!(block, Block::Thinking { .. } | Block::RedactedThinking { .. });

@@ -73,14 +73,14 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String, Option<Duration>),
     /// The answer does not have the provider's format.
-    #[error("the answer cannot be read: {0}")]
+    #[error("the response of the provider is not valid: {0}")]
     Garbled(String),
     /// It will not answer this request; a retry does not help.
     #[error("{0}")]
     Refused(String),
     #[error("the request is too long for the model: {0}")]
     TooLong(String),
-    #[error("there is no provider `{0}`: name it in the worker's file of providers")]
+    #[error("the providers file of the worker has no provider `{0}`: add it there")]
     NoProvider(Name),
     #[error("{0}")]
     Secret(String),
@@ -120,5 +120,5 @@ fn garbled(error: serde_json::Error) -> Error {
 
 /// Returns the error for a stream that ended before the answer was complete.
 fn cut_off() -> Error {
-    Error::unavailable("the answer was cut off")
+    Error::unavailable("the response of the provider ended too early")
 }

@@ -89,7 +89,7 @@ fn without_id(item: &RawValue) -> Result<String, Error> {
 impl Reader for Responses {
     fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
         let said: Said<'_> = serde_json::from_str(&event.data).map_err(garbled)?;
-        let failed = |why: &str| Error::unavailable(format!("the model failed while it answered: {why}"));
+        let failed = |why: &str| Error::unavailable(format!("the model failed while it wrote its response: {why}"));
         match said.r#type.as_str() {
             "response.output_text.delta" => {
                 let text = said.delta.unwrap_or_default();
@@ -114,7 +114,7 @@ impl Reader for Responses {
                 let response = said.response.ok_or_else(cut_off)?;
                 let reason = response.incomplete_details.and_then(|details| details.reason);
                 if reason.as_deref() == Some("content_filter") {
-                    return Err(Error::Refused("the provider withheld the answer".into()));
+                    return Err(Error::Refused("the content filter of the provider withheld the response".into()));
                 }
                 let cached =
                     |used: &Used| used.input_tokens_details.as_ref().map_or(0, |details| details.cached_tokens);

@@ -25,14 +25,14 @@ impl Lines {
     pub(super) fn feed(&mut self, piece: &[u8]) -> Result<Vec<Event>, Error> {
         self.unread.extend_from_slice(piece);
         if self.unread.len() + self.event.data.len() > MOST {
-            return Err(Error::Garbled("an event of more than 16 MB".into()));
+            return Err(Error::Garbled("an event has more than 16 MB".into()));
         }
         let mut events = Vec::new();
         let mut from = 0;
         while let Some(length) = self.unread[from..].iter().position(|byte| *byte == b'\n') {
             let line = &self.unread[from..from + length];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let line = std::str::from_utf8(line).map_err(|_| Error::Garbled("a line that is not UTF-8".into()))?;
+            let line = std::str::from_utf8(line).map_err(|_| Error::Garbled("a line is not UTF-8".into()))?;
             from += length + 1;
             match line.split_once(':').map(|(field, value)| (field, value.strip_prefix(' ').unwrap_or(value))) {
                 Some(("event", name)) => self.event.name = name.to_owned(),

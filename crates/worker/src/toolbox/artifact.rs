@@ -66,7 +66,10 @@ impl Reading {
                 let from = from_line.unwrap_or(1);
                 (Part::Lines(from, to_line.unwrap_or(from.saturating_add(199))), 10_000)
             }
-            "json_path" => (Part::JsonPath(json_path.ok_or("`json_path` missing: `$.problems[*].title`")?), 10_000),
+            "json_path" => (
+                Part::JsonPath(json_path.ok_or("`json_path` is missing: write one such as `$.problems[*].title`")?),
+                10_000,
+            ),
             "key_turns" => (Part::KeyTurns { around }, 8_000),
             _ => (Part::Whole, 10_000),
         };
@@ -297,15 +300,19 @@ impl<'a> Desk<'a> {
     ) -> Result<Told, String> {
         let found = self.find(artifacts, path).await?;
         let Some(n_tokens) = found.artifact.n_tokens else {
-            return Err(format!("{path} is not text but {}", found.artifact.media_type));
+            return Err(format!("{path} cannot be read as text: its media type is {}", found.artifact.media_type));
         };
         let size = found.stored.size;
         // Enough bytes for this many tokens of any kind.
         let enough = u64::from(most.get().unsigned_abs()) * 64;
-        let too_long = || format!("{path} has about {n_tokens} tokens: read its head, its tail or some of its lines");
+        let too_long = || {
+            format!(
+                "{path} has about {n_tokens} tokens, which is too long for this `part`: use `head`, `tail` or `lines`"
+            )
+        };
         let loaded = match part {
             Part::Whole if n_tokens > i64::from(most.get()) => {
-                return Err(format!("{path} has {n_tokens} tokens: read a part of it, or set `max_tokens`"));
+                return Err(format!("{path} has {n_tokens} tokens: read a part of it, or set a larger `max_tokens`"));
             }
             Part::Head if size > IN_MEMORY => load::load(&self.text(artifacts, &found, 0..enough).await?, part, most),
             Part::Tail if size > IN_MEMORY => {
@@ -321,7 +328,10 @@ impl<'a> Desk<'a> {
         .map_err(|why| format!("{path}: {why}"))?;
         let whole_turns = matches!(part, Part::KeyTurns { .. });
         if loaded.n_tokens > most && !whole_turns {
-            return Err(format!("{path}: that part has {} tokens: ask for less, or set `max_tokens`", loaded.n_tokens));
+            return Err(format!(
+                "{path}: that part has {} tokens: ask for less, or set a larger `max_tokens`",
+                loaded.n_tokens
+            ));
         }
         let Artifact { version, hash, is_external, .. } = found.artifact;
         let what = if size > IN_MEMORY { format!("a part of {size} bytes") } else { loaded.what };
@@ -339,7 +349,7 @@ impl<'a> Desk<'a> {
     ) -> Result<Told, String> {
         if !self.owner.folders.writable.iter().any(|folder| path.is_within(folder)) {
             let folders: Vec<&str> = self.owner.folders.writable.iter().map(ArtifactPath::as_str).collect();
-            return Err(format!("you may not write {path}: you may write below {folders:?}"));
+            return Err(format!("you may not write {path}: you may write only below {folders:?}"));
         }
         let mut work = self.kernel.begin(self.owner.project_id).await.map_err(unreachable)?;
         let is_external = external::saw(&mut work, self.owner.agent_turn_id).await.map_err(unreachable)?;
@@ -389,7 +399,7 @@ impl<'a> Desk<'a> {
                     kept.extend_from_slice(part);
                 }
                 if kept.len() as u64 > most {
-                    return Err("those lines are too long: ask for fewer".to_owned());
+                    return Err("those lines are too long: ask for fewer lines".to_owned());
                 }
                 line += u64::from(part.ends_with(b"\n"));
             }
@@ -398,7 +408,9 @@ impl<'a> Desk<'a> {
             }
         }
         if kept.is_empty() {
-            return Err(format!("it has {line} lines in its first {MOST_SCANNED} bytes; the rest is not scanned"));
+            return Err(format!(
+                "those lines are not in its first {MOST_SCANNED} bytes, which have {line} lines, and the rest is not searched: ask for earlier lines, or use `tail`"
+            ));
         }
         Ok(String::from_utf8_lossy(&kept).into_owned())
     }
@@ -416,9 +428,9 @@ fn describe(one: &Artifact) -> String {
 }
 
 fn unknown_path(path: &ArtifactPath) -> String {
-    format!("there is no artifact {path} that you were handed or may read: `list_artifacts` lists what you may read")
+    format!("artifact {path} does not exist, or you may not read it: `list_artifacts` lists what you may read")
 }
 
 fn unreachable(error: impl std::error::Error) -> String {
-    format!("the artifacts cannot be looked up at the moment: {}", causes(&error))
+    format!("the artifacts cannot be read at the moment, try again later: {}", causes(&error))
 }

@@ -9,6 +9,7 @@ use waybill_context::{todo::Change, wire};
 use waybill_core::{
     bus::PMO,
     card::{Content, Field, ResultContent},
+    error::causes,
     id::{Name, Target},
     json,
     resource::{AfterExecution, Effect, InternalTool, Profile, Tool},
@@ -99,26 +100,26 @@ impl Toolbox {
         if tool.is_none() && internal.is_none() {
             let list = self.list(fields);
             let names: Vec<&str> = list.iter().map(|tool| tool.tool_name.as_str()).collect();
-            return Err(format!("there is no tool `{name}` here: available are {names:?}"));
+            return Err(format!("you have no tool `{name}`: your tools are {names:?}"));
         }
         let arguments = match json::parse(call.arguments.as_bytes()) {
             Ok(Value::Object(arguments)) => arguments,
-            Ok(_) => return Err(format!("the arguments of `{name}` must be an object")),
-            Err(error) => return Err(format!("the arguments of `{name}`: {error}")),
+            Ok(_) => return Err(format!("the arguments of `{name}` must be a JSON object")),
+            Err(error) => return Err(format!("the arguments of `{name}` are not valid: {}", causes(&error))),
         };
         if let Some(tool) = tool {
             fits(&tool.parameters, &Value::Object(arguments))
-                .map_err(|why| format!("the arguments of `{name}`: {why}"))?;
+                .map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
             let timeout = Duration::from_secs(tool.timeout_seconds.into());
             return Ok(Sorted::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
         }
         let definition = internal.and_then(|tool| ours::definition(tool, fields, &self.delegates));
         let (Some(internal), Some(definition)) = (internal, definition) else {
-            return Err(format!("there is no tool `{name}` here"));
+            return Err(format!("you have no tool `{name}`"));
         };
         let schema = definition.parameters.as_object().cloned().unwrap_or_default();
         let arguments = Value::Object(arguments);
-        fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}`: {why}"))?;
+        fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
         Ok(match internal {
             InternalTool::SubmitResult => Sorted::Submits(submitted(arguments, fields)),
             InternalTool::UpdateTodo => Sorted::Todo(read(name, arguments["changes"].clone())?),
@@ -131,7 +132,9 @@ impl Toolbox {
             }
             InternalTool::ReadArtifact => {
                 let reading: artifact::Reading = read(name, arguments)?;
-                Sorted::Artifact(reading.request().map_err(|why| format!("the arguments of `{name}`: {why}"))?)
+                Sorted::Artifact(
+                    reading.request().map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?,
+                )
             }
             InternalTool::SearchArtifacts => {
                 let (text, prefix) = (said(&arguments, "text"), said(&arguments, "prefix"));
@@ -170,7 +173,7 @@ impl Toolbox {
 }
 
 fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|error| format!("the arguments of `{name}`: {error}"))
+    serde_json::from_value(value).map_err(|error| format!("the arguments of `{name}` are not valid: {error}"))
 }
 
 /// Returns a text argument. If omitted, it is empty.
@@ -231,7 +234,7 @@ mod tests {
     /// WK-3: a tool that the profile does not allow is refused when it is called, and so is a call with wrong arguments.
     #[test]
     fn only_what_is_allowed_and_well_said_leaves() {
-        assert!(refused("secret", r#"{"q":"x"}"#).contains("there is no tool `secret`"));
+        assert!(refused("secret", r#"{"q":"x"}"#).contains("you have no tool `secret`"));
         assert!(refused("made_up", "{}").contains("search"), "the refusal lists the tools");
         assert!(refused("search", "{").contains("the arguments of `search`"));
         assert!(refused("search", "[]").contains("object"));

@@ -119,7 +119,7 @@ impl Turn<'_> {
     /// Returns the changed list. `changed` is the list after earlier changes in this step.
     fn changed_todo(&self, changes: &[Change], changed: Option<&Todo>) -> Result<Todo, String> {
         if self.claimed.session_id.is_none() {
-            return Err("there is no session, and so no todo list".to_owned());
+            return Err("this turn does not belong to a session, so it has no todo list".to_owned());
         }
         let list = match (changed, &self.gathered().todo) {
             (Some(changed), _) => changed.clone(),
@@ -145,7 +145,12 @@ impl Turn<'_> {
         let recorded = self.recorded.iter().flatten().filter(|known| is_this(&known.tool_name, &known.arguments));
         let known: Vec<_> = recorded.collect();
         known.get(nth).or(known.last()).map_or_else(
-            || answered("not_recorded", "the recorded turn did not make this call, and tools are not called here"),
+            || {
+                answered(
+                    "not_recorded",
+                    "the recorded turn did not make this call, and this run uses recorded results only",
+                )
+            },
             |known| known.result.clone(),
         )
     }
@@ -181,7 +186,7 @@ impl Turn<'_> {
             Kind::Experience => &self.setting.experience,
         };
         let Some(shelf) = shelf else {
-            return Ok(failed(format!("your profile names no `{}` that you may look into", kind.as_str())));
+            return Ok(failed(format!("your profile does not let you search `{}`", kind.as_str())));
         };
         let query = Query { kind, shelf, question, most };
         let answer = knowledge::search(self.kernel(), self.worker.models(), self.fence().project_id(), &query).await;
@@ -233,7 +238,7 @@ impl Turn<'_> {
 /// Takes what ends the turn, once.
 fn submit(content: Content, submitted: &mut Option<Content>) -> ResultContent {
     if submitted.is_some() {
-        return failed("a turn ends once: this result was left out");
+        return failed("a turn can end only once: this result was ignored");
     }
     *submitted = Some(content);
     succeeded("submitted")

@@ -64,7 +64,7 @@ impl Turn<'_> {
         let steps = self.gathered().materials.steps.iter().filter_map(|placed| placed.reading.live());
         let n = steps.filter(|card| card.metadata.card_type == reminder).count();
         if n >= MOST_REMINDERS {
-            let why = format!("it got {n} reminders of how to end, and did not");
+            let why = format!("the model was reminded {n} times how to end the turn, and did not do it");
             let deliverable = failure(End::Failed, "did_not_end", &why);
             return self.finish(End::Failed, cards, deliverable, Some(record)).await;
         }

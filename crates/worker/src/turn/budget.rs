@@ -45,7 +45,7 @@ impl Turn<'_> {
             self.summariser.iter().flat_map(|(llms, _)| llms).filter(|_| self.memory.compaction.is_some());
         let llm = self.llms.iter().chain(summarisers).find(|llm| !self.worker.models().has_price(llm))?;
         Some(format!(
-            "the turn has a money limit, but the file of providers has no price for model `{}` of provider `{}` (write 0 if it is free)",
+            "the turn has a cost limit, but the providers file has no price for model `{}` of provider `{}`: add one, or 0 if the model is free",
             llm.model, llm.provider
         ))
     }

@@ -88,7 +88,8 @@ pub(super) async fn halt(worker: &Worker, claimed: &Claimed, halt: Halt) -> Resu
         Halt::Leaving => Ok(Outcome::Left),
         Halt::Over(limit) => {
             let status = if limit == "seconds" { End::Timeout } else { End::Failed };
-            give_up(worker, claimed, status, "limit_reached", &format!("nothing is left of its {limit}")).await
+            give_up(worker, claimed, status, "limit_reached", &format!("the turn has used up its limit of {limit}"))
+                .await
         }
         Halt::GiveUp { code, why } => give_up(worker, claimed, End::Failed, code, &why).await,
         // To be retried later by any worker. After too many attempts it fails.
@@ -106,7 +107,7 @@ async fn cancel(worker: &Worker, claimed: &Claimed, reason: Option<String>) -> R
     let reason = match reason {
         Some(reason) => reason,
         // The order to stop came during this run, without its reason.
-        None => resources(worker, claimed).await?.stop_reason.unwrap_or_else(|| "it was stopped".to_owned()),
+        None => resources(worker, claimed).await?.stop_reason.unwrap_or_else(|| "the turn was stopped".to_owned()),
     };
     end_with(worker, claimed, End::Canceled, ending_card(End::Canceled, &reason)?).await
 }

@@ -34,7 +34,7 @@ impl<'w> Turn<'w> {
     pub(super) async fn hydrate(worker: &'w Worker, claimed: &'w Claimed) -> Result<Turn<'w>, Halt> {
         let found = resources(worker, claimed).await?;
         let Some(profile) = found.profile else {
-            return Err(no_profile("the turn was dispatched without a profile that can be read".to_owned()));
+            return Err(no_profile("the turn has no profile, or its profile has expired or was deleted".to_owned()));
         };
         let Settings { enable_share_context, max_steps, max_tokens, max_seconds, framework, .. } =
             found.settings.unwrap_or_default();
@@ -122,7 +122,9 @@ async fn summariser_of(worker: &Worker, claimed: &Claimed, name: &Name) -> Resul
             let mut work = worker.kernel().begin(claimed.fence.project_id()).await.map_err(turn::Error::from)?;
             match resource::profile(&mut work, name).await {
                 Ok(found) => Ok(found),
-                Err(error) => Err(no_profile(format!("the summariser: {}", fault(error)?))),
+                Err(error) => {
+                    Err(no_profile(format!("the profile of the summariser cannot be used: {}", fault(error)?)))
+                }
             }
         })
     })

@@ -67,7 +67,7 @@ pub enum Error {
     Compact(compact::Error),
     #[error(transparent)]
     Blackboard(#[from] blackboard::Error),
-    #[error("what the model said cannot be a card")]
+    #[error("the response of the model cannot be stored as a card")]
     Invalid(#[from] Invalid),
 }
 
@@ -109,18 +109,18 @@ enum Next {
 #[derive(Debug, thiserror::Error)]
 enum Halt {
     /// A caller stopped the turn. `None` means that the reason is not known yet.
-    #[error("it was stopped")]
+    #[error("the turn was stopped")]
     Stopped { reason: Option<String> },
-    #[error("this process stops")]
+    #[error("this worker is shutting down")]
     Leaving,
     /// This limit is used up, or the request alone would use more than what is left of it.
-    #[error("nothing is left of its {0}")]
+    #[error("the turn has used up its limit of {0}")]
     Over(&'static str),
     /// No attempt would help.
     #[error("{code}: {why}")]
     GiveUp { code: &'static str, why: String },
     /// No model answered; another attempt may help.
-    #[error("no answer: {error}")]
+    #[error("no model responded: {error}")]
     Retry { error: model::Error, backoff: Duration },
     #[error(transparent)]
     Failed(#[from] Error),

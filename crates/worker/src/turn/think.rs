@@ -53,7 +53,7 @@ impl Turn<'_> {
     pub(super) async fn compose_and_ask(&mut self) -> Result<ModelStep, Halt> {
         let step_id = StepId::new();
         let asked_again = std::mem::take(&mut self.asked_again);
-        let mut trouble = model::Error::Refused("the profile names no model".into());
+        let mut trouble = model::Error::Refused("the profile has no model: set `llm_config`".into());
         for llm in &self.llms {
             let manner = match self.worker.models().manner(llm) {
                 Ok((adapter, params)) => Manner { adapter, policy: self.setting.policy, params },

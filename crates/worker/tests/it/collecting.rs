@@ -112,7 +112,11 @@ async fn a_source_that_fails_is_left_out_and_said_to_be() {
     let left: Vec<(&str, &str)> = left_out.iter().map(|left| (left.key.as_str(), left.why.as_str())).collect();
     assert_eq!(
         left,
-        [("experience__context", "no index"), ("a__context", "it panicked"), ("b__context", "no answer within 50ms")]
+        [
+            ("experience__context", "no index"),
+            ("a__context", "the source panicked"),
+            ("b__context", "the source did not respond within 50ms")
+        ]
     );
 }
 

@@ -108,8 +108,8 @@ async fn what_was_handed_over_is_read_and_counted() {
     assert!(text(5).ends_with("line 7\nline 8\n"));
     assert!(text(6).ends_with("\"hello\"") && text(7).contains("2 key turns of 2"));
     assert!(text(8).contains("design/rules.md:2: Deduct the balance at once."), "{}", text(8));
-    assert!(text(9).contains("there is no artifact secret/other.md that you were handed"), "{}", text(9));
-    assert!(text(10).contains("not a path of an artifact"), "{}", text(10));
+    assert!(text(9).contains("artifact secret/other.md does not exist, or you may not read it"), "{}", text(9));
+    assert!(text(10).contains("is not an artifact path"), "{}", text(10));
     assert!(text(11).contains("beyond the 40000 advised"), "going beyond is allowed: {}", &text(11)[..120]);
     // Counted and on record: which version, how much, how much in all.
     let mut total = 0;

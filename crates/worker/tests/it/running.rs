@@ -111,7 +111,7 @@ async fn what_is_not_allowed_does_not_leave() {
     let (status, said) = shop.ended(turn_id).await;
     assert_eq!(status, "success");
     let said = said.as_str().unwrap();
-    assert!(said.contains("there is no tool `secret`") && said.contains("/q"), "{said}");
+    assert!(said.contains("you have no tool `secret`") && said.contains("/q"), "{said}");
     assert_eq!(shop.t.count("select count(*) from state.execution_edges where primitive = 'command'").await, 0);
 }
 
@@ -201,7 +201,7 @@ async fn the_todo_list_is_changed_with_the_step() {
     drop(work);
     // Without a session there is none.
     let alone = shop.ask("Plan.").await;
-    assert!(shop.ended(alone).await.1.as_str().unwrap().contains("no session"));
+    assert!(shop.ended(alone).await.1.as_str().unwrap().contains("does not belong to a session"));
 }
 
 /// L0-17: a call that takes many leases is neither taken from its worker nor repeated.

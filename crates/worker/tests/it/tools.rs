@@ -140,7 +140,7 @@ async fn tools_outside_are_called_through_one_door() {
     let results = street.results(turn_id).await;
     assert_eq!(results[0]["result"], json!({ "done": 1 }));
     assert_eq!(results[1]["result"], json!({ "done": 2 }));
-    assert!(results[2]["result"].as_str().unwrap().contains("127.0.0.2:9 may not be reached"), "{}", results[2]);
+    assert!(results[2]["result"].as_str().unwrap().contains("may not connect to 127.0.0.2:9"), "{}", results[2]);
     assert!(results[3]["result"].as_str().unwrap().contains("no tool `hidden`"), "{}", results[3]);
     assert!(results[4]["result"].as_str().unwrap().contains("/n"), "{}", results[4]);
     assert_eq!((&results[5]["status"], &results[5]["result"]["http_status"]), (&json!("failed"), &json!(302)));
@@ -211,7 +211,7 @@ async fn a_changed_tool_is_noticed() {
     tokio::time::sleep(Duration::from_millis(5_100)).await;
     let turn_id = street.run(vec![("shifty", json!({ "n": 2 }))], profile).await;
     let result = &street.results(turn_id).await[0];
-    assert!(result["result"].as_str().unwrap().contains("has changed `shifty`"), "{result}");
+    assert!(result["result"].as_str().unwrap().contains("has changed the tool `shifty`"), "{result}");
     assert_eq!(street.outside.got().len(), 1);
 }
 

@@ -184,7 +184,10 @@ async fn keys_stay_where_they_are() {
     shop.profile("", json!({ "llm_config": llm })).await;
     let turn_id = shop.ask("Echo.").await;
     let (status, why) = shop.ended(turn_id).await;
-    assert!(status == "failed" && why.to_string().contains("has no secret `s99` of its own"), "{status} {why}");
+    assert!(
+        status == "failed" && why.to_string().contains("the project may not use the secret `s99`"),
+        "{status} {why}"
+    );
     hand.end().await;
     assert!(said.lock().unwrap().iter().all(|said| !said.contains("canary-099")));
     let said = said.lock().unwrap().len();

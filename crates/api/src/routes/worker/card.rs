@@ -39,7 +39,7 @@ pub(crate) struct CardDraft {
 impl CardDraft {
     pub(super) fn seal(self, caller: &Caller, step_id: Option<StepId>) -> Result<NewCard, Problem> {
         if !matches!(self.role, Role::Assistant | Role::Tool) {
-            return Err(Problem::invalid("a worker may only write cards of the roles `assistant` and `tool`"));
+            return Err(Problem::invalid("a worker may write only cards with the role `assistant` or `tool`"));
         }
         caller.may_say(&self.content)?;
         let card_type: CardType = self.card_type.parse().map_err(invalid)?;

@@ -201,7 +201,7 @@ impl<'a> Waiting<'a> {
         if self.stood.elapsed() >= STANDING {
             self.caller.enter(api).await?;
             if self.caller.is_shut_out(api).await {
-                return Err(unauthorized("the key has expired or was revoked"));
+                return Err(unauthorized("the API key or token has expired or was revoked"));
             }
             self.stood = Instant::now();
         }

@@ -100,7 +100,7 @@ impl UsageSaid {
         let most = i32::MAX.unsigned_abs();
         let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
         if said.into_iter().any(|n| n > most) {
-            return Err(Problem::invalid(format!("each number of `usage` must be at most {most}")));
+            return Err(Problem::invalid(format!("each number in `usage` must be at most {most}")));
         }
         let mut usage = Usage {
             provider: self.provider,
@@ -151,7 +151,7 @@ pub(crate) async fn write_step(
             |card: &NewCard| card.card_id() == call.tool_call_card_id && card.tool_call_id() == Some(call.tool_call_id);
         if !cards.iter().any(is_its_card) {
             let said = format!(
-                "call {}: the step has no `tool.call` card {} for it",
+                "call {}: `cards` of the step must contain its `tool.call` card {}, with the same `tool_call_id`",
                 call.tool_call_id, call.tool_call_card_id
             );
             return Err(Problem::invalid(said));

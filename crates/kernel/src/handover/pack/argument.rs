@@ -17,9 +17,9 @@ pub(super) fn target_name(handover: &Handover, pack: &Pack) -> Result<Name, Erro
         Some(Value::String(name)) => {
             name.parse().map_err(|error| Error::BadRequest(format!("`profile_name`: {error}")))
         }
-        Some(_) => Err(Error::BadRequest("`profile_name` is a name, as a string".to_owned())),
+        Some(_) => Err(Error::BadRequest("`profile_name` must be a string: the name of a profile".to_owned())),
         None => handover.target_profile_config.profile_name.clone().ok_or_else(|| {
-            Error::BadRequest("no target: neither the arguments nor the handover name a profile".to_owned())
+            Error::BadRequest("no profile is named: set `profile_name` in the arguments, or in `target_profile_config` of the handover".to_owned())
         }),
     }
 }
@@ -39,14 +39,16 @@ fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> R
     let PackArgument { arg_key, as_card_type, card_metadata } = rule;
     let is_ours = as_card_type.is_system() || as_card_type.as_str().starts_with("meta.");
     if is_ours || *as_card_type == CardType::deliverable() {
-        return Err(Error::BadRequest(format!("argument `{arg_key}`: a `{as_card_type}` is never packed")));
+        return Err(Error::BadRequest(format!(
+            "argument `{arg_key}`: a card of type `{as_card_type}` cannot be handed over"
+        )));
     }
     let fields = *as_card_type == CardType::result_fields();
     let content = match value {
         Value::Array(_) if fields => Content::read(as_card_type, value.clone()),
         _ if *as_card_type == CardType::handoff_package() => Content::read(as_card_type, value.clone()),
         _ if fields => {
-            return Err(Error::BadRequest(format!("argument `{arg_key}` is a list of `{{name, description}}`")));
+            return Err(Error::BadRequest(format!("argument `{arg_key}` must be a list of `{{name, description}}`")));
         }
         Value::Object(_) | Value::Array(_) => Ok(Content::Json(value.clone())),
         Value::String(text) => Ok(Content::Text(json::readmit(text.clone()))),
@@ -54,8 +56,9 @@ fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> R
     };
     let invalid = |source| Error::Argument { arg_key: arg_key.clone(), source };
     let role = match card_metadata.get("role") {
-        Some(role) => serde_json::from_value(role.clone())
-            .map_err(|error| Error::BadRequest(format!("the handover of `{arg_key}`: `role`: {error}")))?,
+        Some(role) => serde_json::from_value(role.clone()).map_err(|error| {
+            Error::BadRequest(format!("the handover rule for `{arg_key}` has an invalid `role`: {error}"))
+        })?,
         None if fields => Role::System,
         None => Role::User,
     };
@@ -91,7 +94,7 @@ pub(super) fn named_boxes(handover: &Handover, arguments: &Map<String, Value>) -
         };
         for value in values {
             let text = value.as_str().ok_or_else(|| {
-                Error::BadRequest(format!("argument `{arg_key}` is the id of a box, or a list of them"))
+                Error::BadRequest(format!("argument `{arg_key}` must be the id of a box, or a list of box ids"))
             })?;
             let box_id: BoxId =
                 text.parse().map_err(|error| Error::BadRequest(format!("argument `{arg_key}`: {error}")))?;
