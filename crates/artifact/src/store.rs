@@ -72,6 +72,14 @@ pub struct Store {
 }
 
 impl Store {
+    /// Opens a store by its URL or its folder, with the credentials of the environment.
+    pub fn at(place: &str) -> Result<Store, Error> {
+        match place.contains("://") {
+            true => Store::open(place, std::env::vars()),
+            false => Store::in_folder(place),
+        }
+    }
+
     /// Opens a store by its URL. `options` hold credentials and settings under the names that the provider's own tools use: `AWS_ACCESS_KEY_ID`, …
     pub fn open(url: &str, options: impl IntoIterator<Item = (String, String)>) -> Result<Store, Error> {
         let wrong = |source| Error::Url { url: url.to_owned(), source };

@@ -50,8 +50,11 @@ pub const CROSSING_PROJECTS: [&str; 37] = [
 /// The functions that see a project's documents without its row policy. Each sees only the project of the unit of work.
 const SEARCHING: [&str; 2] = ["resource.search_meaning", "resource.search_words"];
 
+/// The login of the API and of commands: the only one that reaches keys and the audit.
+pub const SERVICE: &str = "waybill_service";
+
 /// The logins that processes use: the API and commands, orchestrators, workers.
-pub const LOGINS: [&str; 3] = ["waybill_service", "waybill_orchestrator", "waybill_worker"];
+pub const LOGINS: [&str; 3] = [SERVICE, "waybill_orchestrator", "waybill_worker"];
 
 const OLDEST_SERVER: i32 = 150_000;
 
@@ -144,13 +147,14 @@ pub async fn memberships(kernel: &Kernel) -> Check {
            from pg_auth_members a
            join pg_roles r on r.oid = a.roleid
            join pg_roles m on m.oid = a.member
-         cross join (select array['waybill_service', 'waybill_orchestrator', 'waybill_worker', 'waybill_common', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
+         cross join (select $1 || array['waybill_common', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
           where (r.rolname = any (ours.names) or m.rolname = any (ours.names))
             and not exists (select from pg_database d where d.datdba = a.member)
-            and (r.rolname, m.rolname) not in (('pg_read_all_stats', 'waybill_scheduler'), ('waybill_common', 'waybill_service'),
-                                               ('waybill_common', 'waybill_orchestrator'), ('waybill_common', 'waybill_worker'))
+            and (r.rolname, m.rolname) <> ('pg_read_all_stats', 'waybill_scheduler')
+            and not (r.rolname = 'waybill_common' and m.rolname = any ($1))
           order by 1",
-    );
+    )
+    .bind(&LOGINS[..]);
     let found: sqlx::Result<Vec<String>> = asked.fetch_all(kernel.pool()).await;
     let answer = found.map(|found| match found.is_empty() {
         true => Answer::Right("only owners of databases belong to Waybill's roles".to_owned()),

@@ -79,11 +79,7 @@ pub(crate) struct Storage {
 impl Storage {
     pub(crate) fn open(&self, kernel: &Kernel) -> Result<Option<Artifacts>> {
         let Some(place) = &self.artifacts else { return Ok(None) };
-        let store = match place.contains("://") {
-            true => Store::open(place, std::env::vars())?,
-            false => Store::in_folder(place)?,
-        };
-        Ok(Some(Artifacts::new(kernel.clone(), store)))
+        Ok(Some(Artifacts::new(kernel.clone(), Store::at(place)?)))
     }
 
     pub(crate) fn need(&self, kernel: &Kernel) -> Result<Artifacts> {

@@ -72,11 +72,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Bring { database_url, artifacts } => {
             let kernel = Kernel::connect(&Config::new(database_url)).await?;
-            let store = match artifacts.contains("://") {
-                true => Store::open(&artifacts, std::env::vars())?,
-                false => Store::in_folder(&artifacts)?,
-            };
-            let artifacts = Artifacts::new(kernel.clone(), store);
+            let artifacts = Artifacts::new(kernel.clone(), Store::at(&artifacts)?);
             tokio::select! {
                 brought = bulk::bring(kernel, artifacts) => brought?,
                 () = orphaned() => {}

@@ -22,10 +22,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::{task::JoinSet, time::sleep};
 use waybill_core::{id::TurnId, resource::Manifest};
 use waybill_kernel::migrate;
-use waybill_services::{
-    ChildProcess, Home, Private, nats,
-    postgres::{binaries, login_of},
-};
+use waybill_services::{ChildProcess, Home, Private, Server, nats, postgres::binaries};
 
 use crate::{
     bench::{api::found, fresh_database, progress},
@@ -67,7 +64,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let site = Site {
         program: options.program.clone(),
         folder: folder.clone(),
-        database_url: private.server.service_url(DATABASE),
+        server: private.server.clone(),
         nats_url: nats.url(),
         port,
     };
@@ -107,7 +104,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
 
     let after = backup(&private, &folder, "after").await?;
     let unsound = restore_and_check(&private, &site, [&beside, &after]).await?;
-    let sound = site.is_sound(&site.database_url)?;
+    let sound = site.is_sound(&private.server.service_url(DATABASE))?;
     let mut copy = PgConnection::connect(&private.server.admin_url("waybill_day_after")).await?;
     let (tables, copied) = (digests(&mut admin).await?, digests(&mut copy).await?);
     let differ = tables.iter().filter(|(table, digest)| copied.get(*table) != Some(digest)).count();
@@ -202,7 +199,7 @@ fn team() -> Result<Vec<Manifest>> {
 struct Site {
     program: PathBuf,
     folder: PathBuf,
-    database_url: String,
+    server: Server,
     nats_url: String,
     port: u16,
 }
@@ -218,10 +215,7 @@ impl Site {
             "worker" => command.args(["--lease", "2", "--tools", "0", "--look", "0.5", "--with-parent"]),
             _ => command.args(["--lease", "2"]),
         };
-        let login = login_of(part);
-        command
-            .env("WAYBILL_DATABASE_URL", self.database_url.replace("waybill_service", &login))
-            .env("WAYBILL_NATS_URL", &self.nats_url);
+        command.env("WAYBILL_DATABASE_URL", self.server.url_of(part, DATABASE)).env("WAYBILL_NATS_URL", &self.nats_url);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         // The database may still be starting, and the process may end. `Part` keeps the command to start it again, as a supervisor would.
         Ok(Part { process: ChildProcess(command.spawn().context("a process cannot be started")?), command })

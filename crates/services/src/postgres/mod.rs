@@ -131,7 +131,7 @@ impl Server {
 
     /// Returns the URL for the login of the API and of commands, which may do what all processes together may.
     pub fn service_url(&self, database: &str) -> String {
-        self.url(database, Some("waybill_service"))
+        self.url_of("serve", database)
     }
 
     /// Returns the URL for the login of a part of Waybill: `serve`, `orchestrator` or `worker`.
@@ -209,7 +209,7 @@ impl Server {
 }
 
 /// Returns the login of a part of Waybill: `serve`, `orchestrator` or `worker`.
-pub fn login_of(part: &str) -> String {
+fn login_of(part: &str) -> String {
     if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") }
 }
 

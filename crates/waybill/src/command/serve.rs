@@ -105,9 +105,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     let login = check::login(&kernel).await?;
     ensure!(
-        login == check::LOGINS[0],
+        login == check::SERVICE,
         "`waybill serve` must connect to the database as {}, but connects as {login}: change the database URL",
-        check::LOGINS[0]
+        check::SERVICE
     );
     arguments.watch.begin("api", &kernel, false).await?;
     let listener =

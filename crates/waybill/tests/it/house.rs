@@ -13,7 +13,7 @@ use spdx::{Expression, Licensee};
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .current_dir(root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -146,7 +146,7 @@ fn every_arrow_points_the_right_way() {
 fn the_composer_reaches_nothing() {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "-p", "waybill-context", "-e", "normal", "--prefix", "none", "--format", "{p}"])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .current_dir(root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

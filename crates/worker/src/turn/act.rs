@@ -41,7 +41,7 @@ struct Acted {
 }
 
 impl Turn<'_> {
-    /// Makes the model's calls, and writes what they came to.
+    /// Carries out the tool calls of the model's answer, and writes what they came to.
     pub(super) async fn act(
         &mut self,
         mut cards: Vec<NewCard>,

@@ -186,7 +186,7 @@ struct Turn<'w> {
     n_tokens: i64,
     stop_asked: bool,
     stop_reason: Option<String>,
-    /// An earlier attempt at this step, lost or failed, may already have sent this request that comes next.
+    /// An earlier attempt at this step, lost or failed, may already have sent the request that comes next.
     asked_again: bool,
     /// The provider's id of the model's last answer, since this worker has the turn.
     previous_message: Option<String>,
