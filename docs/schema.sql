@@ -2,6 +2,22 @@ CREATE SCHEMA cardbox;
 CREATE SCHEMA resource;
 CREATE SCHEMA scheduler;
 CREATE SCHEMA state;
+CREATE TYPE cardbox.new_card AS (
+	card_id uuid,
+	n_tokens integer,
+	type text,
+	role text,
+	author_id text,
+	hash bytea,
+	tool_call_id uuid,
+	trace_id uuid,
+	step_id uuid,
+	parent_step_id uuid,
+	ttl_seconds integer,
+	content text,
+	tool_calls text,
+	metadata text
+);
 CREATE DOMAIN cardbox.role AS text
 	CONSTRAINT role_check CHECK ((VALUE = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text])));
 CREATE DOMAIN resource.document_kind AS text
@@ -16,10 +32,29 @@ CREATE DOMAIN state.channel AS text
 	CONSTRAINT channel_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.edge_phase AS text
 	CONSTRAINT edge_phase_check CHECK ((VALUE = ANY (ARRAY['request'::text, 'response'::text, 'dropped'::text])));
+CREATE TYPE state.ending AS (
+	agent_id uuid,
+	agent_turn_id uuid,
+	turn_epoch bigint,
+	claim_token bigint,
+	status text,
+	step_id uuid,
+	receipt text,
+	usage jsonb,
+	seen bigint,
+	card_ids uuid[]
+);
 CREATE DOMAIN state.event AS text
 	CONSTRAINT event_check CHECK ((VALUE = ANY (ARRAY['task'::text, 'step'::text, 'state'::text, 'request'::text])));
 CREATE DOMAIN state.event_status AS text
 	CONSTRAINT event_status_check CHECK ((VALUE = ANY (ARRAY['success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'running'::text, 'suspended'::text, 'idle'::text, 'dispatched'::text, 'asked'::text, 'approved'::text, 'rejected'::text, 'answered'::text, 'expired'::text])));
+CREATE TYPE state.fence AS (
+	project_id uuid,
+	agent_id uuid,
+	agent_turn_id uuid,
+	turn_epoch bigint,
+	claim_token bigint
+);
 CREATE DOMAIN state.handover_rule AS text
 	CONSTRAINT handover_rule_check CHECK ((VALUE = ANY (ARRAY['argument'::text, 'memory'::text, 'output'::text, 'box'::text, 'session'::text, 'parent'::text])));
 CREATE DOMAIN state.head_status AS text
@@ -30,6 +65,31 @@ CREATE DOMAIN state.join_shape AS text
 	CONSTRAINT join_shape_check CHECK ((VALUE = ANY (ARRAY['list'::text, 'one'::text, 'resume'::text])));
 CREATE DOMAIN state.message_type AS text
 	CONSTRAINT message_type_check CHECK ((VALUE = ANY (ARRAY['turn'::text, 'tool_result'::text, 'timeout'::text, 'stop'::text])));
+CREATE TYPE state.new_turn AS (
+	agent_turn_id uuid,
+	agent_id uuid,
+	channel text,
+	profile_box_id uuid,
+	context_box_id uuid,
+	context_card_ids uuid[],
+	output_box_id uuid,
+	query_card_ids uuid[],
+	session_id uuid,
+	source_agent_id uuid,
+	parent_agent_turn_id uuid,
+	parent_step_id uuid,
+	parent_tool_call_id uuid,
+	batch_id uuid,
+	task_index integer,
+	recursion_depth integer,
+	trace_id uuid,
+	traceparent text,
+	tracestate text,
+	not_before timestamp with time zone,
+	emit_state_event boolean,
+	limits jsonb,
+	shares integer
+);
 CREATE DOMAIN state.primitive AS text
 	CONSTRAINT primitive_check CHECK ((VALUE = ANY (ARRAY['enqueue'::text, 'report'::text, 'join'::text, 'command'::text, 'steer'::text])));
 CREATE DOMAIN state.reading_right AS text
@@ -314,29 +374,43 @@ CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RET
                  where s.project_id = project and s.box_id = r.source_box_id and s.seq between r.first and r.last
                 offset 0) s) p
 $$;
-CREATE FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS integer
+CREATE FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
+  v_new     boolean;
   v_written integer;
   v_other   uuid;
 begin
-  if cardinality(c_ids) = 0 then
+  if cardinality(p_cards) = 0 then
     return 0;
+  end if;
+  -- Nearly always they are new. An insert that may meet what is there already costs each row a second record in the log; one that meets a card
+  -- which another transaction writes just now fails, and is retried.
+  if cardinality(p_cards) = 1 then
+    v_new := not exists (select from cardbox.cards c where c.project_id = p_project and c.card_id = (p_cards[1]).card_id);
+  else
+    select count(distinct asked.card_id) = cardinality(p_cards) and count(c.card_id) = 0 into v_new
+      from unnest(p_cards) asked
+      left join lateral (
+           select c.card_id from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true;
+  end if;
+  if v_new then
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, p_cards) r;
+    return cardinality(p_cards);
   end if;
   insert into cardbox.cards
          (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
           step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-  -- By place, not by `unnest` of fourteen arrays, which would be fourteen sets to build for one or two cards.
-  select p_project, c_ids[i], c_tokens[i], c_types[i], c_roles[i], c_authors[i], c_hashes[i], c_calls[i], c_traces[i],
-         c_steps[i], c_parents[i], c_ttls[i], now() + make_interval(secs => c_ttls[i]),
-         c_contents[i]::json, c_tool_calls[i]::json, c_metadata[i]::json
-    from generate_series(1, cardinality(c_ids)) i
+  select r.* from cardbox.rows(p_project, p_cards) r
       on conflict do nothing;
   get diagnostics v_written = row_count;
-  if v_written < cardinality(c_ids) then
+  if v_written < cardinality(p_cards) then
     select asked.card_id into v_other
-      from unnest(c_ids, c_hashes) as asked (card_id, hash)
+      from unnest(p_cards) asked
       left join lateral (
            select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
      where c.hash is distinct from asked.hash
@@ -418,7 +492,7 @@ begin
   --! artifact.path
   return query select coalesce(v_last.version, 0) + 1, true;
 end $$;
-CREATE FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS bigint
+CREATE FUNCTION cardbox.put_many(p_project uuid, p_cards cardbox.new_card[]) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
@@ -428,12 +502,12 @@ begin
     insert into cardbox.cards
            (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    select r.* from cardbox.rows(p_project, p_cards) r;
   exception when unique_violation then
     insert into cardbox.cards
            (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r
+    select r.* from cardbox.rows(p_project, p_cards) r
         on conflict do nothing;
   end;
   get diagnostics v_written = row_count;
@@ -472,16 +546,13 @@ begin
   raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
     using errcode = 'WB010';
 end $$;
-CREATE FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, content json, tool_calls json, metadata json)
+CREATE FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) RETURNS TABLE(project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, content json, tool_calls json, metadata json)
     LANGUAGE sql STABLE
     AS $$
   select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
          c.content::json, c.tool_calls::json, c.metadata::json
-    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls,
-                c_metadata)
-         as c (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id, step_id, parent_step_id, ttl_seconds, content, tool_calls,
-               metadata)
+    from unnest(p_cards) c
 $$;
 CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETURNS TABLE(place bigint, source_box_id uuid, from_seq bigint, to_seq bigint)
     LANGUAGE sql STABLE
@@ -716,6 +787,7 @@ declare
   v_seq     bigint := 9223372036854775807;
   v_last    uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
   v_room    bigint;
+  v_measured boolean := state.is_measured();
   v_read    bigint;
   v_wrapped boolean := false;
   v_kept    boolean := false;
@@ -724,7 +796,9 @@ declare
   v_emit    boolean;
 begin
   loop
-    v_read := state.entries_read();
+    if v_measured then
+      v_read := state.entries_read();
+    end if;
     select n.* into v_row from state.next_ready(p_target, v_project, v_seq, v_last) n;
     if v_row.project_id is null then
       exit when v_wrapped;
@@ -737,7 +811,7 @@ begin
     v_project := v_row.project_id;
     v_seq := v_row.inbox_seq;
     v_room := state.room(p_target, v_project, p_in_flight_cap, 1);
-    if state.is_long(state.entries_read() - v_read) then
+    if v_measured and state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_project);
     end if;
     if not v_kept and not exists (select from state.worker_leases l where l.worker_id = p_worker and l.expires_at > clock_timestamp()) then
@@ -871,13 +945,16 @@ declare
   v_only     uuid := nullif(current_setting('waybill.project', true), '')::uuid;
   v_at       uuid := p_after;
   v_last     uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  v_measured boolean := state.is_measured();
   v_read     bigint;
   v_wrapped  boolean := false;
   v_kept     boolean;
   v_marked   boolean;
 begin
   while cardinality(v_projects) < greatest(p_most, 2) loop
-    v_read := state.entries_read();
+    if v_measured then
+      v_read := state.entries_read();
+    end if;
     if v_only is not null then
       exit when v_wrapped;
       v_wrapped := true;
@@ -894,7 +971,7 @@ begin
       end if;
     end if;
     v_room := state.room(p_target, v_at, p_in_flight_cap, p_most);
-    if state.is_long(state.entries_read() - v_read) then
+    if v_measured and state.is_long(state.entries_read() - v_read) then
       v_marked := state.mark_queue(p_target, v_at);
     end if;
     if v_room > 0 then
@@ -1631,7 +1708,7 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
-CREATE FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS boolean
+CREATE FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1644,15 +1721,15 @@ begin
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
   update state.waiting_calls c
      -- The asker's claim ends here: what it reports from now on is refused.
-     set status = 'asking', worker_id = null, claim_token = c.claim_token + 1, request_card_id = c_ids[1], decision_card_id = null, deadline_at = now() + p_timeout
+     set status = 'asking', worker_id = null, claim_token = c.claim_token + 1, request_card_id = (p_cards[1]).card_id, decision_card_id = null, deadline_at = now() + p_timeout
    where c.project_id = p_project and c.tool_call_id = p_call and c.claim_token = p_token and c.status = 'processing';
   if not found then
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   --! ask.card
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
-  values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, 'asked', v_call.step_id, c_ids[1]);
+  values (p_project, v_call.agent_turn_id, 'request', (p_cards[1]).card_id, v_call.agent_id, 'asked', v_call.step_id, (p_cards[1]).card_id);
   return true;
 end $$;
 CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) RETURNS record
@@ -1758,7 +1835,7 @@ begin
   end if;
   return true;
 end $_$;
-CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_target text, call_target text)
+CREATE FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, p_cards cardbox.new_card[]) RETURNS TABLE(worker_target text, call_target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1784,7 +1861,7 @@ begin
   end if;
   --! join.slots
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
-  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
+  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, (p_cards[1]).card_id, p_status);
   --! join.edge
   if p_results is not null then
     with result as (
@@ -1817,7 +1894,7 @@ begin
                                        offset 0));
   return query
   select r.worker_target, null::text
-    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, p_cards) r;
 end $$;
 CREATE FUNCTION state.count_down(p_project uuid, p_turns uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql
@@ -1890,7 +1967,7 @@ begin
   --! finish.batch
   return v_done;
 end $$;
-CREATE FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, target text)
+CREATE FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, p_cards cardbox.new_card[]) RETURNS TABLE(outcome text, agent_turn_id uuid, target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1909,28 +1986,30 @@ begin
   -- Again, now that nobody else is at it.
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for update;
   if not found or v_call.status <> 'asking' then
-    return query select case when v_call.decision_card_id = c_ids[1] then 'duplicate' else 'gone' end, v_call.agent_turn_id, null::text;
+    return query select case when v_call.decision_card_id = (p_cards[1]).card_id then 'duplicate' else 'gone' end, v_call.agent_turn_id, null::text;
     return;
   end if;
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   --! decide.card
   update state.waiting_calls c
-     set status = 'pending', decision_card_id = c_ids[1], deadline_at = now() + p_timeout, retry_count = 0
+     set status = 'pending', decision_card_id = (p_cards[1]).card_id, deadline_at = now() + p_timeout, retry_count = 0
    where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
-  values (p_project, v_call.agent_turn_id, 'request', c_ids[1], v_call.agent_id, p_status, v_call.step_id, c_ids[1]);
+  values (p_project, v_call.agent_turn_id, 'request', (p_cards[1]).card_id, v_call.agent_id, p_status, v_call.step_id, (p_cards[1]).card_id);
   --! decide.armed
   return query select 'decided'::text, v_call.agent_turn_id, v_call.target::text;
 end $$;
-CREATE FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) RETURNS record
+CREATE FUNCTION state.end_turn(p_project uuid, p_end state.ending, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, p_cards cardbox.new_card[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
   v_written integer;
   v_labelled text;
-  v_n      integer := cardinality(c_ids);
+  v_n      integer := cardinality(p_cards);
+  v_answer uuid := (p_cards[v_n]).card_id;
   v_turn   record;
+  v_external boolean;
   v_length bigint;
   v_next   uuid;
   v_epoch  bigint;
@@ -1939,228 +2018,226 @@ declare
   v_told   integer;
   v_left   jsonb;
 begin
-  v_labelled := state.label(state.saw_external(p_project, p_turn));
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  --! finish.cards
   update state.turns t
-     set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
-   where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids, t.steer_card_ids
+     set status = p_end.status, finished_at = now(), deliverable_card_id = v_answer, turn_epoch = p_end.turn_epoch,
+         claim_token = p_end.claim_token
+   where t.project_id = p_project and t.agent_turn_id = p_end.agent_turn_id and t.status = 'open'
+  returning t.context_box_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids,
+            t.steer_card_ids
     into v_turn;
   if not found then
-    raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
+    raise exception 'turn % has its deliverable already', p_end.agent_turn_id using errcode = 'WB003', detail = p_end.agent_turn_id::text;
   end if;
   if v_turn.batch_id is not null and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
   end if;
   end_turn.was_told := v_turn.steer_card_ids <> '{}';
   --! finish.turn
+  -- As state.saw_external, with what is in hand.
   update cardbox.boxes b
      set length = b.length + v_n
    where b.project_id = p_project and b.box_id = v_turn.output_box_id
-  returning b.length into v_length;
+  returning b.length, b.has_external
+            or exists (select from cardbox.boxes c where c.project_id = p_project and c.box_id = v_turn.context_box_id and c.has_external)
+    into v_length, v_external;
+  if not v_external and v_turn.session_id is not null then
+    v_external := state.session_saw_external(p_project, v_turn.session_id);
+  end if;
+  v_labelled := state.label(v_external);
+  v_written := cardbox.put(p_project, p_cards);
+  --! finish.cards
   insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-  select p_project, v_turn.output_box_id, v_length - v_n + c.n, c.card_id
-    from unnest(c_ids) with ordinality as c (card_id, n);
+  select p_project, v_turn.output_box_id, v_length - v_n + c.ordinality, c.card_id
+    from unnest(p_cards) with ordinality c;
   --! finish.entries
-  if p_step is not null then
+  if p_end.step_id is not null then
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
             provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
-    select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
-      from jsonb_to_record(coalesce(p_usage, '{}')) as u
+    select p_project, p_end.agent_turn_id, p_end.step_id, p_end.agent_id, p_end.turn_epoch, p_end.claim_token, 'finished',
+           v_length - v_n + 1, v_length, u.*
+      from jsonb_to_record(coalesce(p_end.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean);
   end if;
   --! finish.step
-  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_end.agent_turn_id;
   with gone as (
-    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn returning c.tool_call_id
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_end.agent_turn_id returning c.tool_call_id
   )
   select array_agg(g.tool_call_id) into v_calls from gone g;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
   end if;
   --! finish.inbox
-  insert into state.execution_edges
-         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
-          trace_id)
-  values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
-          v_turn.trace_id);
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
-  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, p_epoch, p_step, c_ids[v_n]);
+  values (p_project, p_end.agent_turn_id, 'task', p_end.agent_turn_id, p_end.agent_id, p_end.status, p_end.turn_epoch, p_end.step_id,
+          v_answer);
   --! finish.event
   -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
   if p_queued > 0 then
     select i.agent_turn_id, i.worker_target into v_next, end_turn.worker_target
       from state.agent_inbox i
-     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     where i.project_id = p_project and i.agent_id = p_end.agent_id and i.status = 'queued'
      order by i.inbox_seq
      limit 1;
     update state.agent_state_head h
        set status = 'dispatched', active_agent_turn_id = v_next, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
-     where h.project_id = p_project and h.agent_id = p_agent
+     where h.project_id = p_project and h.agent_id = p_end.agent_id
     returning h.turn_epoch into v_epoch;
     update state.agent_inbox i
        set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
   end if;
   if v_turn.emit_state_event and p_active or v_next is not null then
-    v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
+    v_told := state.tell(p_project, array[case when p_active then p_end.agent_turn_id end, v_next], p_end.agent_id, null);
   end if;
   --! finish.next
   if v_turn.batch_id is not null then
-    end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
+    end_turn.batch_id := (state.count_down(p_project, array[p_end.agent_turn_id]))[1];
   end if;
   --! finish.counted
-  if p_usage is not null then
-    v_left := state.spend(p_project, p_turn, p_usage);
+  if p_end.usage is not null then
+    v_left := state.spend(p_project, p_end.agent_turn_id, p_end.usage);
   end if;
   -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
   -- parent's head comes first: whoever joins does both.
-  if end_turn.batch_id is null then
-    v_told := state.settle(p_project, array[p_turn]);
+  if end_turn.batch_id is null
+     and exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = p_end.agent_turn_id) then
+    v_told := state.settle(p_project, array[p_end.agent_turn_id]);
   end if;
   --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || c_ids[v_n]);
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || v_answer);
   end if;
   --! finish.remembered
   if p_keeps then
-    v_told := state.part(p_project, array[p_agent], array[p_turn]);
+    v_told := state.part(p_project, array[p_end.agent_id], array[p_end.agent_turn_id]);
   end if;
   if v_next is not null then
     v_told := state.catch_up(p_project, v_next);
   end if;
   --! finish.parted
 end $$;
-CREATE FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.enqueue(p_project uuid, p_new state.new_turn, p_cards cardbox.new_card[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
 declare
   v_entered text;
   v_written integer;
-  v_status text;
+  v_known  record;
   v_later  boolean;
   v_within boolean;
   v_started_by   text;
   v_on_behalf_of text;
 begin
   v_entered := state.enter(p_project);
-  enqueue.agent_turn_id := p_turn;
+  enqueue.agent_turn_id := p_new.agent_turn_id;
   enqueue.duplicate := false;
-  -- The agent's lock. Whatever is looked up later is as this lock left it.
-  select h.status, h.turn_epoch, h.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
-    from state.agent_state_head h
-   where h.project_id = p_project and h.agent_id = p_agent
-     for no key update;
-  -- One that was here for its turns only has a head again for a new one, and not for one that is over.
-  if not found and not exists (select from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn) then
-    select r.status, r.turn_epoch, r.worker_target into v_status, enqueue.turn_epoch, enqueue.worker_target
-      from state.rebuild_head(p_project, p_agent) r;
+  -- The turn's id is its key: the same id for another agent is not a replay.
+  select t.agent_id, t.dispatched_epoch into v_known
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_new.agent_turn_id;
+  if found then
+    if v_known.agent_id <> p_new.agent_id then
+      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = p_new.agent_turn_id::text;
+    end if;
+    enqueue.duplicate := true;
+    enqueue.turn_epoch := v_known.dispatched_epoch;
+    return;
   end if;
+  if p_new.agent_turn_id > state.horizon() then
+    raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
+  end if;
+  -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither. The agent's lock comes with it: whatever is
+  -- looked up later is as this lock left it. A replay that was not seen above fails at the turn's key, and is retried.
+  v_later := coalesce(p_new.not_before > now(), false);
+  loop
+    if v_later then
+      select null::bigint, h.worker_target into enqueue.turn_epoch, enqueue.worker_target
+        from state.agent_state_head h
+       where h.project_id = p_project and h.agent_id = p_new.agent_id
+         for no key update;
+    else
+      update state.agent_state_head h
+         set status = case h.status when 'idle' then 'dispatched' else h.status end,
+             active_agent_turn_id = coalesce(h.active_agent_turn_id, p_new.agent_turn_id),
+             turn_epoch = h.turn_epoch + (h.status = 'idle')::integer,
+             n_queued = h.n_queued + (h.status <> 'idle')::integer
+       where h.project_id = p_project and h.agent_id = p_new.agent_id
+      returning case when h.active_agent_turn_id = p_new.agent_turn_id then h.turn_epoch end, h.worker_target
+        into enqueue.turn_epoch, enqueue.worker_target;
+    end if;
+    exit when found;
+    -- One that was here for its turns only has a head again.
+    perform from state.rebuild_head(p_project, p_new.agent_id);
+  end loop;
   --! enqueue.locked
-  if p_parent_turn is null then
+  if p_new.parent_agent_turn_id is null then
     v_started_by := nullif(current_setting('waybill.actor', true), '');
     v_on_behalf_of := nullif(current_setting('waybill.on_behalf_of', true), '');
   else
     select t.started_by, t.on_behalf_of into v_started_by, v_on_behalf_of
-      from state.turns t where t.project_id = p_project and t.agent_turn_id = p_parent_turn;
+      from state.turns t where t.project_id = p_project and t.agent_turn_id = p_new.parent_agent_turn_id;
   end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
           source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-          traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
-  values (p_project, p_turn, p_agent, coalesce(p_channel, 'public'), p_profile_box,
-          p_context_box, p_output_box, p_query_cards, p_session, p_source_agent,
-          p_parent_turn, p_parent_step, p_parent_call, p_batch, p_task_index,
-          p_recursion_depth, p_trace, p_traceparent, p_tracestate, p_emit_state_event, v_started_by, v_on_behalf_of)
-      on conflict do nothing;
-  if not found then
-    -- The turn's id is its key: the same id for another agent is not a replay.
-    perform from state.turns t
-      where t.project_id = p_project and t.agent_turn_id = p_turn and t.agent_id = p_agent;
-    if not found then
-      raise exception 'a turn of another agent has this id' using errcode = 'WB002', detail = p_turn::text;
-    end if;
-    enqueue.duplicate := true;
-    enqueue.worker_target := null;
-    -- Nothing found: the edge was pruned with its week, and the epoch is no longer known.
-    select e.turn_epoch into enqueue.turn_epoch
-      from state.execution_edges e
-     where e.project_id = p_project and e.correlation_id = p_turn
-       and e.primitive = 'enqueue' and e.edge_phase = 'request';
-    return;
-  end if;
+          traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+  values (p_project, p_new.agent_turn_id, p_new.agent_id, coalesce(p_new.channel, 'public'), p_new.profile_box_id,
+          p_new.context_box_id, p_new.output_box_id, p_new.query_card_ids, p_new.session_id, p_new.source_agent_id,
+          p_new.parent_agent_turn_id, p_new.parent_step_id, p_new.parent_tool_call_id, p_new.batch_id, p_new.task_index,
+          p_new.recursion_depth, p_new.trace_id, p_new.traceparent, p_new.tracestate, p_new.emit_state_event, v_started_by, v_on_behalf_of,
+          enqueue.turn_epoch);
   v_within := state.check_quota(p_project, 1);
-  if p_session is not null and not exists (
-       select from state.blackboards b where b.project_id = p_project and b.session_id = p_session) then
-    raise exception 'no such session' using errcode = 'WB404', detail = p_session::text;
+  if p_new.session_id is not null and not exists (
+       select from state.blackboards b where b.project_id = p_project and b.session_id = p_new.session_id) then
+    raise exception 'no such session' using errcode = 'WB404', detail = p_new.session_id::text;
   end if;
-  if p_batch is not null then
+  if p_new.batch_id is not null then
     -- Its task is still to be done, and by this turn? The task's lock orders this with the end of the batch.
     perform from state.pmo_batch_tasks k
-      where k.project_id = p_project and k.batch_id = p_batch and k.task_index = p_task_index
-        and k.agent_turn_id = p_turn and k.status = 'open'
+      where k.project_id = p_project and k.batch_id = p_new.batch_id and k.task_index = p_new.task_index
+        and k.agent_turn_id = p_new.agent_turn_id and k.status = 'open'
         for no key update;
     if not found or not exists (select from state.pmo_batches b
-                                 where b.project_id = p_project and b.batch_id = p_batch and b.status = 'open') then
-      raise exception 'the batch of turn % has ended', p_turn using errcode = 'WB001', detail = p_turn::text;
+                                 where b.project_id = p_project and b.batch_id = p_new.batch_id and b.status = 'open') then
+      raise exception 'the batch of turn % has ended', p_new.agent_turn_id using errcode = 'WB001', detail = p_new.agent_turn_id::text;
     end if;
   end if;
   --! enqueue.turn
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   --! enqueue.cards
-  if p_context_cards is null then
-    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id) values (p_project, p_output_box, 0, p_agent, p_turn);
+  if p_new.context_card_ids is null then
+    insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+    values (p_project, p_new.output_box_id, 0, p_new.agent_id, p_new.agent_turn_id);
   else
     insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
-    values (p_project, p_output_box, 0, p_agent, p_turn), (p_project, p_context_box, cardinality(p_context_cards), p_agent, p_turn);
+    values (p_project, p_new.output_box_id, 0, p_new.agent_id, p_new.agent_turn_id),
+           (p_project, p_new.context_box_id, cardinality(p_new.context_card_ids), p_new.agent_id, p_new.agent_turn_id);
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, p_context_box, c.seq, c.card_id
-      from unnest(p_context_cards) with ordinality as c (card_id, seq);
+    select p_project, p_new.context_box_id, c.seq, c.card_id
+      from unnest(p_new.context_card_ids) with ordinality as c (card_id, seq);
   end if;
   --! enqueue.boxes
-  -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither.
-  v_later := coalesce(p_not_before > now(), false);
-  if v_status = 'idle' and not v_later then
-    enqueue.turn_epoch := enqueue.turn_epoch + 1;
-    update state.agent_state_head h
-       set status = 'dispatched', active_agent_turn_id = p_turn, turn_epoch = enqueue.turn_epoch
-     where h.project_id = p_project and h.agent_id = p_agent;
-  else
-    enqueue.turn_epoch := null;
-    if not v_later then
-      update state.agent_state_head h
-         set n_queued = h.n_queued + 1
-       where h.project_id = p_project and h.agent_id = p_agent;
-    end if;
-  end if;
-  --! enqueue.head
   insert into state.agent_inbox
          (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, next_retry_at, dispatched_at)
-  values (p_project, p_turn, p_agent,
+  values (p_project, p_new.agent_turn_id, p_new.agent_id,
           case when v_later then 'deferred' when enqueue.turn_epoch is null then 'queued' else 'pending' end,
-          enqueue.worker_target, enqueue.turn_epoch, case when v_later then p_not_before end,
+          enqueue.worker_target, enqueue.turn_epoch, case when v_later then p_new.not_before end,
           case when enqueue.turn_epoch is not null then now() end);
   --! enqueue.row
-  insert into state.execution_edges
-         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch, card_id,
-          recursion_depth, trace_id)
-  values (p_project, p_turn, 'enqueue', 'request', p_turn, p_agent, p_source_agent,
-          enqueue.turn_epoch, p_context_cards[1], p_recursion_depth, p_trace);
-  --! enqueue.edge
-  if p_emit_state_event and enqueue.turn_epoch is not null then
-    v_written := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
+  if p_new.emit_state_event and enqueue.turn_epoch is not null then
+    v_written := state.tell(p_project, array[p_new.agent_turn_id], p_new.agent_id, 'dispatched');
   end if;
-  if p_limits is not null or p_parent_turn is not null then
-    v_written := state.allot(p_project, p_parent_turn, jsonb_build_array(
-      jsonb_build_object('agent_turn_id', p_turn, 'limits', p_limits, 'shares', p_shares)));
+  if p_new.limits is not null or p_new.parent_agent_turn_id is not null then
+    v_written := state.allot(p_project, p_new.parent_agent_turn_id, jsonb_build_array(
+      jsonb_build_object('agent_turn_id', p_new.agent_turn_id, 'limits', p_new.limits, 'shares', p_new.shares)));
   end if;
   --! enqueue.allotted
 end $$;
-CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
+CREATE FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns state.new_turn[], p_cards cardbox.new_card[]) RETURNS TABLE(agent_turn_id uuid, turn_epoch bigint, worker_target text, duplicate boolean)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -2176,7 +2253,7 @@ declare
   v_unknown uuid[];
   v_agent  record;
   v_within boolean;
-  v_count  integer := jsonb_array_length(p_turns);
+  v_count  integer := cardinality(p_turns);
 begin
   v_entered := state.enter(p_project);
   -- The agents' locks, in one order for everybody. Whatever is looked up later is as these locks left it.
@@ -2185,47 +2262,25 @@ begin
     -- Those that were here for their turns only have a head again for a new one, and not for one that is over.
     perform state.rebuild_head(p_project, a.agent_id)
        from (select distinct t.agent_id
-               from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
+               from unnest(p_turns) t
               where t.agent_id <> all (v_here)
                 and not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id offset 0)
               order by t.agent_id) a;
   end if;
   --! enqueue_many.locked
-  with new as (
-    insert into state.turns
-           (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-            source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-            traceparent, tracestate, emit_state_event, started_by, on_behalf_of)
-    select p_project, t.agent_turn_id, t.agent_id, coalesce(t.channel, 'public'), t.profile_box_id, t.context_box_id,
-           t.output_box_id, coalesce(t.query_card_ids, '{}'), t.session_id, t.source_agent_id, t.parent_agent_turn_id, t.parent_step_id,
-           t.parent_tool_call_id, t.batch_id, t.task_index, coalesce(t.recursion_depth, 0), t.trace_id, t.traceparent, t.tracestate,
-           coalesce(t.emit_state_event, false),
-           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else p.started_by end,
-           case when t.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else p.on_behalf_of end
-      from jsonb_to_recordset(p_turns) as t
-           (agent_turn_id uuid, agent_id uuid, channel text, profile_box_id uuid, context_box_id uuid, output_box_id uuid,
-            query_card_ids uuid[], session_id uuid, source_agent_id uuid, parent_agent_turn_id uuid, parent_step_id uuid,
-            parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, traceparent text,
-            tracestate text, emit_state_event boolean)
-      left join lateral (
-           select k.started_by, k.on_behalf_of
-             from state.turns k
-            where k.project_id = p_project and k.agent_turn_id = t.parent_agent_turn_id
-           offset 0) p on true
-        on conflict do nothing
- returning agent_turn_id
-  )
-  select array_agg(n.agent_turn_id) into v_new from new n;
+  v_new := array(select t.agent_turn_id
+                   from unnest(p_turns) t
+                  where not exists (select from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id offset 0));
   select count(t.batch_id), array_agg(distinct t.batch_id) filter (where t.batch_id is not null),
          array_agg(distinct t.session_id) filter (where t.session_id is not null)
     into v_children, v_batches, v_sessions
-    from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, session_id uuid)
+    from unnest(p_turns) t
    where t.agent_turn_id = any (v_new);
   if v_children > 0 then
     -- Their tasks are still to be done, and by these turns? The tasks' locks order this with the end of a batch.
     perform from (
            select t.*
-             from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, batch_id uuid, task_index integer)
+             from unnest(p_turns) t
             where t.batch_id is not null and t.agent_turn_id = any (v_new)
             order by t.batch_id, t.task_index
            offset 0) t
@@ -2253,13 +2308,16 @@ begin
     end if;
   end if;
   --! enqueue_many.turn
-  if v_new is not null then
+  if v_new <> '{}' then
+    if exists (select from unnest(v_new) as n (agent_turn_id) where n.agent_turn_id > state.horizon()) then
+      raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
+    end if;
     v_within := state.check_quota(p_project, cardinality(v_new));
-    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    v_written := cardbox.put(p_project, p_cards);
     --! enqueue_many.cards
     with asked as materialized (
       select t.*
-        from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid, context_box_id uuid, output_box_id uuid, context_card_ids uuid[])
+        from unnest(p_turns) t
        where t.agent_turn_id = any (v_new)
     ), box as (
       insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
@@ -2273,9 +2331,8 @@ begin
     --! enqueue_many.boxes
     -- The first of an idle agent is dispatched, the others queue up behind. What is not yet due does neither.
     for v_agent in
-      select t.agent_id, (array_agg(t.agent_turn_id order by t.n))[1] as first_turn_id, count(*)::integer as n
-        from rows from (jsonb_to_recordset(p_turns) as (agent_turn_id uuid, agent_id uuid, not_before timestamptz)) with ordinality
-             as t (agent_turn_id, agent_id, not_before, n)
+      select t.agent_id, (array_agg(t.agent_turn_id order by t.ordinality))[1] as first_turn_id, count(*)::integer as n
+        from unnest(p_turns) with ordinality t
        where t.agent_turn_id = any (v_new) and (t.not_before > now()) is not true
        group by t.agent_id
     loop
@@ -2290,10 +2347,7 @@ begin
     return query
     with asked as materialized (
       select t.*, coalesce(t.not_before > now(), false) as later
-        from rows from (jsonb_to_recordset(p_turns) as
-               (agent_turn_id uuid, agent_id uuid, not_before timestamptz, source_agent_id uuid, recursion_depth integer, trace_id uuid,
-                context_card_ids uuid[])) with ordinality
-             as t (agent_turn_id, agent_id, not_before, source_agent_id, recursion_depth, trace_id, context_card_ids, n)
+        from unnest(p_turns) with ordinality t
        where t.agent_turn_id = any (v_new)
     ), placed as materialized (
       select a.*, h.worker_target, case when h.active_agent_turn_id = a.agent_turn_id then h.turn_epoch end as epoch
@@ -2311,47 +2365,53 @@ begin
              p.worker_target, p.epoch, case when p.later then p.not_before end,
              case when p.epoch is not null then now() end
         from placed p
-       order by p.n
-    ), edge as (
-      insert into state.execution_edges
-             (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, source_agent_id, turn_epoch,
-              card_id, recursion_depth, trace_id)
-      select p_project, p.agent_turn_id, 'enqueue', 'request', p.agent_turn_id, p.agent_id, p.source_agent_id, p.epoch,
-             p.context_card_ids[1], coalesce(p.recursion_depth, 0), p.trace_id
+       order by p.ordinality
+    ), turn as (
+      insert into state.turns
+             (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
+              source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
+              traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+      select p_project, p.agent_turn_id, p.agent_id, coalesce(p.channel, 'public'), p.profile_box_id, p.context_box_id,
+             p.output_box_id, p.query_card_ids, p.session_id, p.source_agent_id, p.parent_agent_turn_id, p.parent_step_id,
+             p.parent_tool_call_id, p.batch_id, p.task_index, p.recursion_depth, p.trace_id, p.traceparent, p.tracestate, p.emit_state_event,
+             case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else k.started_by end,
+             case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else k.on_behalf_of end,
+             p.epoch
         from placed p
+        left join lateral (
+             select k.started_by, k.on_behalf_of
+               from state.turns k
+              where k.project_id = p_project and k.agent_turn_id = p.parent_agent_turn_id
+             offset 0) k on true
     )
     select p.agent_turn_id, p.epoch, p.worker_target, false from placed p;
     --! enqueue_many.rows
-    if exists (select from jsonb_to_recordset(p_turns) as t (emit_state_event boolean) where t.emit_state_event) then
+    if exists (select from unnest(p_turns) t where t.emit_state_event) then
       v_written := state.tell(p_project, v_new, null, 'dispatched');
     end if;
     perform state.allot(p_project, t.parent_agent_turn_id, jsonb_agg(jsonb_build_object(
               'agent_turn_id', t.agent_turn_id, 'limits', t.limits, 'shares', t.shares)))
-       from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, parent_agent_turn_id uuid, limits jsonb, shares integer)
+       from unnest(p_turns) t
       where t.agent_turn_id = any (v_new) and (t.limits is not null or t.parent_agent_turn_id is not null)
       group by t.parent_agent_turn_id
       order by t.parent_agent_turn_id;
     --! enqueue_many.allotted
   end if;
-  if coalesce(cardinality(v_new), 0) < v_count then
+  if cardinality(v_new) < v_count then
     -- The turn's id is its key: the same id for another agent is not a replay.
-    if exists (select from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid, agent_id uuid)
-                where exists (select from state.turns k
-                               where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id and k.agent_id <> t.agent_id
-                              offset 0)) then
+    if exists (select from unnest(p_turns) t
+                where t.agent_turn_id <> all (v_new)
+                  and not exists (select from state.turns k
+                                   where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id and k.agent_id = t.agent_id
+                                  offset 0)) then
       raise exception 'a turn of another agent has this id' using errcode = 'WB002';
     end if;
-    -- Of a turn whose edge was pruned with its week, the epoch is no longer known.
     return query
-    select t.agent_turn_id, e.turn_epoch, null::text, true
-      from jsonb_to_recordset(p_turns) as t (agent_turn_id uuid)
-      left join lateral (
-           select e.turn_epoch
-             from state.execution_edges e
-            where e.project_id = p_project and e.correlation_id = t.agent_turn_id
-              and e.primitive = 'enqueue' and e.edge_phase = 'request'
-           offset 0) e on true
-     where t.agent_turn_id <> all (coalesce(v_new, '{}'));
+    select t.agent_turn_id, k.dispatched_epoch, null::text, true
+      from unnest(p_turns) t
+     cross join lateral (
+           select k.dispatched_epoch from state.turns k where k.project_id = p_project and k.agent_turn_id = t.agent_turn_id offset 0) k
+     where t.agent_turn_id <> all (v_new);
   end if;
 end $$;
 CREATE FUNCTION state.enter(p_project uuid) RETURNS text
@@ -2436,7 +2496,7 @@ begin
   --! fail_tasks.failed
   return state.count_slots(p_project, v_counted);
 end $$;
-CREATE FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint DEFAULT NULL::bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
+CREATE FUNCTION state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -2449,44 +2509,44 @@ begin
   v_entered := state.enter(p_project);
   update state.agent_state_head h
      set status = 'idle', active_agent_turn_id = null
-   where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
-     and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+   where h.project_id = p_project and h.agent_id = p_end.agent_id and h.active_agent_turn_id = p_end.agent_turn_id
+     and h.turn_epoch = p_end.turn_epoch and h.claim_token = p_end.claim_token and h.status = 'running'
   returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps;
   finish.duplicate := not found;
   if finish.duplicate then
     -- Ours, and committed without our learning of it?
     perform from state.turns t
-      where t.project_id = p_project and t.agent_turn_id = p_turn
-        and t.claim_token = p_token and t.deliverable_card_id = c_ids[cardinality(c_ids)];
+      where t.project_id = p_project and t.agent_turn_id = p_end.agent_turn_id
+        and t.claim_token = p_end.claim_token and t.deliverable_card_id = (p_cards[cardinality(p_cards)]).card_id;
     if not found then
-      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+      raise exception 'turn % is no longer ours', p_end.agent_turn_id using errcode = 'WB001', detail = p_end.agent_turn_id::text;
     end if;
     finish.worker_targets := '{}';
     finish.batches := '{}';
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
-    c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  if v_end.was_told and p_seen is not null and state.has_unseen(p_project, p_turn, p_seen) then
-    raise exception 'turn % was told something that it has not seen', p_turn using errcode = 'WB019', detail = p_turn::text;
+  v_end := state.end_turn(p_project, p_end, true, v_queued, v_keeps, p_alone, p_cards);
+  if v_end.was_told and p_end.seen is not null and state.has_unseen(p_project, p_end.agent_turn_id, p_end.seen) then
+    raise exception 'turn % was told something that it has not seen', p_end.agent_turn_id using errcode = 'WB019', detail = p_end.agent_turn_id::text;
   end if;
-  if p_receipt is not null then
-    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
+  if p_end.receipt is not null then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
+    values (p_project, p_end.agent_turn_id, p_end.step_id, p_end.receipt::json);
   end if;
   finish.worker_targets := array_remove(array[v_end.worker_target], null);
   finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
-CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(worker_targets text[], batches uuid[], duplicate boolean)
+CREATE FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean, p_cards cardbox.new_card[]) RETURNS TABLE(worker_targets text[], batches uuid[], duplicate boolean)
     LANGUAGE plpgsql
-    AS $_$
+    AS $$
 #variable_conflict use_column
 declare
   v_entered text;
   v_written integer;
   v_labelled text;
   v_external uuid[];
-  v_count    integer := jsonb_array_length(p_ends);
+  v_count    integer := cardinality(p_ends);
   v_here     uuid[];
   v_end      record;
   v_moved    integer := 0;
@@ -2495,6 +2555,7 @@ declare
   v_keeps    boolean := false;
   v_keeping  boolean;
   v_box      uuid;
+  v_was_told boolean;
   v_epoch    bigint;
   v_children integer;
   v_call     uuid;
@@ -2511,7 +2572,7 @@ begin
   v_here := state.lock_heads(p_project, p_agents);
   for v_end in
     select e.*
-      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+      from unnest(p_ends) e
   loop
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -2526,10 +2587,10 @@ begin
   end loop;
   if v_moved = 0 and v_count = (
        select count(*)
-         from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
+         from unnest(p_ends) e
         where exists (select from state.turns t
                        where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
-                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id
+                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.card_ids[cardinality(e.card_ids)]
                       offset 0)) then
     -- Ours, and committed without our learning of it.
     return query select '{}'::text[], '{}'::uuid[], true;
@@ -2538,7 +2599,7 @@ begin
   if v_moved <> v_count then
     raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
       select coalesce(string_agg(e.agent_turn_id::text, ','), array_to_string(p_turns, ','))
-        from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+        from unnest(p_ends) e
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.worker_id is not null
@@ -2548,28 +2609,38 @@ begin
   v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
   v_labelled := state.label(v_external <> '{}');
   if v_external = '{}' or v_external @> p_turns then
-    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    v_written := cardbox.put(p_project, p_cards);
   else
     -- Each by its own turn's label.
-    for v_i in 1 .. cardinality(c_ids) loop
-      v_labelled := state.label(exists (select from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[])
-                                         where e.agent_turn_id = any (v_external) and c_ids[v_i] = any (e.card_ids)));
-      v_written := cardbox.put(p_project, c_ids[v_i:v_i], c_tokens[v_i:v_i], c_types[v_i:v_i], c_roles[v_i:v_i], c_authors[v_i:v_i], c_hashes[v_i:v_i], c_calls[v_i:v_i], c_traces[v_i:v_i], c_steps[v_i:v_i], c_parents[v_i:v_i], c_ttls[v_i:v_i], c_contents[v_i:v_i], c_tool_calls[v_i:v_i], c_metadata[v_i:v_i]);
-    end loop;
+    v_labelled := state.label(false);
+    v_written := cardbox.put(p_project, array(select c
+                                                from unnest(p_cards) c
+                                               where not exists (select from unnest(p_ends) e
+                                                                  where e.agent_turn_id = any (v_external) and c.card_id = any (e.card_ids)
+                                                                 offset 0)));
+    v_labelled := state.label(true);
+    v_written := cardbox.put(p_project, array(select c
+                                                from unnest(p_cards) c
+                                               where exists (select from unnest(p_ends) e
+                                                              where e.agent_turn_id = any (v_external) and c.card_id = any (e.card_ids)
+                                                             offset 0)));
   end if;
   --! finish_many.cards
   for v_end in
     select e.*
-      from jsonb_to_recordset(p_ends) as e
-           (agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid, card_ids uuid[])
+      from unnest(p_ends) e
   loop
     update state.turns t
-       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.deliverable_card_id,
+       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.card_ids[cardinality(v_end.card_ids)],
            turn_epoch = v_end.turn_epoch, claim_token = v_end.claim_token
      where t.project_id = p_project and t.agent_turn_id = v_end.agent_turn_id and t.status = 'open'
-    returning t.output_box_id into v_box;
+    returning t.output_box_id, t.steer_card_ids <> '{}' into v_box, v_was_told;
     if not found then
       raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+    end if;
+    if v_was_told and v_end.seen is not null and state.has_unseen(p_project, v_end.agent_turn_id, v_end.seen) then
+      raise exception 'turn % was told something that it has not seen', v_end.agent_turn_id
+        using errcode = 'WB019', detail = v_end.agent_turn_id::text;
     end if;
     update cardbox.boxes b
        set length = b.length + cardinality(v_end.card_ids)
@@ -2578,7 +2649,7 @@ begin
   end loop;
   with turn as materialized (
     select t.*, e.card_ids, e.step_id, e.usage, b.length
-      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[], step_id uuid, usage jsonb)
+      from unnest(p_ends) e
      cross join lateral (
            select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id offset 0) t
      cross join lateral (
@@ -2598,13 +2669,6 @@ begin
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
      where t.step_id is not null
-  ), edge as (
-    insert into state.execution_edges
-           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
-            trace_id)
-    select p_project, t.agent_turn_id, 'enqueue', 'response', t.agent_turn_id, t.agent_id, t.turn_epoch, t.deliverable_card_id,
-           t.status, t.recursion_depth, t.trace_id
-      from turn t
   ), event as (
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
@@ -2659,19 +2723,19 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
-  if jsonb_path_exists(p_ends, '$[*].receipt') then
+  if exists (select from unnest(p_ends) e where e.receipt is not null) then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
     select p_project, e.agent_turn_id, e.step_id, e.receipt::json
-      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
+      from unnest(p_ends) e
      where e.receipt is not null;
   end if;
   --! finish_many.receipts
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
-  if jsonb_path_exists(p_ends, '$[*].usage') then
+  if exists (select from unnest(p_ends) e where e.usage is not null) then
     perform state.spend(p_project, e.agent_turn_id, e.usage)
-       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, usage jsonb)
+       from unnest(p_ends) e
       where e.usage is not null;
   end if;
   if coalesce(v_batches, '{}') = '{}' then
@@ -2687,7 +2751,7 @@ begin
   perform state.catch_up(p_project, n.agent_turn_id) from unnest(v_next) as n (agent_turn_id);
   --! finish_many.parted
   return query select coalesce(v_targets, '{}'), coalesce(v_batches, '{}'), false;
-end $_$;
+end $$;
 CREATE FUNCTION state.first_id(p_at timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2712,10 +2776,20 @@ CREATE FUNCTION state.history() RETURNS TABLE(parent text, cut_on text)
   values ('agent_steps', 'agent_turn_id'), ('execution_edges', 'correlation_id'), ('outbox', 'agent_turn_id'),
          ('patches', 'step_id'), ('receipts', 'agent_turn_id'), ('refusals', 'refusal_id')
 $$;
+CREATE FUNCTION state.horizon() RETURNS uuid
+    LANGUAGE sql STABLE
+    AS $$
+  select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint + 86400000), 12, '0') || '7fff8fffffffffffffff')::uuid
+$$;
 CREATE FUNCTION state.is_long(n_entries bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
   select n_entries > coalesce(nullif(current_setting('waybill.long_look', true), ''), '500')::bigint
+$$;
+CREATE FUNCTION state.is_measured() RETURNS boolean
+    LANGUAGE sql
+    AS $$
+  select random() < 0.0625 or coalesce(current_setting('waybill.long_look', true), '') <> ''
 $$;
 CREATE FUNCTION state.label(p_external boolean) RETURNS text
     LANGUAGE sql
@@ -3137,7 +3211,7 @@ CREATE FUNCTION state.partition_name(p_parent text, p_week timestamp with time z
     AS $$
   select p_parent || '_' || to_char(p_week at time zone 'UTC', 'YYYYMMDD')
 $$;
-CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) RETURNS boolean
+CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -3187,7 +3261,7 @@ begin
   if v_changed is not null then
     raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
   end if;
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c
@@ -3320,16 +3394,14 @@ begin
   end if;
   v_open := array(select t.agent_turn_id from state.turns t
                    where t.project_id = p_project and t.agent_id = p_agent and t.status = 'open');
-  select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
+  select max(greatest(t.turn_epoch, t.dispatched_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
     into v_epoch, v_token
     -- The newest have the highest.
-    from (select t.agent_turn_id, t.turn_epoch, t.claim_token
+    from (select t.agent_turn_id, t.turn_epoch, t.dispatched_epoch, t.claim_token
             from state.turns t
            where t.project_id = p_project and t.agent_id = p_agent
            order by t.agent_turn_id desc
            limit 1000) t
-    left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
-                        where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
     left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i
@@ -3378,7 +3450,7 @@ begin
   select h.status::text, h.active_agent_turn_id, h.turn_epoch, h.n_queued, h.worker_target::text
     from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent;
 end $$;
-CREATE FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
+CREATE FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -3389,43 +3461,48 @@ declare
   v_keeps  boolean;
   v_waits  boolean;
   v_told   integer;
+  v_end    state.ending;
 begin
-  v_entered := state.enter(p_project);
+  v_entered := state.enter(p_fence.project_id);
   select h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps
     from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
-      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+    where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id and h.active_agent_turn_id = p_fence.agent_turn_id
+      and h.turn_epoch = p_fence.turn_epoch and h.claim_token = p_fence.claim_token and h.status = 'running'
       for no key update;
   if not found then
     return query select 'stale'::text, '{}'::text[], '{}'::uuid[];
     return;
   end if;
   --! reclaim.locked
-  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id for no key update;
   if p_lost and v_inbox.n_lost_leases >= p_max_lost_leases or not p_lost and v_inbox.retry_count + 1 >= p_max_attempts then
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null, claim_token = h.claim_token + 1
-     where h.project_id = p_project and h.agent_id = p_agent;
+     where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
     --! reclaim.idle
+    v_end.agent_id := p_fence.agent_id;
+    v_end.agent_turn_id := p_fence.agent_turn_id;
+    v_end.turn_epoch := p_fence.turn_epoch;
+    v_end.claim_token := p_fence.claim_token + 1;
+    v_end.status := 'failed';
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, null, true, v_queued, v_keeps, p_alone,
-             c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+      from state.end_turn(p_fence.project_id, v_end, true, v_queued, v_keeps, p_alone, p_cards) e;
     return;
   end if;
   update state.agent_state_head h
-     set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
-   where h.project_id = p_project and h.agent_id = p_agent;
+     set status = 'dispatched', turn_epoch = p_fence.turn_epoch + 1, claim_token = p_fence.claim_token + 1
+   where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
   --! reclaim.head
   -- One that is to stop does not wait: whoever claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
      set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),
          next_retry_at = case when v_waits then now() + p_backoff end,
-         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
+         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_fence.turn_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
-   where i.project_id = p_project and i.agent_turn_id = p_turn;
-  v_told := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
+   where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
+  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched');
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
@@ -3550,7 +3627,7 @@ begin
   end loop;
   return v_n;
 end $$;
-CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
+CREATE FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[]) RETURNS TABLE(outcome text, agent_turn_id uuid, worker_target text)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -3592,7 +3669,7 @@ begin
     select e.card_id into v_answered
       from state.execution_edges e
      where e.project_id = p_project and e.correlation_id = p_call and e.primitive = 'report' and e.edge_phase = 'response';
-    if found and v_answered = c_ids[1] then
+    if found and v_answered = (p_cards[1]).card_id then
       return query select 'duplicate'::text, v_turn, null::text;
       return;
     end if;
@@ -3607,19 +3684,19 @@ begin
     raise exception 'call % is no longer ours', p_call using errcode = 'WB001', detail = p_call::text;
   end if;
   v_labelled := state.label(p_external);
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
   update cardbox.boxes b
      set length = b.length + 1
    where b.project_id = p_project and b.box_id = v_box
  returning b.length into v_length;
-  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_box, v_length, c_ids[1]);
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_box, v_length, (p_cards[1]).card_id);
   --! report.entry
   delete from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status)
-  values (p_project, p_call, 'report', 'response', v_turn, v_agent, v_head.turn_epoch, c_ids[1], p_status);
+  values (p_project, p_call, 'report', 'response', v_turn, v_agent, v_head.turn_epoch, (p_cards[1]).card_id, p_status);
   --! report.applied
   -- The last one that was waited for? Asked after the head's lock, so of two last ones the second sees the first.
   if v_head.status = 'suspended' and v_head.active_agent_turn_id = v_turn
@@ -3703,16 +3780,22 @@ begin
                                  where b.project_id = p_project and b.box_id = u.box_id and b.has_external
                                 offset 0))
       or t.session_id is not null
-     and exists (select from state.blackboards s
-                  cross join lateral unnest(array[s.todo_card_id, s.compression_card_id]) as u (card_id)
-                  where s.project_id = p_project and s.session_id = t.session_id
-                    and exists (select from cardbox.cards c
-                                 where c.project_id = p_project and c.card_id = u.card_id and c.is_external
-                                offset 0))
+     and state.session_saw_external(p_project, t.session_id)
     into v_saw
     from state.turns t
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   return coalesce(v_saw, false);
+end $$;
+CREATE FUNCTION state.session_saw_external(p_project uuid, p_session uuid) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (select from state.blackboards s
+                  cross join lateral unnest(array[s.todo_card_id, s.compression_card_id]) as u (card_id)
+                  where s.project_id = p_project and s.session_id = p_session
+                    and exists (select from cardbox.cards c
+                                 where c.project_id = p_project and c.card_id = u.card_id and c.is_external
+                                offset 0));
 end $$;
 CREATE FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) RETURNS TABLE(session_id uuid, owner text, title text, labels text[], messages_box_id uuid, n_messages bigint, has_external boolean, todo_card_id uuid, compression_card_id uuid, mapreduce_results_box_id uuid, created_at timestamp with time zone, ended_at timestamp with time zone)
     LANGUAGE sql STABLE
@@ -3843,7 +3926,7 @@ CREATE FUNCTION state.spent(p_project uuid) RETURNS bigint
     from state.spending s
    where s.project_id = p_project and s.month = date_trunc('month', now() at time zone 'utc')::date
 $$;
-CREATE FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) RETURNS record
+CREATE FUNCTION state.steer(p_project uuid, p_turn uuid, p_cards cardbox.new_card[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -3871,7 +3954,7 @@ begin
   select t.status, t.output_box_id, t.steer_card_ids, t.trace_id, t.recursion_depth into v_turn
     from state.turns t
    where t.project_id = p_project and t.agent_turn_id = p_turn;
-  if c_ids[1] = any (v_turn.steer_card_ids) then
+  if (p_cards[1]).card_id = any (v_turn.steer_card_ids) then
     steer.outcome := 'steered';
     return;
   end if;
@@ -3879,24 +3962,24 @@ begin
     steer.outcome := 'over';
     return;
   end if;
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   update cardbox.boxes b
      set length = b.length + 1
    where b.project_id = p_project and b.box_id = v_turn.output_box_id
   returning b.length into v_length;
-  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_turn.output_box_id, v_length, c_ids[1]);
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_turn.output_box_id, v_length, (p_cards[1]).card_id);
   --! steer.card
   update state.turns t
-     set steer_card_ids = t.steer_card_ids || c_ids[1]
+     set steer_card_ids = t.steer_card_ids || (p_cards[1]).card_id
    where t.project_id = p_project and t.agent_turn_id = p_turn;
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, recursion_depth, trace_id)
-  values (p_project, c_ids[1], 'steer', 'request', p_turn, steer.agent_id, steer.turn_epoch, c_ids[1], v_turn.recursion_depth,
+  values (p_project, (p_cards[1]).card_id, 'steer', 'request', p_turn, steer.agent_id, steer.turn_epoch, (p_cards[1]).card_id, v_turn.recursion_depth,
           v_turn.trace_id);
   --! steer.edge
   steer.outcome := 'steered';
 end $$;
-CREATE FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean, budget jsonb)
+CREATE FUNCTION state.step(p_fence state.fence, p_step jsonb, p_cards cardbox.new_card[]) RETURNS TABLE(outcome text, stop_reason text, duplicate boolean, budget jsonb)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -3905,7 +3988,7 @@ declare
   v_written integer;
   v_labelled text;
   v_step     uuid := p_step ->> 'step_id';
-  v_card_ids uuid[] := array(select jsonb_array_elements_text(p_step -> 'card_ids')::uuid);
+  v_n        integer := cardinality(p_cards);
   v_calls    integer := jsonb_array_length(p_step -> 'calls');
   v_box      uuid;
   v_length   bigint;
@@ -3914,85 +3997,95 @@ declare
   v_lost     integer;
   v_emit     boolean;
   v_batch    uuid;
+  v_session  uuid;
+  v_external boolean;
   v_told     integer;
   v_budget   jsonb;
 begin
-  v_entered := state.enter(p_project);
+  v_entered := state.enter(p_fence.project_id);
   perform from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
-      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+    where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id and h.active_agent_turn_id = p_fence.agent_turn_id
+      and h.turn_epoch = p_fence.turn_epoch and h.claim_token = p_fence.claim_token and h.status = 'running'
       for no key update;
   if not found then
     -- Ours, and committed without our learning of it?
     return query
-    select s.outcome::text, null::text, true, state.budget_of(p_project, p_turn)
+    select s.outcome::text, null::text, true, state.budget_of(p_fence.project_id, p_fence.agent_turn_id)
       from state.agent_steps s
-     where s.project_id = p_project and s.agent_turn_id = p_turn and s.step_id = v_step and s.claim_token = p_token;
+     where s.project_id = p_fence.project_id and s.agent_turn_id = p_fence.agent_turn_id and s.step_id = v_step and s.claim_token = p_fence.claim_token;
     if not found then
-      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+      raise exception 'turn % is no longer ours', p_fence.agent_turn_id using errcode = 'WB001', detail = p_fence.agent_turn_id::text;
     end if;
     return;
   end if;
   --! step.locked
   select i.stop_reason, i.n_lost_leases + i.retry_count into v_stop, v_lost
-    from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
-  select b.box_id, b.length, t.emit_state_event, t.batch_id into v_box, v_length, v_emit, v_batch
+    from state.agent_inbox i where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
+  -- Whether it has seen what came from outside: as state.saw_external.
+  select b.box_id, b.length, t.emit_state_event, t.batch_id, t.session_id,
+         b.has_external
+         or exists (select from cardbox.boxes c where c.project_id = p_fence.project_id and c.box_id = t.context_box_id and c.has_external offset 0)
+    into v_box, v_length, v_emit, v_batch, v_session, v_external
     from state.turns t
    cross join lateral (
-         select b.box_id, b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id offset 0) b
-   where t.project_id = p_project and t.agent_turn_id = p_turn;
+         select b.box_id, b.length, b.has_external from cardbox.boxes b where b.project_id = p_fence.project_id and b.box_id = t.output_box_id offset 0) b
+   where t.project_id = p_fence.project_id and t.agent_turn_id = p_fence.agent_turn_id;
   -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
   if v_batch is not null and v_stop is null
-     and exists (select from state.pmo_batches p where p.project_id = p_project and p.batch_id = v_batch and p.status <> 'open') then
+     and exists (select from state.pmo_batches p where p.project_id = p_fence.project_id and p.batch_id = v_batch and p.status <> 'open') then
     v_stop := 'its batch has ended';
   end if;
   -- A later statement than the head's lock: a report that we waited for is seen.
   -- One that is to stop does not wait: its worker has it in hand, and ends it.
   if (p_step ->> 'suspend')::boolean and v_stop is null
      and (v_calls > 0
-          or exists (select from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn)) then
+          or exists (select from state.waiting_calls c where c.project_id = p_fence.project_id and c.agent_turn_id = p_fence.agent_turn_id)) then
     v_outcome := 'suspended';
   end if;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
           provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
-  select p_project, p_turn, v_step, p_agent, p_epoch, p_token, v_outcome, v_length + 1, v_length + cardinality(v_card_ids), v_calls, u.*
+  select p_fence.project_id, p_fence.agent_turn_id, v_step, p_fence.agent_id, p_fence.turn_epoch, p_fence.claim_token, v_outcome, v_length + 1,
+         v_length + v_n, v_calls, u.*
     from jsonb_to_record(coalesce(p_step -> 'usage', '{}')) as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
           n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
       on conflict do nothing;
   if not found then
     -- The head is still running under this claim, so the first time it went on.
-    return query select 'running'::text, v_stop, true, state.budget_of(p_project, p_turn);
+    return query select 'running'::text, v_stop, true, state.budget_of(p_fence.project_id, p_fence.agent_turn_id);
     return;
   end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
-  values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);
+  values (p_fence.project_id, p_fence.agent_turn_id, 'step', v_step, p_fence.agent_id, v_outcome, p_fence.turn_epoch, v_step);
   if p_step ? 'receipt' then
-    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, v_step, (p_step ->> 'receipt')::json);
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_fence.project_id, p_fence.agent_turn_id, v_step, (p_step ->> 'receipt')::json);
   end if;
   --! step.row
   if p_step ? 'usage' then
-    v_budget := state.spend(p_project, p_turn, p_step -> 'usage');
+    v_budget := state.spend(p_fence.project_id, p_fence.agent_turn_id, p_step -> 'usage');
   end if;
   --! step.spent
-  v_labelled := state.label(state.saw_external(p_project, p_turn));
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  if not v_external and v_session is not null then
+    v_external := state.session_saw_external(p_fence.project_id, v_session);
+  end if;
+  v_labelled := state.label(v_external);
+  v_written := cardbox.put(p_fence.project_id, p_cards);
   --! step.cards
-  if v_card_ids <> '{}' then
+  if v_n > 0 then
     update cardbox.boxes b
-       set length = v_length + cardinality(v_card_ids)
-     where b.project_id = p_project and b.box_id = v_box;
+       set length = v_length + v_n
+     where b.project_id = p_fence.project_id and b.box_id = v_box;
     insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-    select p_project, v_box, v_length + c.n, c.card_id
-      from unnest(v_card_ids) with ordinality as c (card_id, n);
+    select p_fence.project_id, v_box, v_length + c.ordinality, c.card_id
+      from unnest(p_cards) with ordinality c;
   end if;
   --! step.entries
   if v_calls > 0 then
     with call as (
       insert into state.waiting_calls
              (project_id, tool_call_id, agent_turn_id, agent_id, step_id, target, tool_call_card_id, once, deadline_at)
-      select p_project, c.tool_call_id, p_turn, p_agent, v_step, c.target, c.tool_call_card_id, c.once,
+      select p_fence.project_id, c.tool_call_id, p_fence.agent_turn_id, p_fence.agent_id, v_step, c.target, c.tool_call_card_id, c.once,
              now() + make_interval(secs => c.timeout_seconds)
         from jsonb_to_recordset(p_step -> 'calls') as c
              (tool_call_id uuid, target text, tool_call_card_id uuid, timeout_seconds double precision, once boolean)
@@ -4000,27 +4093,27 @@ begin
     )
     insert into state.execution_edges
            (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id)
-    select p_project, c.tool_call_id, 'command', 'request', p_turn, p_agent, p_epoch, c.tool_call_card_id from call c;
+    select p_fence.project_id, c.tool_call_id, 'command', 'request', p_fence.agent_turn_id, p_fence.agent_id, p_fence.turn_epoch, c.tool_call_card_id from call c;
   end if;
   --! step.calls
   if v_outcome = 'suspended' then
-    update state.agent_state_head h set status = 'suspended' where h.project_id = p_project and h.agent_id = p_agent;
+    update state.agent_state_head h set status = 'suspended' where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
     update state.agent_inbox i
        set status = 'deferred', worker_id = null, silent_by = null
-     where i.project_id = p_project and i.agent_turn_id = p_turn;
+     where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
     if v_emit then
-      v_told := state.tell(p_project, array[p_turn], p_agent, 'suspended');
+      v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'suspended');
     end if;
   end if;
-  if v_lost > 0 and v_card_ids <> '{}' then
+  if v_lost > 0 and v_n > 0 then
     -- The turn has moved: earlier lost leases and failed attempts say nothing about the next ones. A step without a card only
     -- records a cost; counting it as progress would let a turn that pays and then fails be tried for ever.
-    update state.agent_inbox i set n_lost_leases = 0, retry_count = 0 where i.project_id = p_project and i.agent_turn_id = p_turn;
+    update state.agent_inbox i set n_lost_leases = 0, retry_count = 0 where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
   end if;
   --! step.suspended
   return query select v_outcome, v_stop, false, v_budget;
 end $$;
-CREATE FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
+CREATE FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, p_cards cardbox.new_card[]) RETURNS TABLE(outcome text, worker_targets text[], batches uuid[])
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -4029,6 +4122,7 @@ declare
   v_agent uuid;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
+  v_end   state.ending;
 begin
   v_entered := state.enter(p_project);
   select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
@@ -4066,13 +4160,16 @@ begin
     update state.agent_state_head h set n_queued = h.n_queued - 1 where h.project_id = p_project and h.agent_id = v_agent;
   end if;
   --! stop.head
+  v_end.agent_id := v_agent;
+  v_end.agent_turn_id := p_turn;
+  v_end.turn_epoch := v_head.turn_epoch;
+  v_end.claim_token := v_head.claim_token;
+  v_end.status := 'canceled';
   return query
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null, null,
-           coalesce(v_head.active_agent_turn_id = p_turn, false),
+    from state.end_turn(p_project, v_end, coalesce(v_head.active_agent_turn_id = p_turn, false),
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
-           v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
-           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+           v_head.ephemeral or v_head.memory_box_id is not null, p_alone, p_cards) e;
 end $$;
 CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text, on_behalf_of text, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
     LANGUAGE sql STABLE
@@ -4653,6 +4750,88 @@ CREATE TABLE state.budgets (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.budgets FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.turns (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    channel state.channel DEFAULT 'public'::text NOT NULL,
+    status state.turn_status DEFAULT 'open'::text NOT NULL,
+    profile_box_id uuid,
+    context_box_id uuid NOT NULL,
+    output_box_id uuid NOT NULL,
+    query_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    steer_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    session_id uuid,
+    source_agent_id uuid,
+    parent_agent_turn_id uuid,
+    parent_step_id uuid,
+    parent_tool_call_id uuid,
+    batch_id uuid,
+    task_index integer,
+    recursion_depth integer DEFAULT 0 NOT NULL,
+    trace_id uuid,
+    traceparent text,
+    tracestate text,
+    emit_state_event boolean DEFAULT false NOT NULL,
+    started_by text,
+    on_behalf_of text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    dispatched_epoch bigint,
+    finished_at timestamp with time zone,
+    deliverable_card_id uuid,
+    turn_epoch bigint,
+    claim_token bigint,
+    CONSTRAINT turns_check CHECK ((((status)::text = 'open'::text) = (deliverable_card_id IS NULL))),
+    CONSTRAINT turns_check1 CHECK (((batch_id IS NULL) = (task_index IS NULL)))
+)
+WITH (fillfactor='70');
+ALTER TABLE ONLY state.turns FORCE ROW LEVEL SECURITY;
+CREATE VIEW state.edges WITH (security_invoker='true') AS
+ SELECT e.project_id,
+    e.correlation_id,
+    (e.primitive)::text AS primitive,
+    (e.edge_phase)::text AS edge_phase,
+    e.agent_turn_id,
+    e.agent_id,
+    e.source_agent_id,
+    e.turn_epoch,
+    e.card_id,
+    e.status,
+    e.recursion_depth,
+    e.trace_id,
+    e.created_at
+   FROM state.execution_edges e
+UNION ALL
+ SELECT t.project_id,
+    t.agent_turn_id AS correlation_id,
+    'enqueue'::text AS primitive,
+    'request'::text AS edge_phase,
+    t.agent_turn_id,
+    t.agent_id,
+    t.source_agent_id,
+    t.dispatched_epoch AS turn_epoch,
+    t.query_card_ids[1] AS card_id,
+    NULL::text AS status,
+    t.recursion_depth,
+    t.trace_id,
+    t.created_at
+   FROM state.turns t
+UNION ALL
+ SELECT t.project_id,
+    t.agent_turn_id AS correlation_id,
+    'enqueue'::text AS primitive,
+    'response'::text AS edge_phase,
+    t.agent_turn_id,
+    t.agent_id,
+    NULL::uuid AS source_agent_id,
+    t.turn_epoch,
+    t.deliverable_card_id AS card_id,
+    (t.status)::text AS status,
+    t.recursion_depth,
+    t.trace_id,
+    t.finished_at AS created_at
+   FROM state.turns t
+  WHERE ((t.status)::text <> 'open'::text);
 CREATE TABLE state.forgotten_sessions (
     project_id uuid NOT NULL,
     session_id uuid NOT NULL,
@@ -4823,41 +5002,6 @@ CREATE TABLE state.sweep_clock (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.sweep_clock FORCE ROW LEVEL SECURITY;
-CREATE TABLE state.turns (
-    project_id uuid NOT NULL,
-    agent_turn_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
-    channel state.channel DEFAULT 'public'::text NOT NULL,
-    status state.turn_status DEFAULT 'open'::text NOT NULL,
-    profile_box_id uuid,
-    context_box_id uuid NOT NULL,
-    output_box_id uuid NOT NULL,
-    query_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    steer_card_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    session_id uuid,
-    source_agent_id uuid,
-    parent_agent_turn_id uuid,
-    parent_step_id uuid,
-    parent_tool_call_id uuid,
-    batch_id uuid,
-    task_index integer,
-    recursion_depth integer DEFAULT 0 NOT NULL,
-    trace_id uuid,
-    traceparent text,
-    tracestate text,
-    emit_state_event boolean DEFAULT false NOT NULL,
-    started_by text,
-    on_behalf_of text,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    finished_at timestamp with time zone,
-    deliverable_card_id uuid,
-    turn_epoch bigint,
-    claim_token bigint,
-    CONSTRAINT turns_check CHECK ((((status)::text = 'open'::text) = (deliverable_card_id IS NULL))),
-    CONSTRAINT turns_check1 CHECK (((batch_id IS NULL) = (task_index IS NULL)))
-)
-WITH (fillfactor='70');
-ALTER TABLE ONLY state.turns FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.waiting_calls (
     project_id uuid NOT NULL,
     tool_call_id uuid NOT NULL,
@@ -5202,17 +5346,17 @@ GRANT ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes b
 REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_common;
-REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION cardbox.put(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) TO waybill_common;
-REVOKE ALL ON FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION cardbox.put_many(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.put_many(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.put_many(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
-REVOKE ALL ON FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION cardbox.rows(p_project uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) TO waybill_common;
 REVOKE ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) FROM PUBLIC;
@@ -5348,8 +5492,8 @@ REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb)
 GRANT ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_common;
 REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
@@ -5358,20 +5502,20 @@ REVOKE ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.check_quota(p_project uuid, p_more integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.check_quota(p_project uuid, p_more integer) TO waybill_common;
-REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_down(p_project uuid, p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.count_slots(p_project uuid, p_counted jsonb) TO waybill_common;
-REVOKE ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) TO waybill_common;
-REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_turn uuid, p_agent uuid, p_channel text, p_profile_box uuid, p_context_box uuid, p_output_box uuid, p_context_cards uuid[], p_query_cards uuid[], p_session uuid, p_source_agent uuid, p_parent_turn uuid, p_parent_step uuid, p_parent_call uuid, p_batch uuid, p_task_index integer, p_recursion_depth integer, p_trace uuid, p_traceparent text, p_tracestate text, p_not_before timestamp with time zone, p_emit_state_event boolean, p_limits jsonb, p_shares integer, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_common;
-REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, p_cards cardbox.new_card[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.end_turn(p_project uuid, p_end state.ending, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, p_cards cardbox.new_card[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.end_turn(p_project uuid, p_end state.ending, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean, p_cards cardbox.new_card[], OUT worker_target text, OUT batch_id uuid, OUT was_told boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.enqueue(p_project uuid, p_new state.new_turn, p_cards cardbox.new_card[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_new state.new_turn, p_cards cardbox.new_card[], OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT worker_target text, OUT duplicate boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns state.new_turn[], p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns state.new_turn[], p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.entries_read() FROM PUBLIC;
@@ -5381,10 +5525,10 @@ REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_common;
 REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) TO waybill_common;
-REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text, p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], p_seen bigint, OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_common;
-REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.first_id(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_common;
 REVOKE ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) FROM PUBLIC;
@@ -5392,9 +5536,14 @@ GRANT ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigin
 REVOKE ALL ON FUNCTION state.history() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.history() TO waybill_common;
 GRANT ALL ON FUNCTION state.history() TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.horizon() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.horizon() TO waybill_common;
 REVOKE ALL ON FUNCTION state.is_long(n_entries bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_common;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.is_measured() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.is_measured() TO waybill_common;
+GRANT ALL ON FUNCTION state.is_measured() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.label(p_external boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.label(p_external boolean) TO waybill_common;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
@@ -5427,16 +5576,16 @@ REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[
 GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) TO waybill_common;
-REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT duplicate boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) TO waybill_common;
 REVOKE ALL ON FUNCTION state.place_of_begun() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.place_of_begun() TO waybill_common;
 REVOKE ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) TO waybill_common;
-REVOKE ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) TO waybill_common;
 REVOKE ALL ON FUNCTION state.refuse_time() FROM PUBLIC;
@@ -5447,8 +5596,8 @@ REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uu
 GRANT ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.rest() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.rest() TO waybill_common;
 GRANT ALL ON FUNCTION state.rest() TO waybill_scheduler;
@@ -5459,6 +5608,8 @@ GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap 
 GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) TO waybill_common;
+REVOKE ALL ON FUNCTION state.session_saw_external(p_project uuid, p_session uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.session_saw_external(p_project uuid, p_session uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.sessions(p_project uuid, p_sessions uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
@@ -5469,12 +5620,12 @@ REVOKE ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) F
 GRANT ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.spent(p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.spent(p_project uuid) TO waybill_common;
-REVOKE ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) TO waybill_common;
-REVOKE ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.step(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_step jsonb, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[], c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, p_cards cardbox.new_card[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.steer(p_project uuid, p_turn uuid, p_cards cardbox.new_card[], OUT outcome text, OUT agent_id uuid, OUT turn_epoch bigint) TO waybill_common;
+REVOKE ALL ON FUNCTION state.step(p_fence state.fence, p_step jsonb, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.step(p_fence state.fence, p_step jsonb, p_cards cardbox.new_card[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) FROM PUBLIC;
@@ -5670,6 +5821,31 @@ GRANT UPDATE(compression_card_id) ON TABLE state.blackboards TO waybill_common;
 GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_common;
 GRANT UPDATE(ended_at) ON TABLE state.blackboards TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_common;
+GRANT SELECT,INSERT ON TABLE state.turns TO waybill_common;
+GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(agent_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(channel) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(status) ON TABLE state.turns TO waybill_common;
+GRANT SELECT(profile_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(context_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(output_box_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(steer_card_ids) ON TABLE state.turns TO waybill_common;
+GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(parent_step_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(traceparent) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(tracestate) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(emit_state_event) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(finished_at) ON TABLE state.turns TO waybill_common;
+GRANT UPDATE(deliverable_card_id) ON TABLE state.turns TO waybill_common;
+GRANT UPDATE(turn_epoch) ON TABLE state.turns TO waybill_common;
+GRANT UPDATE(claim_token) ON TABLE state.turns TO waybill_common;
+GRANT SELECT ON TABLE state.edges TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.forgotten_sessions TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.forks TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_common;
@@ -5698,30 +5874,6 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_schedule
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.spending TO waybill_common;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
-GRANT SELECT,INSERT ON TABLE state.turns TO waybill_common;
-GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(agent_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(channel) ON TABLE state.turns TO waybill_scheduler;
-GRANT UPDATE(status) ON TABLE state.turns TO waybill_common;
-GRANT SELECT(profile_box_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(context_box_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(output_box_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
-GRANT UPDATE(steer_card_ids) ON TABLE state.turns TO waybill_common;
-GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(parent_step_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(traceparent) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(tracestate) ON TABLE state.turns TO waybill_scheduler;
-GRANT SELECT(emit_state_event) ON TABLE state.turns TO waybill_scheduler;
-GRANT UPDATE(finished_at) ON TABLE state.turns TO waybill_common;
-GRANT UPDATE(deliverable_card_id) ON TABLE state.turns TO waybill_common;
-GRANT UPDATE(turn_epoch) ON TABLE state.turns TO waybill_common;
-GRANT UPDATE(claim_token) ON TABLE state.turns TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.waiting_calls TO waybill_common;
 GRANT SELECT ON TABLE state.waiting_calls TO waybill_scheduler;
 GRANT UPDATE(status) ON TABLE state.waiting_calls TO waybill_scheduler;

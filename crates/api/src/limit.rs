@@ -25,7 +25,7 @@ use waybill_core::{
 };
 use waybill_kernel::{vitals, work::Kernel};
 
-use crate::{kept::Kept, problem::Problem};
+use crate::{cached::Cached, problem::Problem};
 
 /// Limits of one process.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct Limits {
     /// Requests in progress at a time, being answered or waiting for a slot.
     pub most_at_once: usize,
     /// Long polls for work at a time; and as many event streams.
-    pub most_waiting: usize,
+    pub most_polls: usize,
     /// Uploads at a time.
     pub most_uploads: usize,
     /// Bytes of all request bodies at a time, without uploads.
@@ -49,7 +49,7 @@ pub struct Limits {
     /// The longest that a body may take to arrive. For an upload, the longest pause between two pieces.
     pub body_timeout: Duration,
     /// Back-pressure: while a project's oldest ready turn for a target has waited longer than this, the project may start no more turns for it.
-    pub most_wait: Duration,
+    pub most_backlog: Duration,
 }
 
 impl Default for Limits {
@@ -58,14 +58,14 @@ impl Default for Limits {
             most_bytes: 4 << 20,
             per_second: 500.0,
             most_at_once: 1_024,
-            most_waiting: 1_024,
+            most_polls: 1_024,
             most_uploads: 32,
             most_bodies: 64 << 20,
             most_connections: 8_192,
             // Longer than proxies keep an idle connection.
             head_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
-            most_wait: Duration::from_secs(300),
+            most_backlog: Duration::from_secs(300),
         }
     }
 }
@@ -108,8 +108,8 @@ impl Gate {
     pub(crate) fn new(limits: &Limits, answered: usize) -> Gate {
         Gate {
             requests: Fair::new(answered, limits.most_at_once),
-            waits: Places::new(limits.most_waiting),
-            streams: Places::new(limits.most_waiting),
+            waits: Places::new(limits.most_polls),
+            streams: Places::new(limits.most_polls),
             uploads: Places::new(limits.most_uploads),
             bodies: Places::new(limits.most_bodies >> 10),
             per_key: Rate::new(limits.per_second),
@@ -445,8 +445,8 @@ impl Drop for Counted {
 /// Which projects start more turns for a target than its workers handle, as of a moment ago.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    most_wait: Duration,
-    late: Kept<Late>,
+    most_backlog: Duration,
+    late: Cached<Late>,
 }
 
 /// How many seconds the oldest ready turn has waited, for each project and target where that is too long.
@@ -458,14 +458,14 @@ const BACKLOG_FRESH: Duration = Duration::from_secs(1);
 
 impl Backlog {
     pub(crate) fn new(limits: &Limits) -> Backlog {
-        Backlog { most_wait: limits.most_wait, late: Kept::new(Late::default()) }
+        Backlog { most_backlog: limits.most_backlog, late: Cached::new(Late::default()) }
     }
 
     /// Returns the backlog as of a moment ago. A request that finds another one reading the queues does not wait for it, and a read that fails
     /// changes nothing.
     pub(crate) async fn late(&self, kernel: &Kernel) -> Arc<Late> {
         let look = async {
-            let late = vitals::late(kernel, self.most_wait).await;
+            let late = vitals::late(kernel, self.most_backlog).await;
             let late = late.inspect_err(|error| tracing::warn!(%error, "the queues could not be read")).ok()?;
             let late = late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
             Some(Late(late.collect()))

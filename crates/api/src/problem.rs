@@ -8,7 +8,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use waybill_core::{error::causes, metric};
 use waybill_kernel::{
-    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource, session, turn,
+    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource,
+    retry::Transient,
+    session, turn,
     work::{self, DbError},
 };
 use waybill_orchestrator::{command, knowledge as librarian};
@@ -98,12 +100,11 @@ impl IntoResponse for Problem {
 
 /// Turns a database error into a problem: the database was short of something, slow or gone; or it is a fault of ours.
 fn database(error: &DbError) -> Problem {
-    // Text that cannot be stored (U+0000), or a number beyond its column: a fault of the request, not of the server.
-    let code = error.as_database_error().and_then(|refusal| refusal.code());
-    if code.is_some_and(|code| code.starts_with("22")) {
+    // A fault of the request, not of the server.
+    if error.is_invalid_value() {
         return Problem::invalid(format!("the database cannot store a value of the request: {error}"));
     }
-    if turn::is_transient(error) {
+    if error.is_transient() {
         tracing::warn!(%error, "the database cannot be reached");
         return Problem::busy(
             "unavailable",

@@ -24,7 +24,7 @@ use ring::signature as ring_signature;
 use serde::Deserialize;
 use waybill_core::key::Scope;
 
-use crate::{kept::Kept, problem::Problem};
+use crate::{cached::Cached, problem::Problem};
 
 /// The identity provider whose tokens are accepted, and how they are read.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Keys {
 pub(crate) struct Tokens {
     identity: Identity,
     http: reqwest::Client,
-    keys: Kept<Keys>,
+    keys: Cached<Keys>,
     ages: Ages,
 }
 
@@ -137,7 +137,7 @@ impl Identity {
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let http = if is_local { http.no_proxy() } else { http }.build()?;
-        let keys = Kept::new(Keys { keys: JwkSet { keys: Vec::new() }, at: None, failed: false });
+        let keys = Cached::new(Keys { keys: JwkSet { keys: Vec::new() }, at: None, failed: false });
         Ok(Tokens { identity: self, http, keys, ages: AGES })
     }
 }

@@ -1,6 +1,6 @@
 //! Artifacts: combines the kernel's index with the bytes in the object store.
 
-use std::{ops::Range, time::Duration};
+use std::ops::Range;
 
 use bytes::Bytes;
 use futures::{
@@ -13,7 +13,9 @@ use waybill_core::{
 };
 use waybill_kernel::{
     artifact::{self, Artifact, Finish, Found, Which},
-    external, turn,
+    external,
+    retry::{Transient, retry},
+    turn,
     work::Kernel,
 };
 
@@ -37,7 +39,7 @@ impl From<turn::Error> for Error {
     }
 }
 
-impl Error {
+impl Transient for Error {
     fn is_transient(&self) -> bool {
         matches!(self, Error::Index(artifact::Error::Db(error)) if error.is_transient())
     }
@@ -102,17 +104,8 @@ impl Artifacts {
         let media_type = put.media_type.unwrap_or_else(|| media_type_of(put.path, stored.n_tokens.is_some()));
         let Put { path, author_id, .. } = put;
         let finish = Finish { upload_id: key.upload_id, path, media_type, author_id, stored: &stored };
-        let mut tries = 0;
-        let written = loop {
-            match self.finish(project_id, finish, put.is_external).await {
-                // It is not known whether it was written. A retry is safe: it is written only once.
-                Err(error) if error.is_transient() && tries < 20 => {
-                    tries += 1;
-                    tokio::time::sleep(Duration::from_millis(250)).await;
-                }
-                finished => break finished,
-            }
-        };
+        // A retry is safe: it is written only once.
+        let written = retry(|| Box::pin(self.finish(project_id, finish, put.is_external))).await;
         if written.is_err() {
             self.give_up(key).await;
         }

@@ -123,7 +123,7 @@ mod tests {
     /// A listener that was woken but dropped before it looked passes the ring on.
     #[tokio::test]
     async fn a_ring_outlives_the_listener_it_woke() {
-        let (bus, door) = (Local::default(), Door::Pmo);
+        let (bus, door) = (Local::default(), Door::Orchestrator);
         let (mut first, mut second) = (bus.hear(&door), bus.hear(&door));
         assert!(first.next().now_or_never().is_none() && second.next().now_or_never().is_none());
         bus.ring(Bell { project_id: ProjectId::new(), door });

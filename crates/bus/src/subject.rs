@@ -76,7 +76,7 @@ pub fn parse(text: &str) -> Result<Subject, Malformed> {
     let subject = match (class, kind, target, suffix) {
         ("cmd", "agent", _, "wakeup") => Subject::Bell(Bell { project_id, door: Door::Agent(a_target()?) }),
         ("cmd", "tool", _, "wakeup") => Subject::Bell(Bell { project_id, door: Door::Tool(a_target()?) }),
-        ("cmd", "sys", "pmo", "wakeup") => Subject::Bell(Bell { project_id, door: Door::Pmo }),
+        ("cmd", "sys", "pmo", "wakeup") => Subject::Bell(Bell { project_id, door: Door::Orchestrator }),
         ("cmd", ..) => {
             return Err(malformed("cmd.agent.{target}.wakeup, cmd.tool.{target}.wakeup or cmd.sys.pmo.wakeup"));
         }
@@ -102,7 +102,7 @@ fn wakeup(door: &Door) -> String {
     match door {
         Door::Agent(target) => format!("cmd.agent.{target}.wakeup"),
         Door::Tool(target) => format!("cmd.tool.{target}.wakeup"),
-        Door::Pmo => "cmd.sys.pmo.wakeup".to_owned(),
+        Door::Orchestrator => "cmd.sys.pmo.wakeup".to_owned(),
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
         for (door, text) in [
             (Door::Agent("llm".parse().unwrap()), format!("waybill.v1.{ID}.public.cmd.agent.llm.wakeup")),
             (Door::Tool("web_search".parse().unwrap()), format!("waybill.v1.{ID}.public.cmd.tool.web_search.wakeup")),
-            (Door::Pmo, format!("waybill.v1.{ID}.public.cmd.sys.pmo.wakeup")),
+            (Door::Orchestrator, format!("waybill.v1.{ID}.public.cmd.sys.pmo.wakeup")),
         ] {
             let rung = Bell { project_id, door };
             assert_eq!(bell(&rung), text);
@@ -213,7 +213,7 @@ mod tests {
         let rung = bell(&Bell { project_id, door: llm.clone() });
         check(&bells(&llm), &rung, true);
         check(&bells(&tool), &rung, false);
-        check(&bells(&Door::Pmo), &rung, false);
+        check(&bells(&Door::Orchestrator), &rung, false);
         check(EVENTS, &rung, false);
 
         let agent_id = AgentId::new();

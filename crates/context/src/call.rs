@@ -68,7 +68,7 @@ pub struct Collected {
 
 /// How a call is made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Manner {
+pub struct RenderConfig {
     pub adapter: Adapter,
     pub policy: Policy,
     pub params: Params,
@@ -117,7 +117,7 @@ impl Materials {
             (block.key.clone(), Block { text: Text::of(&block.card), every_step: block.every_step })
         };
         let tools = self.tools.as_ref().map_or(Tokens::ZERO, |tools| tools.n_tokens);
-        let besides = tools + Tokens::new(messages::ADDED).unwrap_or_default();
+        let other_tokens = tools + Tokens::new(messages::ADDED).unwrap_or_default();
         let mut contexts: Contexts = self.blocks.iter().map(block).collect();
         contexts.extend(in_force.block().map(|block| (BlockKey::Compression, block)));
         Ok(f(&Input {
@@ -128,7 +128,7 @@ impl Materials {
             covered: &in_force.covered(),
             query: &self.query,
             steps: &self.steps,
-            besides,
+            other_tokens,
         }))
     }
 
@@ -157,10 +157,10 @@ impl Materials {
     }
 
     /// Composes, and writes the request.
-    pub fn call(&self, manner: &Manner) -> Result<Call<'_>, Error> {
-        let composed = self.compose(&manner.policy)?;
-        let request = manner.adapter.request(&composed, &manner.policy, &self.list_tools()?, &manner.params);
-        let receipt = Receipt::new(self, manner, &composed, &request);
+    pub fn call(&self, config: &RenderConfig) -> Result<Call<'_>, Error> {
+        let composed = self.compose(&config.policy)?;
+        let request = config.adapter.request(&composed, &config.policy, &self.list_tools()?, &config.params);
+        let receipt = Receipt::new(self, config, &composed, &request);
         Ok(Call { composed, request, receipt })
     }
 

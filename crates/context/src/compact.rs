@@ -250,7 +250,7 @@ mod tests {
                 covered: &in_force.covered(),
                 query: &self.query,
                 steps: &self.steps,
-                besides: Tokens::ZERO,
+                other_tokens: Tokens::ZERO,
             })
         }
 

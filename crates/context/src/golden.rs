@@ -20,7 +20,7 @@ use waybill_core::{
 };
 
 use crate::{
-    call::{Call, Collected, Manner, Materials},
+    call::{Call, Collected, Materials, RenderConfig},
     compact::Summary,
     framework::{Facts, Framework},
     kit::{stored, tokens},
@@ -229,12 +229,12 @@ fn tools(pen: &mut Pen) -> Card {
 
 impl Scene {
     pub(crate) fn call(&self, adapter: Adapter) -> Call<'static> {
-        self.materials.call(&self.manner(adapter)).unwrap().into_owned()
+        self.materials.call(&self.config(adapter)).unwrap().into_owned()
     }
 
-    pub(crate) fn manner(&self, adapter: Adapter) -> Manner {
+    pub(crate) fn config(&self, adapter: Adapter) -> RenderConfig {
         let Value::Object(params) = json!({ "model": "m-1", "max_tokens": 1000 }) else { unreachable!() };
-        Manner { adapter, policy: self.policy, params: Params::try_from(params).unwrap() }
+        RenderConfig { adapter, policy: self.policy, params: Params::try_from(params).unwrap() }
     }
 
     /// Returns what a replay finds by the receipt.

@@ -13,7 +13,7 @@
 //!     covered: &Places::default(),
 //!     query: &[question],
 //!     steps: &[],
-//!     besides: Tokens::ZERO,
+//!     other_tokens: Tokens::ZERO,
 //! };
 //! let budget = tokens::count(&"word ".repeat(1_000));
 //! let composed = compose(&input, &Policy { order: Order::Layered, budget, per_message: Tokens::ZERO })?;

@@ -19,7 +19,7 @@ use waybill_core::{
 };
 
 use crate::{
-    call::{Call, Collected, Error as CallError, LeftOut, Manner, Materials},
+    call::{Call, Collected, Error as CallError, LeftOut, Materials, RenderConfig},
     compose::Composed,
     knowledge::Provenance,
     layer::BlockKey,
@@ -140,7 +140,12 @@ pub enum Error {
 }
 
 impl Receipt {
-    pub(crate) fn new(materials: &Materials, manner: &Manner, composed: &Composed<'_>, request: &[u8]) -> Receipt {
+    pub(crate) fn new(
+        materials: &Materials,
+        config: &RenderConfig,
+        composed: &Composed<'_>,
+        request: &[u8],
+    ) -> Receipt {
         let card_id = |card: &Option<Card>| card.as_ref().map(|card| card.card_id);
         let block = |block: &Collected| BlockRef {
             key: block.key.clone(),
@@ -163,13 +168,13 @@ impl Receipt {
             query_card_ids: materials.query.iter().map(|card| card.card_id).collect(),
             output: materials.output,
             read_at: materials.read_at,
-            policy: manner.policy,
+            policy: config.policy,
             policy_version: POLICY_VERSION,
             tokenizer: TOKENIZER.to_owned(),
             framework_version: materials.framework_version.clone(),
-            adapter: manner.adapter.as_str().to_owned(),
-            adapter_version: manner.adapter.version(),
-            params: manner.params.clone(),
+            adapter: config.adapter.as_str().to_owned(),
+            adapter_version: config.adapter.version(),
+            params: config.params.clone(),
             n_messages: composed.messages.len(),
             n_tokens: composed.n_tokens,
             request_hash: Digest::of(request),
@@ -271,7 +276,7 @@ impl Receipt {
             read_at: self.read_at,
         };
         // An erased card may not have been shown: a summary covered it, or it was there twice.
-        match materials.call(&Manner { adapter, policy: self.policy, params: self.params.clone() }) {
+        match materials.call(&RenderConfig { adapter, policy: self.policy, params: self.params.clone() }) {
             Ok(call) if call.receipt.request_hash == self.request_hash => {
                 Ok(Call { receipt: self.clone(), ..call.into_owned() })
             }

@@ -132,7 +132,7 @@ pub(crate) fn text_of(card: &Card) -> Cow<'_, str> {
         // A call itself is not text; the framework's text lists the fields that the result must have.
         Content::Handoff(handoff) => Cow::Owned(Value::Object(handoff.package.clone()).to_string()),
         Content::ToolCall(_) | Content::Fields(_) => Cow::Borrowed(""),
-        Content::ToolResult(result) if result.status == "success" => plain(&result.result),
+        Content::ToolResult(result) if result.is_success() => plain(&result.result),
         Content::ToolResult(result) => Cow::Owned(format!("{}: {}", result.status, plain(&result.result))),
     }
 }

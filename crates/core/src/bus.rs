@@ -26,7 +26,7 @@ pub enum Door {
     /// Services that answer the calls of a target.
     Tool(Target),
     /// The orchestrator.
-    Pmo,
+    Orchestrator,
 }
 
 /// The target of calls that the orchestrator answers.
@@ -35,7 +35,7 @@ pub const PMO: &str = "pmo";
 impl Door {
     /// Returns the door of the services that answer the calls of a target.
     pub fn of_calls(target: Target) -> Door {
-        if target.as_str() == PMO { Door::Pmo } else { Door::Tool(target) }
+        if target.as_str() == PMO { Door::Orchestrator } else { Door::Tool(target) }
     }
 }
 

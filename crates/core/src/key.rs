@@ -101,7 +101,7 @@ pub enum Unfit {
     #[error("a key of scope `{}` needs at least one entry in `targets`: it can claim work of these targets only", .0.as_str())]
     NoTargets(Scope),
     #[error("`{PMO}` is reserved for Waybill's own orchestrator: remove it from `targets`")]
-    Pmo,
+    Orchestrator,
     #[error("a key can have at most 100 targets, 100 paths and 100 profiles")]
     TooMany,
 }
@@ -113,7 +113,7 @@ impl Bounds {
             return Err(Unfit::NoTargets(scope));
         }
         if self.targets.iter().any(|target| target.as_str() == PMO) {
-            return Err(Unfit::Pmo);
+            return Err(Unfit::Orchestrator);
         }
         if self.targets.len().max(self.paths.len()).max(self.profiles.len()) > 100 {
             return Err(Unfit::TooMany);

@@ -21,6 +21,9 @@
 //! is what is minted, ids ([`id`], UUIDv7) and keys ([`key`]), which take the time and random bits.
 //! With the feature `sqlx` the types carry their database codecs, so there is no second set of row types.
 
+#[cfg(feature = "sqlx")]
+mod composite;
+
 pub mod error;
 pub mod id;
 pub mod json;

@@ -8,7 +8,11 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::id::{AgentId, ProjectId, SessionId, StepId, ToolCallId, TraceId, TurnId};
+use crate::{
+    card::ResultContent,
+    id::{AgentId, ProjectId, SessionId, StepId, ToolCallId, TraceId, TurnId},
+    turn::TurnStatus,
+};
 
 /// What is on record of a turn that has ended.
 #[derive(Clone, Debug)]
@@ -19,7 +23,7 @@ pub struct Record {
     pub profile_name: Option<String>,
     pub session_id: Option<SessionId>,
     /// How it ended.
-    pub status: String,
+    pub status: TurnStatus,
     /// The call that started it. `None` means that a caller outside did.
     pub parent_tool_call_id: Option<ToolCallId>,
     pub trace_id: Option<TraceId>,
@@ -134,7 +138,7 @@ impl Record {
             INTERNAL,
             self.created_at,
             self.finished_at,
-            self.status != "success",
+            self.status != TurnStatus::Success,
             attributes([
                 ("gen_ai.operation.name", Some("invoke_agent".into())),
                 ("gen_ai.agent.id", Some(self.agent_id.to_string().into())),
@@ -142,7 +146,7 @@ impl Record {
                 ("gen_ai.conversation.id", self.session_id.map(|id| id.to_string().into())),
                 ("waybill.project_id", Some(self.project_id.to_string().into())),
                 ("waybill.agent_turn_id", Some(self.agent_turn_id.to_string().into())),
-                ("waybill.status", Some(self.status.clone().into())),
+                ("waybill.status", Some(self.status.as_str().into())),
             ]),
         )];
         for step in &self.steps {
@@ -176,7 +180,7 @@ impl Record {
                 INTERNAL,
                 call.asked_at,
                 call.answered_at.unwrap_or(self.finished_at),
-                call.status.as_deref() != Some("success"),
+                call.status.as_deref() != Some(ResultContent::SUCCESS),
                 attributes([
                     ("gen_ai.operation.name", Some("execute_tool".into())),
                     ("gen_ai.tool.name", call.tool_name.clone().map(Value::from)),
@@ -218,7 +222,7 @@ mod tests {
             agent_id: AgentId::new(),
             profile_name: Some("writer".to_owned()),
             session_id: None,
-            status: "success".to_owned(),
+            status: TurnStatus::Success,
             parent_tool_call_id: None,
             trace_id: None,
             traceparent: None,

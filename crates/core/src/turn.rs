@@ -10,6 +10,7 @@ use crate::id::{AgentId, ProjectId, TurnId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
+#[schema(as = AgentStatus)]
 pub enum Status {
     Idle,
     Dispatched,
@@ -33,6 +34,15 @@ impl Status {
                 | (Dispatched | Running | Suspended, Idle)
         )
     }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Status::Idle => "idle",
+            Status::Dispatched => "dispatched",
+            Status::Running => "running",
+            Status::Suspended => "suspended",
+        }
+    }
 }
 
 /// How a turn ends. Each of them has a deliverable.
@@ -53,6 +63,60 @@ impl End {
             End::Failed => "failed",
             End::Canceled => "canceled",
             End::Timeout => "timeout",
+        }
+    }
+}
+
+/// Whether a turn is open, or else how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
+#[serde(rename_all = "lowercase")]
+pub enum TurnStatus {
+    Open,
+    Success,
+    Failed,
+    Canceled,
+    Timeout,
+}
+
+impl TurnStatus {
+    pub const fn is_open(self) -> bool {
+        matches!(self, TurnStatus::Open)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TurnStatus::Open => "open",
+            TurnStatus::Success => "success",
+            TurnStatus::Failed => "failed",
+            TurnStatus::Canceled => "canceled",
+            TurnStatus::Timeout => "timeout",
+        }
+    }
+}
+
+/// Where an open turn stands in the inbox of its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
+#[serde(rename_all = "lowercase")]
+pub enum InboxStatus {
+    /// Another turn of the agent comes first.
+    Queued,
+    /// A worker may claim it.
+    Pending,
+    /// A worker has it.
+    Processing,
+    /// It waits for the results of its calls, or for a time.
+    Deferred,
+}
+
+impl InboxStatus {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            InboxStatus::Queued => "queued",
+            InboxStatus::Pending => "pending",
+            InboxStatus::Processing => "processing",
+            InboxStatus::Deferred => "deferred",
         }
     }
 }
@@ -107,6 +171,11 @@ pub struct Fence {
     turn_epoch: TurnEpoch,
     claim_token: ClaimToken,
 }
+
+#[cfg(feature = "sqlx")]
+crate::composite!(fence: Fence => "state.fence" {
+    fence.project_id, fence.agent_id, fence.agent_turn_id, fence.turn_epoch, fence.claim_token
+});
 
 impl Fence {
     /// Makes the fence that a worker says it has. The kernel checks whether that is true.
@@ -191,6 +260,26 @@ impl Limits {
     }
 }
 
+/// One of the [`Limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Steps,
+    Tokens,
+    Microdollars,
+    Seconds,
+}
+
+impl Limit {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Limit::Steps => "steps",
+            Limit::Tokens => "tokens",
+            Limit::Microdollars => "microdollars",
+            Limit::Seconds => "seconds",
+        }
+    }
+}
+
 /// What a turn may still spend. A number below zero means that its last step went over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Budget {
@@ -202,13 +291,13 @@ pub struct Budget {
 
 impl Budget {
     /// Returns the limit that is used up, if any.
-    pub fn exhausted(&self) -> Option<&'static str> {
+    pub fn exhausted(&self) -> Option<Limit> {
         let none = |left: Option<i64>| left.is_some_and(|left| left < 1);
         match self {
-            budget if budget.seconds.is_some_and(|left| left <= 0.0) => Some("seconds"),
-            budget if none(budget.steps) => Some("steps"),
-            budget if none(budget.tokens) => Some("tokens"),
-            budget if none(budget.microdollars) => Some("microdollars"),
+            budget if budget.seconds.is_some_and(|left| left <= 0.0) => Some(Limit::Seconds),
+            budget if none(budget.steps) => Some(Limit::Steps),
+            budget if none(budget.tokens) => Some(Limit::Tokens),
+            budget if none(budget.microdollars) => Some(Limit::Microdollars),
             _ => None,
         }
     }

@@ -35,6 +35,24 @@ create table cardbox.cards (
   check (not content_addressed or expires_at is null)
 );
 
+-- A card as a transition takes it. Its JSON comes as text, and is read as json by the insert.
+create type cardbox.new_card as (
+  card_id        uuid,
+  n_tokens       integer,
+  type           text,
+  role           text,
+  author_id      text,
+  hash           bytea,
+  tool_call_id   uuid,
+  trace_id       uuid,
+  step_id        uuid,
+  parent_step_id uuid,
+  ttl_seconds    integer,
+  content        text,
+  tool_calls     text,
+  metadata       text
+);
+
 -- Content-addressed cards exist once per project and hash. One that was deleted or erased no longer counts.
 create unique index cards_by_content on cardbox.cards (project_id, hash)
   where content_addressed and deleted_at is null and erased_at is null;

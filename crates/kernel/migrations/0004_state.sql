@@ -27,6 +27,58 @@ create domain state.event_status as text
   check (value in ('success', 'failed', 'canceled', 'timeout', 'running', 'suspended', 'idle', 'dispatched'));
 create domain state.event as text check (value in ('task', 'step', 'state'));
 
+-- ── what a transition takes ─────────────────────────────────────────────────────────────────────────────────────
+
+-- The right to act on one turn: see docs/protocol.md.
+create type state.fence as (
+  project_id    uuid,
+  agent_id      uuid,
+  agent_turn_id uuid,
+  turn_epoch    bigint,
+  claim_token   bigint
+);
+
+-- A turn that is to be dispatched: see turn/enqueue.rs, which says what each means.
+create type state.new_turn as (
+  agent_turn_id        uuid,
+  agent_id             uuid,
+  channel              text,
+  profile_box_id       uuid,
+  context_box_id       uuid,
+  context_card_ids     uuid[],
+  output_box_id        uuid,
+  query_card_ids       uuid[],
+  session_id           uuid,
+  source_agent_id      uuid,
+  parent_agent_turn_id uuid,
+  parent_step_id       uuid,
+  parent_tool_call_id  uuid,
+  batch_id             uuid,
+  task_index           integer,
+  recursion_depth      integer,
+  trace_id             uuid,
+  traceparent          text,
+  tracestate           text,
+  not_before           timestamptz,
+  emit_state_event     boolean,
+  limits               jsonb,
+  shares               integer
+);
+
+-- How a turn ends, with its last step: see turn/finish.rs. The last of its cards is the deliverable.
+create type state.ending as (
+  agent_id      uuid,
+  agent_turn_id uuid,
+  turn_epoch    bigint,
+  claim_token   bigint,
+  status        text,
+  step_id       uuid,
+  receipt       text,
+  usage         jsonb,
+  seen          bigint,
+  card_ids      uuid[]
+);
+
 -- ── the roster ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 create table resource.project_agents (
@@ -106,6 +158,8 @@ create table state.turns (
   started_by           text,
   on_behalf_of         text,
   created_at           timestamptz not null default now(),
+  -- The epoch at which it was dispatched, where that was done when it was enqueued: what a replay is answered with.
+  dispatched_epoch     bigint,
   -- Of the end, and the fence under which it came.
   finished_at          timestamptz,
   deliverable_card_id  uuid,
@@ -416,6 +470,21 @@ create table state.execution_edges (
   primary key (project_id, correlation_id, primitive, edge_phase)
 ) partition by range (correlation_id);
 
+-- All edges. Those of an enqueue are columns of the turn.
+create view state.edges with (security_invoker = true) as
+  select e.project_id, e.correlation_id, e.primitive::text, e.edge_phase::text, e.agent_turn_id, e.agent_id, e.source_agent_id, e.turn_epoch,
+         e.card_id, e.status, e.recursion_depth, e.trace_id, e.created_at
+    from state.execution_edges e
+   union all
+  select t.project_id, t.agent_turn_id, 'enqueue', 'request', t.agent_turn_id, t.agent_id, t.source_agent_id, t.dispatched_epoch,
+         t.query_card_ids[1], null, t.recursion_depth, t.trace_id, t.created_at
+    from state.turns t
+   union all
+  select t.project_id, t.agent_turn_id, 'enqueue', 'response', t.agent_turn_id, t.agent_id, null, t.turn_epoch, t.deliverable_card_id,
+         t.status::text, t.recursion_depth, t.trace_id, t.finished_at
+    from state.turns t
+   where t.status <> 'open';
+
 -- What changed a session's memory, by the step that did it: a patch is written once, and who changed what can be read.
 create table state.patches (
   project_id uuid        not null,
@@ -533,6 +602,7 @@ grant select, insert, update, delete on state.agent_state_head, state.agent_inbo
 grant select, insert, update on state.pmo_batches, state.pmo_batch_tasks, state.spending to waybill_common;
 grant select, insert, update, delete on state.pmo_batch_slots to waybill_common;
 grant select, insert, update, delete on state.quarantine, state.idempotency to waybill_common;
+grant select on state.edges to waybill_common;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
   to waybill_common;
 grant select, insert on state.patches to waybill_common;

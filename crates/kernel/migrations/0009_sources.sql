@@ -188,7 +188,3 @@ language sql stable as $$
 $$;
 revoke execute on function cardbox.reading from public;
 grant execute on function cardbox.reading to waybill_common;
-
--- A report says whether it comes from outside.
-drop function if exists state.report(uuid, uuid, bigint, text, text, uuid[], integer[], text[], text[], text[], bytea[], uuid[], uuid[],
-  uuid[], uuid[], integer[], text[], text[], text[]);

@@ -2,7 +2,7 @@
 
 -- One row: the version, the oldest version whose processes may go on with it, and what the walls are known by. Written by `waybill migrate`.
 create table waybill.schema (
-  is_it   boolean primary key default true check (is_it),
+  singleton   boolean primary key default true check (singleton),
   version bigint  not null,
   oldest  bigint  not null,
   walls   text    not null,

@@ -42,7 +42,7 @@ impl NewAgent {
         NewAgent { agent_id, profile_name: None, worker_target, cloned_from: None }
     }
 
-    pub fn of(agent_id: AgentId, profile: &handover::Target) -> NewAgent {
+    pub fn of(agent_id: AgentId, profile: &handover::ProfileTarget) -> NewAgent {
         NewAgent { profile_name: Some(profile.name.clone()), ..NewAgent::new(agent_id, profile.worker_target.clone()) }
     }
 }
@@ -209,7 +209,7 @@ pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
     let mut due: Vec<(ProjectId, AgentId)> =
         sqlx::query_as("select project_id, agent_id from scheduler.agents_to_retire($1)")
             .bind(most)
-            .fetch_all(kernel.pool())
+            .fetch_all(&mut *kernel.lease().await?)
             .await?;
     due.sort_unstable();
     let mut retired = 0;
@@ -218,7 +218,7 @@ pub async fn retire(kernel: &Kernel, most: i32) -> Result<u64, Error> {
         let n: i32 = sqlx::query_scalar("select state.retire($1, $2)")
             .bind(part[0].0)
             .bind(agents)
-            .fetch_one(kernel.pool())
+            .fetch_one(&mut *kernel.lease().await?)
             .await?;
         retired += u64::try_from(n).unwrap_or(0);
     }

@@ -415,7 +415,7 @@ pub async fn give_up(work: &mut UnitOfWork, upload_id: UploadId) -> Result<(), E
 /// Lists objects that nothing names and that are due to be deleted. Crosses projects, through the scheduler's function.
 pub async fn ended_uploads(kernel: &Kernel, most: i32) -> Result<Vec<(ProjectId, UploadId)>, Error> {
     let ended = sqlx::query_as("select project_id, upload_id from scheduler.ended_uploads($1)").bind(most);
-    Ok(ended.fetch_all(kernel.pool()).await?)
+    Ok(ended.fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Makes sure that nothing will name an upload any more. Returns false if something does already.

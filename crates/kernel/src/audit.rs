@@ -7,7 +7,7 @@ use waybill_core::id::AuditId;
 
 use crate::{
     resource::{Applied, Change},
-    work::{Recorded, UnitOfWork},
+    work::{DbError, Recorded, UnitOfWork},
 };
 
 /// One thing that was done.
@@ -36,7 +36,7 @@ pub async fn record(
     action: &str,
     subject: &str,
     detail: &Value,
-) -> sqlx::Result<()> {
+) -> Result<(), DbError> {
     let (project_id, audit_id) = (work.project_id(), AuditId::new());
     sqlx::query(
         "insert into state.audit (project_id, audit_id, actor, action, subject, detail)
@@ -56,7 +56,7 @@ pub async fn record(
 }
 
 /// Puts on record what was applied, as far as it changed something.
-pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) -> sqlx::Result<()> {
+pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) -> Result<(), DbError> {
     for done in applied.iter().filter(|done| done.change != Change::Unchanged) {
         let subject = format!("{}/{}", done.kind, done.name);
         let detail = serde_json::json!({ "version": done.version, "change": done.change });
@@ -66,9 +66,9 @@ pub async fn applied(work: &mut UnitOfWork, actor: &str, applied: &[Applied]) ->
 }
 
 /// Lists the record, the newest first.
-pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> sqlx::Result<Vec<Entry>> {
+pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> Result<Vec<Entry>, DbError> {
     let project_id = work.project_id();
-    sqlx::query_as(
+    let entries = sqlx::query_as(
         "select audit_id, actor, action, subject, detail, db_role, address, created_at
            from state.audit
           where project_id = $1 and audit_id < $2
@@ -79,5 +79,6 @@ pub async fn list(work: &mut UnitOfWork, before: Option<AuditId>, most: i64) -> 
     .bind(before.unwrap_or(AuditId::max()))
     .bind(most)
     .fetch_all(&mut **work)
-    .await
+    .await?;
+    Ok(entries)
 }

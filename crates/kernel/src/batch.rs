@@ -11,11 +11,10 @@ use waybill_core::{
     card::{Draft, NewCard},
     id::{AgentId, BatchId, BoxId, CardId, ProjectId, Target, ToolCallId, TurnId},
     json,
-    turn::ClaimToken,
+    turn::{ClaimToken, TurnStatus},
 };
 
 use crate::{
-    card::bind_cards,
     turn::{Error, stop},
     work::{Kernel, UnitOfWork, Work},
 };
@@ -34,7 +33,8 @@ pub struct Task {
 }
 
 /// What the end of a batch gives to the turn that waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::Type)]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
 pub enum JoinsAs {
     /// Its results, in task order.
     List,
@@ -109,7 +109,7 @@ pub async fn open(
 struct TaskRow {
     task_index: i32,
     agent_id: AgentId,
-    status: String,
+    status: TurnStatus,
     deliverable_card_id: Option<CardId>,
     output_box_id: Option<BoxId>,
     error: Option<String>,
@@ -119,19 +119,19 @@ struct TaskRow {
 
 impl TaskRow {
     /// Returns the status to report once the batch has ended: a task that was still open is canceled.
-    fn told(&self) -> &str {
-        if self.status == "open" { "canceled" } else { &self.status }
+    fn told(&self) -> TurnStatus {
+        if self.status.is_open() { TurnStatus::Canceled } else { self.status }
     }
 
     fn has_failed(&self) -> bool {
-        !matches!(self.status.as_str(), "success" | "open")
+        !matches!(self.status, TurnStatus::Success | TurnStatus::Open)
     }
 }
 
 /// Closes a batch if it is due: all tasks over, a failure with `fail_fast`, or its deadline. Reports to the parent in the same
 /// transaction. Returns false if the batch was closed before, or is to go on.
 pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error> {
-    let locked: Option<(ToolCallId, String, bool, bool)> =
+    let locked: Option<(ToolCallId, JoinsAs, bool, bool)> =
         sqlx::query_as("select tool_call_id, joins_as, fail_fast, overdue from state.lock_batch($1, $2)")
             .bind(work.project_id())
             .bind(batch_id)
@@ -154,47 +154,47 @@ pub async fn join(work: &mut impl Work, batch_id: BatchId) -> Result<bool, Error
     .bind(MOST_FAILURES as i64)
     .fetch_all(work.connection())
     .await?;
-    let Some(status) = verdict(&tasks, fail_fast, overdue) else { return Ok(false) };
+    let Some(status) = verdict(&tasks, fail_fast, overdue).map(Status::as_str) else { return Ok(false) };
     // A handler that continues reads the results from a box, however many there are.
-    let results_box_id = (joins_as == "resume" || tasks.len() > MOST_LISTED).then(BoxId::new);
-    let cards = match joins_as.as_str() {
-        "resume" => Vec::new(),
-        "one" => {
+    let results_box_id = (joins_as == JoinsAs::Resume || tasks.len() > MOST_LISTED).then(BoxId::new);
+    let cards = match joins_as {
+        JoinsAs::Resume => Vec::new(),
+        JoinsAs::One => {
             let told = tasks.first().map_or(Value::Null, told_whole);
             vec![sealed(tool_call_id, status, told, || tasks.first().map_or(Value::Null, pointed_out))?]
         }
-        _ => {
+        JoinsAs::List => {
             let told = result(status, &tasks, results_box_id, told_briefly);
             vec![sealed(tool_call_id, status, told, || result(status, &tasks, results_box_id, pointed_out))?]
         }
     };
     let query = sqlx::query_as(
         "select worker_target, call_target
-           from state.close_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+           from state.close_batch(p_project => $1, p_batch => $2, p_status => $3, p_results => $4, p_cards => $5)",
     )
     .bind(work.project_id())
     .bind(batch_id)
     .bind(status)
-    .bind(results_box_id);
-    let (parent, handler): (Option<Target>, Option<Target>) =
-        bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(results_box_id)
+    .bind(&cards);
+    let (parent, handler): (Option<Target>, Option<Target>) = query.fetch_one(work.connection()).await?;
     parent.into_iter().for_each(|target| work.ring(Door::Agent(target)));
     handler.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(true)
 }
 
 /// Returns the status that a batch ends with, or `None` while it is to go on.
-fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<&'static str> {
-    let n = |wanted: &str| tasks.iter().filter(|task| task.status == wanted).count();
-    let (open, succeeded) = (n("open"), n("success"));
+fn verdict(tasks: &[TaskRow], fail_fast: bool, overdue: bool) -> Option<Status> {
+    let n = |wanted: TurnStatus| tasks.iter().filter(|task| task.status == wanted).count();
+    let (open, succeeded) = (n(TurnStatus::Open), n(TurnStatus::Success));
     let failed = tasks.len() - open - succeeded;
     match () {
-        () if fail_fast && failed > 0 => Some("failed"),
-        () if open > 0 && overdue => Some("timeout"),
+        () if fail_fast && failed > 0 => Some(Status::Failed),
+        () if open > 0 && overdue => Some(Status::Timeout),
         () if open > 0 => None,
-        () if failed == 0 => Some("success"),
-        () if succeeded == 0 => Some("failed"),
-        () => Some("partial"),
+        () if failed == 0 => Some(Status::Success),
+        () if succeeded == 0 => Some(Status::Failed),
+        () => Some(Status::Partial),
     }
 }
 
@@ -250,7 +250,7 @@ fn result(status: &str, tasks: &[TaskRow], results_box_id: Option<BoxId>, one: f
     } else {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for task in tasks {
-            *counts.entry(task.told()).or_default() += 1;
+            *counts.entry(task.told().as_str()).or_default() += 1;
         }
         let failed = tasks.iter().filter(|task| task.has_failed()).take(MOST_FAILURES);
         let failed: Vec<Value> = failed.map(one).collect();
@@ -299,13 +299,42 @@ pub async fn undispatched(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Ve
     Ok(tasks.into_iter().map(task).collect())
 }
 
+/// Whether a batch is open, or else how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::Type, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
+#[schema(as = BatchStatus)]
+pub enum Status {
+    Open,
+    /// All tasks succeeded.
+    Success,
+    /// Some tasks failed.
+    Partial,
+    /// All tasks failed, or one did and the batch has `fail_fast`.
+    Failed,
+    /// Its deadline passed while tasks were open.
+    Timeout,
+}
+
+impl Status {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Status::Open => "open",
+            Status::Success => "success",
+            Status::Partial => "partial",
+            Status::Failed => "failed",
+            Status::Timeout => "timeout",
+        }
+    }
+}
+
 /// A batch of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Batch {
     pub batch_id: BatchId,
     pub tool_call_id: ToolCallId,
     pub stage: i16,
-    pub status: String,
+    pub status: Status,
     pub n_tasks: i32,
     pub n_failed: i32,
     /// The deliverables, in task order, where they are not listed in the result.
@@ -355,7 +384,7 @@ pub struct TaskShown {
     pub task_index: i32,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    pub status: String,
+    pub status: TurnStatus,
     pub deliverable_card_id: Option<CardId>,
     pub error: Option<String>,
 }
@@ -443,7 +472,7 @@ pub async fn stop_children(kernel: &Kernel, project_id: ProjectId, batch_id: Bat
         .bind(project_id)
         .bind(batch_id)
         .bind(MOST_STOPPED)
-        .fetch_all(kernel.pool())
+        .fetch_all(&mut *kernel.lease().await?)
         .await?;
     let mut stopped = Ok(());
     for turn_id in turns {

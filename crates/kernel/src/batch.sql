@@ -261,9 +261,7 @@ end $$;
 -- Closes a batch that the caller has locked, and tells its parent: the join edge, then the result, in one transaction. One whose end
 -- gives the call back to its handler tells that one instead.
 --   p_results  a box for the deliverables, in task order; null: they are listed, or there are none
-create or replace function state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function state.close_batch(p_project uuid, p_batch uuid, p_status text, p_results uuid, p_cards cardbox.new_card[])
 returns table (worker_target text, call_target text)
 language plpgsql as $$
 #variable_conflict use_column
@@ -289,7 +287,7 @@ begin
   end if;
   --! join.slots
   insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, card_id, status)
-  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, c_ids[1], p_status);
+  values (p_project, p_batch, 'join', 'response', v_batch.parent_agent_turn_id, v_batch.parent_agent_id, (p_cards[1]).card_id, p_status);
   --! join.edge
   if p_results is not null then
     with result as (
@@ -322,5 +320,5 @@ begin
                                        offset 0));
   return query
   select r.worker_target, null::text
-    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    from state.report(p_project, v_batch.tool_call_id, null, 'tool_result', p_status, v_external, p_cards) r;
 end $$;

@@ -20,10 +20,7 @@ use waybill_core::{
     id::{BoxId, CardId, SessionId, StepId},
 };
 
-use crate::{
-    card::bind_cards,
-    work::{UnitOfWork, Work},
-};
+use crate::work::{DbError, UnitOfWork, Work, from_driver};
 
 /// What the blackboard of a session points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, FromRow)]
@@ -60,10 +57,12 @@ pub enum Error {
     NoSummary,
     /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
     #[error("the database was busy and nothing was written: try again")]
-    TryAgain(#[source] sqlx::Error),
+    TryAgain(#[source] DbError),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// One change of a blackboard.
 #[derive(Clone, Debug, Default)]
@@ -233,19 +232,20 @@ pub async fn patch(
     patch.check()?;
     let query = sqlx::query_as(
         "select duplicate
-           from state.patch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+           from state.patch(p_project => $1, p_session => $2, p_step => $3, p_patch => $4, p_cards => $5)",
     )
     .bind(work.project_id())
     .bind(session_id)
     .bind(step_id)
-    .bind(Json(&patch.wire));
-    let patched = bind_cards!(query, &patch.cards).fetch_one(work.connection()).await;
+    .bind(Json(&patch.wire))
+    .bind(&patch.cards);
+    let patched = query.fetch_one(work.connection()).await;
     patched.map_err(|error| refusal(session_id, error))
 }
 
 fn refusal(session_id: SessionId, error: sqlx::Error) -> Error {
     let Some(refusal) = error.as_database_error().and_then(|e| e.try_downcast_ref::<PgDatabaseError>()) else {
-        return Error::Db(error);
+        return error.into();
     };
     let detail = refusal.detail().unwrap_or_else(|| refusal.message());
     match refusal.code() {
@@ -260,7 +260,7 @@ fn refusal(session_id: SessionId, error: sqlx::Error) -> Error {
             };
             Error::Conflict { session_id, module, found: (!found.is_empty()).then(|| found.to_owned()) }
         }
-        "40001" | "40P01" | "55P03" => Error::TryAgain(error),
-        _ => Error::Db(error),
+        "40001" | "40P01" | "55P03" => Error::TryAgain(error.into()),
+        _ => error.into(),
     }
 }

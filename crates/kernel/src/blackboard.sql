@@ -79,9 +79,7 @@ end $$;
 --   p_patch  {append: [card_id], replace: {messages_box_id, card_ids, instead_of, upto}, results: [card_id], reset: box_id,
 --             todo: {card_id, instead_of}, compression: {card_id, instead_of, messages_box_id}}
 -- WB015: somebody else was faster; the detail says with what.
-create or replace function state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
+create or replace function state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[],
   out duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
@@ -131,7 +129,7 @@ begin
   if v_changed is not null then
     raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
   end if;
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   select array_agg(a.card_id) into v_unknown
     from unnest(v_append || v_results || v_whole) as a (card_id)
    where not exists (select from cardbox.cards c

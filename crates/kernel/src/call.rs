@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor, Row, types::Json};
+use sqlx::{FromRow, PgConnection, Row, types::Json};
 use waybill_core::{
     bus::Door,
     card::{CallContent, Draft, NewCard},
@@ -39,15 +39,18 @@ pub struct ClaimedCall {
 
 /// Claims up to `most` calls, as turns are claimed.
 pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
-    claim_with(kernel.pool(), claiming).await
+    let mut lease = kernel.lease().await?;
+    let claimed = claim_with(&mut lease, claiming).await;
+    lease.settle(&claimed);
+    Ok(claimed?)
 }
 
 /// Claims calls of the unit of work's own project, and of no other.
 pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
-    claim_with(&mut **work, claiming).await
+    Ok(claim_with(work, claiming).await?)
 }
 
-async fn claim_with<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<ClaimedCall>, Error> {
+async fn claim_with(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<ClaimedCall>> {
     let claimed: Vec<ClaimedCall> = sqlx::query_as("select * from scheduler.claim_calls($1, $2, $3, $4, $5, $6)")
         .bind(claiming.worker_id)
         .bind(&claiming.target)
@@ -55,7 +58,7 @@ async fn claim_with<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
         .bind(claiming.most.max(1))
         .bind(claiming.in_flight_cap.max(1))
         .bind(interval(claiming.lease))
-        .fetch_all(executor)
+        .fetch_all(connection)
         .await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.project_id;
@@ -66,7 +69,7 @@ async fn claim_with<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
 /// Returns what a service holds: more than it knows of, if a claim was committed and its answer was lost.
 pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<ClaimedCall>, Error> {
     let held = sqlx::query_as("select * from scheduler.held_calls($1)").bind(worker_id);
-    Ok(held.fetch_all(kernel.pool()).await?)
+    Ok(held.fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Looks up a call that this process has claimed and not answered.

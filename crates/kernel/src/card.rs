@@ -21,7 +21,10 @@ use waybill_core::{
     id::{CardId, ProjectId, StepId, ToolCallId, TraceId},
 };
 
-use crate::{offload, work::UnitOfWork};
+use crate::{
+    offload,
+    work::{DbError, UnitOfWork, from_driver},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -36,8 +39,10 @@ pub enum Error {
     #[error("these cards are already expired, deleted or set to expire, or are shared and cannot expire: {0:?}")]
     EndIsSet(Vec<CardId>),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// What a batch read found, in the order asked for and without repeats, and what it did not find.
 #[derive(Clone, Debug)]
@@ -67,11 +72,10 @@ pub async fn insert(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Erro
     if let Some(card) = cards.iter().find(|card| card.metadata().card_type.is_system()) {
         return Err(Error::Shared(card.card_id(), card.metadata().card_type.clone()));
     }
-    let query = sqlx::query_scalar::<_, i64>(
-        "select cardbox.put_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-    )
-    .bind(work.project_id());
-    let written = bind_cards!(query, cards).fetch_one(&mut **work).await?;
+    let query = sqlx::query_scalar::<_, i64>("select cardbox.put_many(p_project => $1, p_cards => $2)")
+        .bind(work.project_id())
+        .bind(cards);
+    let written = query.fetch_one(&mut **work).await?;
     if usize::try_from(written) == Ok(cards.len()) { Ok(()) } else { check_replay(work, cards).await }
 }
 
@@ -93,29 +97,6 @@ pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<Card
     Ok(cards.iter().map(|card| known[&card.hash()]).collect())
 }
 
-/// Binds the fourteen `c_…` arguments in which a transition takes its cards: see `card.sql`.
-macro_rules! bind_cards {
-    ($query:expr, $cards:expr) => {{
-        let cards: &[waybill_core::card::NewCard] = $cards;
-        $query
-            .bind($crate::card::column(cards, NewCard::card_id))
-            .bind($crate::card::column(cards, NewCard::n_tokens))
-            .bind($crate::card::column(cards, |card| card.metadata().card_type.as_str()))
-            .bind($crate::card::column(cards, |card| card.metadata().role))
-            .bind($crate::card::sparse(cards, |card| card.metadata().author_id.as_deref()))
-            .bind($crate::card::column(cards, |card| card.hash().as_bytes().to_vec()))
-            .bind($crate::card::sparse(cards, NewCard::tool_call_id))
-            .bind($crate::card::sparse(cards, |card| card.metadata().trace_id))
-            .bind($crate::card::sparse(cards, |card| card.metadata().step_id))
-            .bind($crate::card::sparse(cards, |card| card.metadata().parent_step_id))
-            .bind($crate::card::sparse(cards, NewCard::ttl_seconds))
-            .bind($crate::card::column(cards, NewCard::content_json))
-            .bind($crate::card::sparse(cards, NewCard::tool_calls_json))
-            .bind($crate::card::sparse(cards, NewCard::extra_json))
-    }};
-}
-pub(crate) use bind_cards;
-
 /// Writes cards that exist once for each content.
 async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
     let project_id = work.project_id();
@@ -124,22 +105,17 @@ async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
                 (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
                  step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata, content_addressed)
          select r.*, true
-           from cardbox.rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) r
+           from cardbox.rows(p_project => $1, p_cards => $2) r
              on conflict do nothing",
     )
-    .bind(project_id);
-    bind_cards!(insert, cards).execute(&mut **work).await?;
+    .bind(project_id)
+    .bind(cards);
+    insert.execute(&mut **work).await?;
     Ok(())
 }
 
-pub(crate) fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
+fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
     cards.iter().map(field).collect()
-}
-
-/// A column that is often empty altogether. `unnest` pads a shorter array with nulls, and an empty one costs nothing.
-pub(crate) fn sparse<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> Option<T>) -> Vec<Option<T>> {
-    let values = column(cards, field);
-    if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
 /// Checks in a later statement, because the insert may have waited for a writer that its own snapshot cannot see.
@@ -221,7 +197,7 @@ pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32
 }
 
 /// Returns how many of these cards, from the first on, have at most so many bytes in all: one at least.
-pub async fn n_within(work: &mut UnitOfWork, card_ids: &[CardId], n_bytes: i64) -> sqlx::Result<usize> {
+pub async fn n_within(work: &mut UnitOfWork, card_ids: &[CardId], n_bytes: i64) -> Result<usize, DbError> {
     let project_id = work.project_id();
     let n: i32 = sqlx::query_scalar("select cardbox.n_within($1, $2, $3)")
         .bind(project_id)
@@ -259,7 +235,7 @@ pub async fn erase(
     .bind(reason)
     .fetch_all(owner)
     .await
-    .map_err(|error| not_found(&error).unwrap_or(Error::Db(error)))?;
+    .map_err(|error| not_found(&error).unwrap_or_else(|| error.into()))?;
     let tombstone = |(card_id, hash, gone_at, reason)| Tombstone { card_id, hash, gone_at, why: Gone::Erased(reason) };
     Ok(rows.into_iter().map(tombstone).collect())
 }

@@ -1,28 +1,51 @@
+-- Cards as the rows that they become. Plain SQL, so that the planner writes it into the caller.
+create or replace function cardbox.rows(p_project uuid, p_cards cardbox.new_card[])
+returns table (project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid,
+  step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, content json, tool_calls json, metadata json)
+language sql stable as $$
+  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
+         c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
+         c.content::json, c.tool_calls::json, c.metadata::json
+    from unnest(p_cards) c
+$$;
+
 -- Writes the cards of a transition; says how many were new. Written before with the same hash: nothing. With another: WB002.
-create or replace function cardbox.put(p_project uuid,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function cardbox.put(p_project uuid, p_cards cardbox.new_card[])
 returns integer language plpgsql as $$
 declare
+  v_new     boolean;
   v_written integer;
   v_other   uuid;
 begin
-  if cardinality(c_ids) = 0 then
+  if cardinality(p_cards) = 0 then
     return 0;
+  end if;
+  -- Nearly always they are new. An insert that may meet what is there already costs each row a second record in the log; one that meets a card
+  -- which another transaction writes just now fails, and is retried.
+  if cardinality(p_cards) = 1 then
+    v_new := not exists (select from cardbox.cards c where c.project_id = p_project and c.card_id = (p_cards[1]).card_id);
+  else
+    select count(distinct asked.card_id) = cardinality(p_cards) and count(c.card_id) = 0 into v_new
+      from unnest(p_cards) asked
+      left join lateral (
+           select c.card_id from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true;
+  end if;
+  if v_new then
+    insert into cardbox.cards
+           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+            step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
+    select r.* from cardbox.rows(p_project, p_cards) r;
+    return cardinality(p_cards);
   end if;
   insert into cardbox.cards
          (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
           step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-  -- By place, not by `unnest` of fourteen arrays, which would be fourteen sets to build for one or two cards.
-  select p_project, c_ids[i], c_tokens[i], c_types[i], c_roles[i], c_authors[i], c_hashes[i], c_calls[i], c_traces[i],
-         c_steps[i], c_parents[i], c_ttls[i], now() + make_interval(secs => c_ttls[i]),
-         c_contents[i]::json, c_tool_calls[i]::json, c_metadata[i]::json
-    from generate_series(1, cardinality(c_ids)) i
+  select r.* from cardbox.rows(p_project, p_cards) r
       on conflict do nothing;
   get diagnostics v_written = row_count;
-  if v_written < cardinality(c_ids) then
+  if v_written < cardinality(p_cards) then
     select asked.card_id into v_other
-      from unnest(c_ids, c_hashes) as asked (card_id, hash)
+      from unnest(p_cards) asked
       left join lateral (
            select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
      where c.hash is distinct from asked.hash
@@ -34,27 +57,9 @@ begin
   return v_written;
 end $$;
 
--- The cards of such arrays as rows. Plain SQL, so that the planner writes it into the caller.
-create or replace function cardbox.rows(p_project uuid,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
-returns table (project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid,
-  step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, content json, tool_calls json, metadata json)
-language sql stable as $$
-  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
-         c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
-         c.content::json, c.tool_calls::json, c.metadata::json
-    from unnest(c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls,
-                c_metadata)
-         as c (card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id, step_id, parent_step_id, ttl_seconds, content, tool_calls,
-               metadata)
-$$;
-
 -- Writes many cards; says how many were new. That all of them are is tried first: an insert that may meet what is there already costs each row a second
 -- look at the index and a second record in the log.
-create or replace function cardbox.put_many(p_project uuid,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function cardbox.put_many(p_project uuid, p_cards cardbox.new_card[])
 returns bigint language plpgsql as $$
 declare
   v_written bigint;
@@ -63,12 +68,12 @@ begin
     insert into cardbox.cards
            (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r;
+    select r.* from cardbox.rows(p_project, p_cards) r;
   exception when unique_violation then
     insert into cardbox.cards
            (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
-    select r.* from cardbox.rows(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) r
+    select r.* from cardbox.rows(p_project, p_cards) r
         on conflict do nothing;
   end;
   get diagnostics v_written = row_count;

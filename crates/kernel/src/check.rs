@@ -1,10 +1,14 @@
 //! Whether a database is safe to serve from. Asked at every start, and by `waybill doctor`.
 
+use std::fmt::Display;
+
 use futures::future::join_all;
 use serde::Serialize;
-use sqlx::PgPool;
 
-use crate::{migrate, quarantine, retention, work::Kernel};
+use crate::{
+    migrate, quarantine, retention,
+    work::{DbError, Kernel},
+};
 
 /// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
 pub const CROSSING_PROJECTS: [&str; 37] = [
@@ -80,8 +84,8 @@ fn list(failed: &[Check]) -> String {
 }
 
 /// Returns the login of the kernel's connections.
-pub async fn login(kernel: &Kernel) -> sqlx::Result<String> {
-    sqlx::query_scalar("select session_user::text").fetch_one(kernel.pool()).await
+pub async fn login(kernel: &Kernel) -> Result<String, DbError> {
+    Ok(sqlx::query_scalar("select session_user::text").fetch_one(&mut *kernel.lease().await?).await?)
 }
 
 /// Returns an error if a check fails: the process then refuses to serve.
@@ -92,33 +96,32 @@ pub async fn fit_to_serve(kernel: &Kernel) -> Result<(), Unfit> {
 
 /// Runs all checks, in the order in which a person would fix them.
 pub async fn run(kernel: &Kernel) -> Vec<Check> {
-    let pool = kernel.pool();
     vec![
-        checked("server version", server_version(pool).await, "Use PostgreSQL 15 or newer."),
+        checked("server version", server_version(kernel).await, "Use PostgreSQL 15 or newer."),
         checked(
             "pooler",
-            answers_are_our_own(pool).await,
+            answers_are_our_own(kernel).await,
             "Connect directly or in session mode, or through PgBouncer 1.21 or newer with max_prepared_statements > 0.",
         ),
         checked(
             "transactions",
-            transactions_are_ours(pool).await,
+            transactions_are_ours(kernel).await,
             "Connect to the primary server, which accepts writes; undo `alter role … set default_transaction_isolation` for this database.",
         ),
         checked(
             "role",
-            role_owns_nothing(pool).await,
+            role_owns_nothing(kernel).await,
             "Log in as waybill_service, waybill_orchestrator or waybill_worker; see docs/operations.md.",
         ),
-        checked("migrations", migrations_are_current(pool).await, "Run `waybill migrate` with this version."),
+        checked("migrations", migrations_are_current(kernel).await, "Run `waybill migrate` with this version."),
         checked(
             "walls",
-            walls_stand(pool).await,
+            walls_stand(kernel).await,
             "Compare with docs/schema.sql and undo every change that `waybill migrate` did not create.",
         ),
         checked(
             "crossing projects",
-            crossing_is_closed(pool).await,
+            crossing_is_closed(kernel).await,
             "Remove functions and grants of waybill_scheduler and waybill_librarian that `waybill migrate` did not create.",
         ),
     ]
@@ -127,7 +130,7 @@ pub async fn run(kernel: &Kernel) -> Vec<Check> {
 /// Checks whether the oldest transaction is visible, whichever role holds it. Not needed to serve; an alert depends on it.
 pub async fn statistics(kernel: &Kernel) -> Check {
     let asked = sqlx::query_scalar("select pg_has_role('waybill_scheduler', 'pg_read_all_stats', 'usage')");
-    let seen: sqlx::Result<bool> = asked.fetch_one(kernel.pool()).await;
+    let seen: sqlx::Result<bool> = async { asked.fetch_one(&mut *kernel.lease().await?).await }.await;
     let (found, advice) = match seen {
         Ok(true) => ("transactions of all roles are visible".to_owned(), ""),
         Ok(false) => (
@@ -155,7 +158,7 @@ pub async fn memberships(kernel: &Kernel) -> Check {
           order by 1",
     )
     .bind(&LOGINS[..]);
-    let found: sqlx::Result<Vec<String>> = asked.fetch_all(kernel.pool()).await;
+    let found: sqlx::Result<Vec<String>> = async { asked.fetch_all(&mut *kernel.lease().await?).await }.await;
     let answer = found.map(|found| match found.is_empty() {
         true => Answer::Right("only owners of databases belong to Waybill's roles".to_owned()),
         false => Answer::Wrong(found.join(", ")),
@@ -166,10 +169,11 @@ pub async fn memberships(kernel: &Kernel) -> Check {
 /// Checks whether history has partitions for the weeks to come, and lies in them. Not needed to serve; pruning depends on it.
 pub async fn partitions(kernel: &Kernel) -> Check {
     const CHECK: &str = "history partitions";
-    let asked = async { Ok((retention::weeks_ahead(kernel.pool()).await?, retention::rest(kernel.pool()).await?)) };
+    let asked =
+        async { Ok((retention::weeks_ahead(kernel).await?, retention::rest(&mut *kernel.lease().await?).await?)) };
     let (weeks, rest) = match asked.await {
         Ok(answer) => answer,
-        Err::<_, sqlx::Error>(error) => return checked(CHECK, Err(error), ""),
+        Err::<_, DbError>(error) => return checked(CHECK, Err(error), ""),
     };
     let n_rest: i64 = rest.iter().map(|rest| rest.n_rows).sum();
     let found = format!("exist for {weeks} weeks ahead; {n_rest} rows are in no weekly partition");
@@ -188,7 +192,9 @@ pub async fn quarantined(kernel: &Kernel) -> Check {
     const CHECK: &str = "quarantine";
     const MOST: i32 = 10_000;
     let may_read = "select has_function_privilege('scheduler.list_quarantine(integer)', 'execute')";
-    if matches!(sqlx::query_scalar(may_read).fetch_one(kernel.pool()).await, Ok(false)) {
+    let may_read: sqlx::Result<bool> =
+        async { sqlx::query_scalar(may_read).fetch_one(&mut *kernel.lease().await?).await }.await;
+    if matches!(may_read, Ok(false)) {
         return Check { check: CHECK, ok: true, found: "not visible to this login".to_owned(), advice: "" };
     }
     let rows = match quarantine::list(kernel, MOST).await {
@@ -213,7 +219,7 @@ enum Answer {
     Wrong(String),
 }
 
-fn checked(check: &'static str, answer: sqlx::Result<Answer>, advice: &'static str) -> Check {
+fn checked(check: &'static str, answer: Result<Answer, impl Display>, advice: &'static str) -> Check {
     match answer {
         Ok(Answer::Right(found)) => Check { check, ok: true, found, advice: "" },
         Ok(Answer::Wrong(found)) => Check { check, ok: false, found, advice },
@@ -221,25 +227,25 @@ fn checked(check: &'static str, answer: sqlx::Result<Answer>, advice: &'static s
     }
 }
 
-async fn server_version(pool: &PgPool) -> sqlx::Result<Answer> {
+async fn server_version(kernel: &Kernel) -> sqlx::Result<Answer> {
     let (number, text): (i32, String) =
         sqlx::query_as("select current_setting('server_version_num')::int, current_setting('server_version')")
-            .fetch_one(pool)
+            .fetch_one(&mut *kernel.lease().await?)
             .await?;
     Ok(if number >= OLDEST_SERVER { Answer::Right(text) } else { Answer::Wrong(text) })
 }
 
 /// Behind a transaction pooler that does not track prepared statements, one client's statement is answered with
 /// another's text, without an error. Sending two texts in alternation on all connections at once reveals that.
-async fn answers_are_our_own(pool: &PgPool) -> sqlx::Result<Answer> {
+async fn answers_are_our_own(kernel: &Kernel) -> sqlx::Result<Answer> {
     const ROUNDS: i32 = 40;
-    let asked = (0..pool.options().get_max_connections().min(8)).map(async |_| {
+    let asked = (0..kernel.connections().2.min(8)).map(async |_| {
         let mut wrong = 0;
         for round in 0..ROUNDS {
-            let (left, right): (sqlx::Result<String>, sqlx::Result<String>) = (
-                sqlx::query_scalar("select 'left ' || $1::int4").bind(round).fetch_one(pool).await,
-                sqlx::query_scalar("select 'right ' || $1::int4").bind(round).fetch_one(pool).await,
-            );
+            let left = sqlx::query_scalar("select 'left ' || $1::int4").bind(round);
+            let right = sqlx::query_scalar("select 'right ' || $1::int4").bind(round);
+            let left: sqlx::Result<String> = async { left.fetch_one(&mut *kernel.lease().await?).await }.await;
+            let right: sqlx::Result<String> = async { right.fetch_one(&mut *kernel.lease().await?).await }.await;
             wrong += i32::from(!left.is_ok_and(|answer| answer == format!("left {round}")));
             wrong += i32::from(!right.is_ok_and(|answer| answer == format!("right {round}")));
         }
@@ -256,17 +262,17 @@ async fn answers_are_our_own(pool: &PgPool) -> sqlx::Result<Answer> {
 }
 
 /// The protocol relies on what a statement sees after it waited for a lock; and a read-only server is of no use.
-async fn transactions_are_ours(pool: &PgPool) -> sqlx::Result<Answer> {
+async fn transactions_are_ours(kernel: &Kernel) -> sqlx::Result<Answer> {
     let (isolation, is_read_only): (String, bool) = sqlx::query_as(
         "select current_setting('transaction_isolation'), current_setting('transaction_read_only')::boolean",
     )
-    .fetch_one(pool)
+    .fetch_one(&mut *kernel.lease().await?)
     .await?;
     let found = format!("{isolation}, {}", if is_read_only { "read only" } else { "read write" });
     Ok(if isolation == "read committed" && !is_read_only { Answer::Right(found) } else { Answer::Wrong(found) })
 }
 
-async fn role_owns_nothing(pool: &PgPool) -> sqlx::Result<Answer> {
+async fn role_owns_nothing(kernel: &Kernel) -> sqlx::Result<Answer> {
     let (session, current, powers): (String, String, Vec<String>) = sqlx::query_as(
         "select session_user::text, current_user::text, array(
                 select 'a superuser' from pg_roles where rolname in (session_user, current_user) and rolsuper
@@ -285,7 +291,7 @@ async fn role_owns_nothing(pool: &PgPool) -> sqlx::Result<Answer> {
                    and (pg_has_role(session_user, c.relowner, 'member') or pg_has_role(current_user, c.relowner, 'member')))",
     )
     .bind(&LOGINS[..])
-    .fetch_one(pool)
+    .fetch_one(&mut *kernel.lease().await?)
     .await?;
     Ok(match powers.first() {
         // Its settings (timeouts, plans) belong to the login and are not inherited by members.
@@ -298,9 +304,9 @@ async fn role_owns_nothing(pool: &PgPool) -> sqlx::Result<Answer> {
     })
 }
 
-async fn migrations_are_current(pool: &PgPool) -> sqlx::Result<Answer> {
+async fn migrations_are_current(kernel: &Kernel) -> sqlx::Result<Answer> {
     let newest = migrate::newest();
-    Ok(match schema(pool).await? {
+    Ok(match schema(kernel).await? {
         None => Answer::Wrong("the database was never migrated, or only by an older version".to_owned()),
         Some(Schema { version, .. }) if version == newest => Answer::Right(format!("at version {version}")),
         Some(Schema { version, oldest, .. }) if version > newest && oldest <= newest => Answer::Right(format!(
@@ -320,22 +326,26 @@ struct Schema {
     walls: String,
 }
 
-async fn schema(pool: &PgPool) -> sqlx::Result<Option<Schema>> {
-    let exists: bool = sqlx::query_scalar("select to_regclass('waybill.schema') is not null").fetch_one(pool).await?;
+async fn schema(kernel: &Kernel) -> sqlx::Result<Option<Schema>> {
+    let exists: bool = sqlx::query_scalar("select to_regclass('waybill.schema') is not null")
+        .fetch_one(&mut *kernel.lease().await?)
+        .await?;
     if !exists {
         return Ok(None);
     }
-    sqlx::query_as("select version, oldest, walls from waybill.schema").fetch_optional(pool).await
+    sqlx::query_as("select version, oldest, walls from waybill.schema")
+        .fetch_optional(&mut *kernel.lease().await?)
+        .await
 }
 
 /// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that was
 /// opened by hand, wherever it is, changes it.
-pub const WALLS: &str = "ffd6c82cf25580a71bae25272ba3a3cc";
+pub const WALLS: &str = "05b06c19ae4fd4a55e852d1be1325e1d";
 
-async fn walls_stand(pool: &PgPool) -> sqlx::Result<Answer> {
-    let found = walls(pool).await?;
+async fn walls_stand(kernel: &Kernel) -> Result<Answer, DbError> {
+    let found = walls(&mut *kernel.lease().await?).await?;
     // The digest of a newer schema was recorded by the version that migrated it.
-    let expected = match schema(pool).await? {
+    let expected = match schema(kernel).await? {
         Some(schema) if schema.version > migrate::newest() => schema.walls,
         _ => WALLS.to_owned(),
     };
@@ -348,14 +358,18 @@ async fn walls_stand(pool: &PgPool) -> sqlx::Result<Answer> {
 
 /// Returns the digest of a database's walls.
 #[doc(hidden)]
-pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<String> {
-    sqlx::query_scalar(
+pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<String, DbError> {
+    let digest = sqlx::query_scalar(
         "with ours as (
            select oid, nspname from pg_namespace where nspname in ('cardbox', 'resource', 'state', 'scheduler')
          ), fact (fact) as (
            select format('table %s %s %s', c.oid::regclass, c.relrowsecurity, c.relforcerowsecurity)
              from pg_class c join ours on ours.oid = c.relnamespace
             where c.relkind in ('r', 'p')
+            union all
+           select format('view %s %s', c.oid::regclass, c.reloptions)
+             from pg_class c join ours on ours.oid = c.relnamespace
+            where c.relkind = 'v'
             union all
            select format('policy %s %s %s %s %s %s', polrelid::regclass, polname, polcmd,
                          array(select r::regrole::text from unnest(polroles) r order by 1),
@@ -388,11 +402,12 @@ pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> sqlx::Result<Stri
          select md5(string_agg(fact, chr(10) order by fact collate ucs_basic)) from fact",
     )
     .fetch_one(executor)
-    .await
+    .await?;
+    Ok(digest)
 }
 
-async fn crossing_is_closed(pool: &PgPool) -> sqlx::Result<Answer> {
-    if schema(pool).await?.is_some_and(|schema| schema.version > migrate::newest()) {
+async fn crossing_is_closed(kernel: &Kernel) -> sqlx::Result<Answer> {
+    if schema(kernel).await?.is_some_and(|schema| schema.version > migrate::newest()) {
         return Ok(Answer::Right(
             "not compared, because the schema is newer than this program; the check `walls` covers it".to_owned(),
         ));
@@ -405,7 +420,7 @@ async fn crossing_is_closed(pool: &PgPool) -> sqlx::Result<Answer> {
               order by 1",
         )
         .bind(role)
-        .fetch_all(pool)
+        .fetch_all(&mut *kernel.lease().await?)
         .await?;
         if functions != known {
             return Ok(Answer::Wrong(format!("{role} owns [{}]", functions.join(", "))));

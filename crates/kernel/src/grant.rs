@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use waybill_core::id::{AgentId, BoxId, GrantId, RefusalId};
 
-use crate::work::UnitOfWork;
+use crate::work::{DbError, UnitOfWork, from_driver};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -18,8 +18,10 @@ pub enum Error {
     #[error("grant {0} does not exist in this project, or has already been revoked")]
     NotFound(GrantId),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// How far a box may be read, and why.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
@@ -37,7 +39,7 @@ pub async fn readable(
     work: &mut UnitOfWork,
     agent_id: Option<AgentId>,
     box_ids: &[BoxId],
-) -> sqlx::Result<HashMap<BoxId, Readable>> {
+) -> Result<HashMap<BoxId, Readable>, DbError> {
     if box_ids.is_empty() {
         return Ok(HashMap::new());
     }

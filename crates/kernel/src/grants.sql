@@ -7,6 +7,6 @@ grant execute on function scheduler.find_project, scheduler.claim, scheduler.cla
 grant execute on all functions in schema scheduler to waybill_service, waybill_orchestrator;
 revoke execute on function scheduler.find_key from waybill_orchestrator;
 grant execute on function cardbox.put, cardbox.put_many, cardbox.rows, cardbox.n_within, cardbox.expire, cardbox.delete, cardbox.put_artifact, cardbox.collect to waybill_common;
-grant execute on function state.tell, state.next_token, state.next_ready, state.room, state.entries_read, state.is_long, state.mark_queue, state.minted_at, state.history, state.rest,
+grant execute on function state.tell, state.next_token, state.next_ready, state.room, state.entries_read, state.is_measured, state.is_long, state.mark_queue, state.minted_at, state.history, state.rest,
   state.weeks_ahead to waybill_scheduler;
 grant usage on schema scheduler to waybill_scheduler;

@@ -300,7 +300,7 @@ pub async fn of_project(kernel: &Kernel, project_id: ProjectId) -> Result<Vec<Br
 pub async fn of_database(kernel: &Kernel) -> Result<Vec<Broken>, DbError> {
     let mut broken = Vec::new();
     for (invariant, sql) in OF_DATABASE {
-        let found: Vec<String> = sqlx::query_scalar(sql).fetch_all(kernel.pool()).await?;
+        let found: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *kernel.lease().await?).await?;
         broken.extend(named(None, invariant, found));
     }
     Ok(broken)

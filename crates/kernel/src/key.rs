@@ -12,7 +12,7 @@ use waybill_core::{
 
 use crate::{
     turn::interval,
-    work::{Kernel, UnitOfWork},
+    work::{DbError, Kernel, UnitOfWork, from_driver},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +24,10 @@ pub enum Error {
     #[error(transparent)]
     Unfit(#[from] Unfit),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// A key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
@@ -134,7 +136,7 @@ pub async fn find(kernel: &Kernel, key: &ApiKey) -> Result<Option<Holder>, Error
     let found = sqlx::query_as("select project_id, slug, name, scope, bounds from scheduler.find_key($1, $2)")
         .bind(key.key_id())
         .bind(key.hash().as_slice())
-        .fetch_optional(kernel.pool())
+        .fetch_optional(&mut *kernel.lease().await?)
         .await?;
     Ok(found)
 }

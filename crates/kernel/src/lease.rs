@@ -20,7 +20,7 @@ pub async fn start(kernel: &Kernel, target: &Target, lease: Duration) -> Result<
         .bind(worker_id)
         .bind(target)
         .bind(interval(lease))
-        .execute(kernel.pool())
+        .execute(&mut *kernel.lease().await?)
         .await?;
     Ok(worker_id)
 }
@@ -35,7 +35,7 @@ where
         sqlx::query_as("select held_ids, stops from scheduler.renew_lease($1, $2)")
             .bind(worker_id)
             .bind(interval(lease))
-            .fetch_optional(kernel.pool())
+            .fetch_optional(&mut *kernel.lease().await?)
             .await?;
     let (ids, stops) = held.ok_or(Error::LeaseLost)?;
     Ok(ids.into_iter().zip(stops).collect())
@@ -43,12 +43,12 @@ where
 
 /// Ends the lease of a process that shuts down in good order: what it still holds is given to others at once.
 pub async fn end(kernel: &Kernel, worker_id: WorkerId) -> Result<(), Error> {
-    sqlx::query("select scheduler.end_worker($1)").bind(worker_id).execute(kernel.pool()).await?;
+    sqlx::query("select scheduler.end_worker($1)").bind(worker_id).execute(&mut *kernel.lease().await?).await?;
     Ok(())
 }
 
 /// Gives an ended lease to workers that hold something without a lease row, as after a restore that lost rows: the next sweep gives what they hold
 /// to others. Returns how many there were.
 pub async fn end_missing(kernel: &Kernel) -> Result<i32, Error> {
-    Ok(sqlx::query_scalar("select scheduler.end_missing_leases()").fetch_one(kernel.pool()).await?)
+    Ok(sqlx::query_scalar("select scheduler.end_missing_leases()").fetch_one(&mut *kernel.lease().await?).await?)
 }

@@ -29,7 +29,7 @@
 //!
 //! // A worker claims it, and ends it under the fence of its claim.
 //! let mut claiming = Claiming::new(WorkerId::new(), "llm".parse()?);
-//! for claimed in turn::claim(kernel.pool(), &mut claiming).await? {
+//! for claimed in turn::claim(&kernel, &mut claiming).await? {
 //!     let deliverable = turn::ending_card(End::Success, "the second one")?;
 //!     let ending = Ending {
 //!         fence: claimed.fence, status: End::Success, step_id: None, receipt: None, usage: None, seen: None, cards: vec![deliverable],
@@ -55,6 +55,7 @@
 //!
 //! Not here: NATS, HTTP, models, files, environment. Nothing is published inside a transaction.
 
+mod connections;
 pub mod offload;
 pub mod retry;
 pub mod work;

@@ -16,7 +16,7 @@ use waybill_core::error::causes;
 
 use crate::{
     check, retention,
-    work::{self, connect_options},
+    work::{self, DbError, connect_options, from_driver},
 };
 
 const MIGRATIONS: [(i64, &str, &str); 10] = [
@@ -69,11 +69,23 @@ pub enum Error {
     #[error(transparent)]
     Connect(#[from] work::Error),
     #[error("the migration failed and was rolled back")]
-    Migrate(#[from] MigrateError),
+    Migrate(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a table was locked for five minutes: end the dump or long query that uses it, or try again later")]
     Busy(#[source] Box<Error>),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
+}
+
+from_driver!(Error);
+
+impl Error {
+    /// Checks whether the database has migrations that this build does not have, or has in another form.
+    pub fn is_of_another_build(&self) -> bool {
+        use MigrateError::{VersionMismatch, VersionMissing, VersionTooNew, VersionTooOld};
+        let Error::Migrate(source) = self else { return false };
+        let found = source.downcast_ref::<MigrateError>();
+        matches!(found, Some(VersionMismatch(_) | VersionMissing(_) | VersionTooNew(..) | VersionTooOld(..)))
+    }
 }
 
 /// One migration, for people.
@@ -96,15 +108,15 @@ pub fn newest() -> i64 {
     MIGRATIONS[MIGRATIONS.len() - 1].0
 }
 
-/// The oldest version whose processes may go on with this version's schema: a rolling upgrade begins with `waybill migrate`. A test runs every
-/// statement of that version against the schema.
-pub const OLDEST: i64 = 9;
+/// The oldest version whose processes may go on with this version's schema: a rolling upgrade begins with `waybill migrate`. Until the first
+/// release it is the newest: the migrations themselves are changed.
+pub const OLDEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// Connects as the owner: for migrations and the few operations beyond the service's rights.
 pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Error> {
     let (options, place) = connect_options(owner_url)?;
     let owner = PgConnection::connect_with(&options).await;
-    Ok(owner.map_err(|source| work::Error::Unreachable { place, source })?)
+    Ok(owner.map_err(|source| work::Error::Unreachable { place, source: source.into() })?)
 }
 
 /// Weeks of history that a new database has partitions for, after the present one. The orchestrator makes more.
@@ -147,10 +159,10 @@ async fn try_run(
     for migration in migrator.iter().filter(|m| !known.contains(&m.version)) {
         let applied = Applied { version: migration.version, name: migration.description.to_string() };
         progress(&applied);
-        migrator.run_to(migration.version, &mut *owner).await?;
+        migrator.run_to(migration.version, &mut *owner).await.map_err(failed)?;
         done.push(applied);
     }
-    migrator.run(&mut *owner).await?; // verifies the checksums of what was there before
+    migrator.run(&mut *owner).await.map_err(failed)?; // verifies the checksums of what was there before
     let functions = async {
         sqlx::raw_sql(AssertSqlSafe(format!("begin; {}", FUNCTIONS.concat()))).execute(&mut *owner).await?;
         stamp(owner, newest(), OLDEST).await
@@ -161,11 +173,16 @@ async fn try_run(
     installed
 }
 
+fn failed(error: MigrateError) -> Error {
+    Error::Migrate(error.into())
+}
+
 /// Checks whether a lock could not be had in time.
 fn is_locked(error: &Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        let refusal = error.downcast_ref::<sqlx::Error>().and_then(|error| error.as_database_error());
+        let driver = error.downcast_ref::<DbError>().map(|error| &error.0).or_else(|| error.downcast_ref());
+        let refusal = driver.and_then(|error| error.as_database_error());
         if refusal.is_some_and(|refusal| refusal.code().as_deref() == Some("55P03")) {
             return true;
         }
@@ -179,7 +196,7 @@ fn is_locked(error: &Error) -> bool {
 pub async fn stamp(owner: &mut PgConnection, version: i64, oldest: i64) -> Result<(), Error> {
     sqlx::query(
         "insert into waybill.schema (version, oldest, walls) values ($1, $2, $3)
-             on conflict (is_it) do update set version = excluded.version, oldest = excluded.oldest, walls = excluded.walls",
+             on conflict (singleton) do update set version = excluded.version, oldest = excluded.oldest, walls = excluded.walls",
     )
     .bind(version)
     .bind(oldest)

@@ -49,7 +49,7 @@ pub async fn hold(kernel: &Kernel, worker_id: WorkerId, target: &Target, lease: 
         .bind(worker_id)
         .bind(target)
         .bind(interval(lease))
-        .fetch_one(kernel.pool())
+        .fetch_one(&mut *kernel.lease().await?)
         .await?;
     Ok(shards)
 }
@@ -57,15 +57,17 @@ pub async fn hold(kernel: &Kernel, worker_id: WorkerId, target: &Target, lease: 
 /// Notes which stream events go to, identified by when it was made. If it is another one than before, everything is published again. Returns
 /// whether it is.
 pub async fn publish_to(kernel: &Kernel, made_at: DateTime<Utc>) -> Result<bool, Error> {
-    let moved: i32 =
-        sqlx::query_scalar("select scheduler.publish_to($1)").bind(made_at).fetch_one(kernel.pool()).await?;
+    let moved: i32 = sqlx::query_scalar("select scheduler.publish_to($1)")
+        .bind(made_at)
+        .fetch_one(&mut *kernel.lease().await?)
+        .await?;
     Ok(moved > 0)
 }
 
 /// Returns what is to be published next: up to `most` of each shard that the relay owns, in order.
 pub async fn unpublished(kernel: &Kernel, worker_id: WorkerId, most: i32) -> Result<Vec<Unpublished>, Error> {
     let events = sqlx::query_as("select * from scheduler.unpublished($1, $2)").bind(worker_id).bind(most);
-    Ok(events.fetch_all(kernel.pool()).await?)
+    Ok(events.fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Notes which events of a portion have arrived. In a replay, a shard continues after the last event up to which all have arrived.
@@ -94,7 +96,7 @@ pub async fn mark(
         .bind(shards)
         .bind(replayed)
         .bind(portion.first().and_then(|row| row.stream_made_at))
-        .execute(kernel.pool())
+        .execute(&mut *kernel.lease().await?)
         .await?;
     Ok(())
 }
@@ -123,12 +125,12 @@ pub async fn refuse(kernel: &Kernel, event: &Event, error: &str, refusals: &Refu
         .bind(error)
         .bind(refusals.most)
         .bind(interval(refusals.apart))
-        .fetch_one(kernel.pool())
+        .fetch_one(&mut *kernel.lease().await?)
         .await?;
     Ok(set_aside)
 }
 
 /// Returns how far behind the relays are. What is in quarantine does not count.
 pub async fn lag(kernel: &Kernel) -> Result<Lag, Error> {
-    Ok(sqlx::query_as("select * from scheduler.outbox_lag()").fetch_one(kernel.pool()).await?)
+    Ok(sqlx::query_as("select * from scheduler.outbox_lag()").fetch_one(&mut *kernel.lease().await?).await?)
 }

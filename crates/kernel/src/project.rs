@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::{AssertSqlSafe, PgConnection};
 use waybill_core::id::ProjectId;
 
-use crate::work::{Kernel, UnitOfWork};
+use crate::work::{DbError, Kernel, UnitOfWork, from_driver};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -16,8 +16,10 @@ pub enum Error {
     #[error("there is no project {0:?}")]
     NotFound(String),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// A project as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
@@ -44,8 +46,10 @@ pub async fn create(work: &mut UnitOfWork, slug: &str) -> Result<(), Error> {
 
 /// Returns the id of a slug. Crosses projects, through the scheduler's function.
 pub async fn find(kernel: &Kernel, slug: &str) -> Result<ProjectId, Error> {
-    let found: Option<ProjectId> =
-        sqlx::query_scalar("select scheduler.find_project($1)").bind(slug).fetch_one(kernel.pool()).await?;
+    let found: Option<ProjectId> = sqlx::query_scalar("select scheduler.find_project($1)")
+        .bind(slug)
+        .fetch_one(&mut *kernel.lease().await?)
+        .await?;
     found.ok_or_else(|| Error::NotFound(slug.to_owned()))
 }
 
@@ -61,7 +65,7 @@ pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project
     let listed = sqlx::query_as("select project_id, slug from scheduler.list_projects($1, $2)")
         .bind(after)
         .bind(most)
-        .fetch_all(kernel.pool())
+        .fetch_all(&mut *kernel.lease().await?)
         .await?;
     Ok(listed)
 }

@@ -59,8 +59,10 @@ pub(crate) async fn note(
 
 /// Lists the rows that failed last. Crosses projects, through the scheduler's function.
 pub async fn list(kernel: &Kernel, most: i32) -> Result<Vec<Quarantined>, Error> {
-    let rows =
-        sqlx::query_as("select * from scheduler.list_quarantine($1)").bind(most).fetch_all(kernel.pool()).await?;
+    let rows = sqlx::query_as("select * from scheduler.list_quarantine($1)")
+        .bind(most)
+        .fetch_all(&mut *kernel.lease().await?)
+        .await?;
     Ok(rows)
 }
 

@@ -21,7 +21,6 @@ use waybill_core::{
 use crate::{
     audit,
     call::ClaimedCall,
-    card::bind_cards,
     turn::{Error, interval},
     work::{UnitOfWork, Work},
 };
@@ -35,22 +34,35 @@ pub async fn ask(work: &mut impl Work, call: &ClaimedCall, request: &Request) ->
     let card_id = card.card_id();
     let cards = [card];
     let query = sqlx::query_scalar::<_, bool>(
-        "select state.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+        "select state.ask(p_project => $1, p_call => $2, p_token => $3, p_timeout => $4, p_cards => $5)",
     )
     .bind(work.project_id())
     .bind(call.tool_call_id)
     .bind(call.claim_token)
-    .bind(interval(Duration::from_secs(request.deadline_seconds)));
-    bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(interval(Duration::from_secs(request.deadline_seconds)))
+    .bind(&cards[..]);
+    query.fetch_one(work.connection()).await?;
     Ok(card_id)
+}
+
+/// Whether a decision counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::Type, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
+pub enum DecisionOutcome {
+    Decided,
+    /// The same decision came before.
+    Duplicate,
+    /// No turn waits for it any more, or another decision came first.
+    Gone,
 }
 
 /// What became of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = RequestDecided)]
 pub struct Outcome {
-    /// `decided`, or `gone`: no turn waits for it any more, or another decision came first.
-    pub outcome: String,
+    /// `decided`, `duplicate` (the same decision came before), or `gone` (no turn waits for it any more, or another decision came first).
+    pub outcome: DecisionOutcome,
     pub decision_card_id: CardId,
     pub agent_turn_id: Option<TurnId>,
 }
@@ -60,15 +72,16 @@ pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &De
     let card = card(CardType::decision(), tool_call_id, decided)?;
     let decision_card_id = card.card_id();
     let cards = [card];
-    let query = sqlx::query_as::<_, (String, Option<TurnId>, Option<Target>)>(
+    let query = sqlx::query_as::<_, (DecisionOutcome, Option<TurnId>, Option<Target>)>(
         "select outcome, agent_turn_id, target
-           from state.decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+           from state.decide(p_project => $1, p_call => $2, p_status => $3, p_timeout => $4, p_cards => $5)",
     )
     .bind(work.project_id())
     .bind(tool_call_id)
     .bind(decided.decision.as_str())
-    .bind(interval(HANDLING));
-    let (outcome, agent_turn_id, target) = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(interval(HANDLING))
+    .bind(&cards[..]);
+    let (outcome, agent_turn_id, target) = query.fetch_one(work.connection()).await?;
     target.into_iter().for_each(|target| work.ring(Door::of_calls(target)));
     Ok(Outcome { outcome, decision_card_id, agent_turn_id })
 }
@@ -89,7 +102,7 @@ pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided:
         return Err(work.refuse(Refused::NoAnswer));
     }
     let outcome = decide(work, tool_call_id, decided).await?;
-    if outcome.outcome == "gone" {
+    if outcome.outcome == DecisionOutcome::Gone {
         return Err(work.refuse(Refused::Gone(tool_call_id)));
     }
     let detail = serde_json::json!({ "decision": decided.decision, "note": decided.note });
@@ -199,5 +212,5 @@ async fn started_by(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<O
 pub(crate) async fn expire(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<bool, Error> {
     let Some(request) = find(work, tool_call_id).await? else { return Ok(false) };
     let decided = Decided { answer: request.default, ..Decided::new(Decision::Expired, "deadline") };
-    Ok(decide(work, tool_call_id, &decided).await?.outcome == "decided")
+    Ok(decide(work, tool_call_id, &decided).await?.outcome == DecisionOutcome::Decided)
 }

@@ -15,7 +15,10 @@ use waybill_core::{
     resource::{InternalTool, Manifest, Plan, Profile, Settings, Tool},
 };
 
-use crate::{card, work::UnitOfWork};
+use crate::{
+    card,
+    work::{DbError, UnitOfWork, from_driver},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -44,12 +47,15 @@ pub enum Error {
     #[error(transparent)]
     Card(#[from] card::Error),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
 
+from_driver!(Error);
+
 /// What a manifest is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, sqlx::Type, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[sqlx(type_name = "text", rename_all = "snake_case")]
 pub enum Kind {
     Tool,
     Profile,
@@ -340,7 +346,7 @@ async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Err
 #[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
 #[schema(as = Resource)]
 pub struct Listed {
-    pub kind: String,
+    pub kind: Kind,
     pub name: Name,
     pub version: i32,
     pub card_id: CardId,

@@ -16,7 +16,7 @@ use waybill_core::id::TurnId;
 
 use crate::{
     outbox, turn, vitals,
-    work::{DbError, Kernel},
+    work::{DbError, Kernel, from_driver},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,8 @@ pub enum Error {
     Db(#[from] DbError),
 }
 
+from_driver!(Error);
+
 /// Makes the missing partitions for this week and so many weeks after it, one at a time, each in a transaction of its own. Returns how many.
 pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Error> {
     let mut made = 0;
@@ -40,10 +42,15 @@ pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Er
         match one.await {
             Ok(0) => return Ok(made),
             Ok(n) => made += n,
-            Err(error) if is_locked(&error) => return Err(Error::InUse(error)),
+            Err(error) if is_locked(&error) => return Err(Error::InUse(error.into())),
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Does the same on a connection of the kernel's.
+pub async fn extend_here(kernel: &Kernel, weeks: i32) -> Result<i32, Error> {
+    extend(&mut *kernel.lease().await?, weeks).await
 }
 
 /// Rows that lie in the rest of one table.
@@ -58,12 +65,13 @@ pub struct Rest {
 
 /// Lists what lies in the rest.
 pub async fn rest<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<Vec<Rest>, DbError> {
-    sqlx::query_as("select parent, week, n_rows from state.rest() order by parent, week").fetch_all(executor).await
+    let rest = sqlx::query_as("select parent, week, n_rows from state.rest() order by parent, week");
+    Ok(rest.fetch_all(executor).await?)
 }
 
 /// Returns for how many weeks after this one history has its partitions.
-pub async fn weeks_ahead<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<i32, DbError> {
-    sqlx::query_scalar("select state.weeks_ahead()").fetch_one(executor).await
+pub async fn weeks_ahead(kernel: &Kernel) -> Result<i32, DbError> {
+    Ok(sqlx::query_scalar("select state.weeks_ahead()").fetch_one(&mut *kernel.lease().await?).await?)
 }
 
 /// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Returns what was moved.
@@ -180,7 +188,7 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
     if !drop_unpublished {
         // If no relay has ever published, no relay is waited for.
         let oldest: Option<TurnId> =
-            sqlx::query_scalar("select scheduler.oldest_unpublished()").fetch_one(kernel.pool()).await?;
+            sqlx::query_scalar("select scheduler.oldest_unpublished()").fetch_one(&mut *kernel.lease().await?).await?;
         let since = oldest.and_then(|turn_id| turn_id.minted_at());
         needed.extend(
             since.map(|since| Held { since, why: "an event from that time has not been published yet".to_owned() }),
@@ -227,12 +235,12 @@ async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<Op
             return Err(error.into());
         }
         if tries >= TRIES {
-            return Err(Error::Busy { partition: name.to_owned(), source: error });
+            return Err(Error::Busy { partition: name.to_owned(), source: error.into() });
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-fn is_locked(error: &DbError) -> bool {
+fn is_locked(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("55P03"))
 }

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::turn;
-
 const MOST_TRIES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -13,12 +11,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub trait Transient: std::error::Error {
     /// Checks whether the same request may succeed if it is sent again.
     fn is_transient(&self) -> bool;
-}
-
-impl Transient for turn::Error {
-    fn is_transient(&self) -> bool {
-        turn::Error::is_transient(self)
-    }
 }
 
 /// Retries with the same ids while the error is transient: a write that ended in such an error may have been committed.

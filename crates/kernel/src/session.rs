@@ -9,7 +9,10 @@ use serde_json::Value;
 use sqlx::FromRow;
 use waybill_core::id::{AgentId, BoxId, CardId, SessionId, StepId, TurnId};
 
-use crate::{blackboard, work::UnitOfWork};
+use crate::{
+    blackboard,
+    work::{DbError, UnitOfWork, from_driver},
+};
 
 const MOST_LABELS: usize = 32;
 const MOST_TEXT: usize = 300;
@@ -25,8 +28,10 @@ pub enum Error {
     #[error(transparent)]
     Blackboard(#[from] blackboard::Error),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// A session, without what was said in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]

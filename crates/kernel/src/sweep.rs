@@ -24,7 +24,8 @@ use waybill_core::{
 
 use crate::{
     batch, call, lease, quarantine, request,
-    turn::{self, Attempts, Error, Loss, Reclaimed, Report, interval},
+    retry::Transient,
+    turn::{self, Attempts, Error, Loss, Reclaimed, Report, ReportOutcome, interval},
     work::Kernel,
 };
 
@@ -220,7 +221,7 @@ async fn lost(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                 .bind(fence.turn_epoch())
                 .bind(fence.claim_token())
                 .bind(interval(config.silence))
-                .fetch_one(kernel.pool())
+                .fetch_one(&mut *kernel.lease().await?)
                 .await?;
             if alive { Ok(false) } else { reclaim(kernel, config, &fence).await }
         })
@@ -244,7 +245,7 @@ async fn lost(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                     status: "outcome_unknown".to_owned(),
                     card: call::unknown_card(tool_call_id)?,
                 };
-                Ok(turn::report(&mut alone, &report).await?.outcome == "applied")
+                Ok(turn::report(&mut alone, &report).await?.outcome == ReportOutcome::Applied)
             })
         })
         .await?;
@@ -302,7 +303,7 @@ async fn overdue(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
                 card,
             };
             let reported = turn::report(&mut kernel.alone(project_id).await?, &report).await?;
-            Ok(reported.outcome == "applied")
+            Ok(reported.outcome == ReportOutcome::Applied)
         })
     })
     .await?;
@@ -325,11 +326,14 @@ async fn stopped(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
 }
 
 async fn ready(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
-    let keys_forgotten =
-        sqlx::query_scalar("select scheduler.forget_keys($1)").bind(config.most).fetch_one(kernel.pool()).await?;
-    let marks_forgotten = sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(kernel.pool()).await?;
+    let keys_forgotten = sqlx::query_scalar("select scheduler.forget_keys($1)")
+        .bind(config.most)
+        .fetch_one(&mut *kernel.lease().await?)
+        .await?;
+    let marks_forgotten =
+        sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(&mut *kernel.lease().await?).await?;
     let ready: Vec<(ProjectId, Target, bool)> =
-        sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(kernel.pool()).await?;
+        sqlx::query_as("select * from scheduler.ready_doors()").fetch_all(&mut *kernel.lease().await?).await?;
     let doors_rung = ready.len() as u64;
     for (project_id, target, calls) in ready {
         let door = if calls { Door::of_calls(target) } else { Door::Agent(target) };
@@ -344,13 +348,13 @@ async fn find<R: for<'r> FromRow<'r, PgRow> + Send + Unpin>(
     config: &Config,
     query: QueryAs<'static, Postgres, R, PgArguments>,
 ) -> Result<Vec<R>, Error> {
-    Ok(query.bind(config.shards.clone()).bind(config.most).fetch_all(kernel.pool()).await?)
+    Ok(query.bind(config.shards.clone()).bind(config.most).fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Ends lapsed leases, and writes the heartbeat of sweeping. If that is older than a lease, nothing is reclaimed for one lease.
 async fn lapse(kernel: &Kernel, config: &Config) -> Result<i32, Error> {
     let lapsed = sqlx::query_scalar("select scheduler.lapse_leases($1)").bind(interval(config.lease));
-    Ok(lapsed.fetch_one(kernel.pool()).await?)
+    Ok(lapsed.fetch_one(&mut *kernel.lease().await?).await?)
 }
 
 /// Reclaims a turn in a unit of work, since the last task of a batch may end here.

@@ -207,7 +207,7 @@ begin
   return true;
 end $$;
 
--- An agent's head, from what else is known of it: the inbox says what it is about, turns, steps and edges which epochs were used.
+-- An agent's head, from what else is known of it: the inbox says what it is about, turns and steps which epochs were used.
 -- A turn that somebody was running is armed again under a new fence, as in a reclaim.
 create or replace function state.rebuild_head(p_project uuid, p_agent uuid)
 returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer, worker_target text)
@@ -252,16 +252,14 @@ begin
   end if;
   v_open := array(select t.agent_turn_id from state.turns t
                    where t.project_id = p_project and t.agent_id = p_agent and t.status = 'open');
-  select max(greatest(t.turn_epoch, e.turn_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
+  select max(greatest(t.turn_epoch, t.dispatched_epoch, s.turn_epoch, i.turn_epoch)), max(greatest(t.claim_token, s.claim_token, i.claim_token))
     into v_epoch, v_token
     -- The newest have the highest.
-    from (select t.agent_turn_id, t.turn_epoch, t.claim_token
+    from (select t.agent_turn_id, t.turn_epoch, t.dispatched_epoch, t.claim_token
             from state.turns t
            where t.project_id = p_project and t.agent_id = p_agent
            order by t.agent_turn_id desc
            limit 1000) t
-    left join lateral (select max(e.turn_epoch) as turn_epoch from state.execution_edges e
-                        where e.project_id = p_project and e.correlation_id = t.agent_turn_id) e on true
     left join lateral (select max(s.turn_epoch) as turn_epoch, max(s.claim_token) as claim_token from state.agent_steps s
                         where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s on true
     left join lateral (select i.turn_epoch, i.claim_token from state.agent_inbox i

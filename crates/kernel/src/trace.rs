@@ -5,6 +5,7 @@ use sqlx::FromRow;
 use waybill_core::{
     id::{AgentId, SessionId, ToolCallId, TraceId, TurnId},
     span::{Call, Record, Step},
+    turn::TurnStatus,
 };
 
 use crate::{
@@ -17,7 +18,7 @@ struct Row {
     agent_id: AgentId,
     profile_name: Option<String>,
     session_id: Option<SessionId>,
-    status: String,
+    status: TurnStatus,
     parent_tool_call_id: Option<ToolCallId>,
     trace_id: Option<TraceId>,
     traceparent: Option<String>,

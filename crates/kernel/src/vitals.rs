@@ -49,12 +49,12 @@ pub struct Spent {
 
 /// Reads everything that is counted in the database.
 pub async fn read(kernel: &Kernel) -> Result<Vec<Vital>, DbError> {
-    sqlx::query_as("select * from scheduler.vitals()").fetch_all(kernel.pool()).await
+    Ok(sqlx::query_as("select * from scheduler.vitals()").fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Lists projects, the busiest first.
 pub async fn busiest(kernel: &Kernel, most: i32) -> Result<Vec<Busy>, DbError> {
-    sqlx::query_as("select * from scheduler.busiest($1)").bind(most).fetch_all(kernel.pool()).await
+    Ok(sqlx::query_as("select * from scheduler.busiest($1)").bind(most).fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Ready turns that wait too long.
@@ -68,13 +68,13 @@ pub struct Late {
 /// Lists the projects that have turns which have been ready for longer than this.
 pub async fn late(kernel: &Kernel, wait: Duration) -> Result<Vec<Late>, DbError> {
     let late = sqlx::query_as("select * from scheduler.late_turns($1)").bind(interval(wait));
-    late.fetch_all(kernel.pool()).await
+    Ok(late.fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 /// Returns what the turns have used that were asked for since then.
 pub async fn spent(work: &mut UnitOfWork, since: DateTime<Utc>) -> Result<Spent, DbError> {
     let project_id = work.project_id();
-    sqlx::query_as(
+    let spent = sqlx::query_as(
         "select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
                 coalesce(sum(s.output_tokens), 0)::bigint as output_tokens, coalesce(sum(s.microdollars), 0)::bigint as microdollars
            from state.agent_steps s
@@ -83,11 +83,12 @@ pub async fn spent(work: &mut UnitOfWork, since: DateTime<Utc>) -> Result<Spent,
     .bind(project_id)
     .bind(TurnId::at(since))
     .fetch_one(&mut **work)
-    .await
+    .await?;
+    Ok(spent)
 }
 
 /// Checks whether the database answers.
 pub async fn ping(kernel: &Kernel) -> Result<(), DbError> {
-    sqlx::query("select 1").execute(kernel.pool()).await?;
+    sqlx::query("select 1").execute(&mut *kernel.lease().await?).await?;
     Ok(())
 }

@@ -4,26 +4,26 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     ops::{Deref, DerefMut},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres,
-    pool::PoolConnection,
-    postgres::{PgConnectOptions, PgPoolOptions},
+    AssertSqlSafe, Connection, FromRow, PgConnection, PgPool, Postgres,
+    postgres::{PgArguments, PgConnectOptions, PgRow},
+    query::QueryAs,
 };
 use waybill_core::{
     bus::{Bell, Bus, Door, Silent},
     id::{AuditId, ProjectId},
-    metric,
 };
 
-use crate::check;
+use crate::{
+    check,
+    connections::{Connections, Lease},
+    retry::Transient,
+};
 
 /// How to reach the database.
 #[derive(Clone, Debug)]
@@ -40,27 +40,82 @@ impl Config {
     }
 }
 
-/// The driver's error, for callers that pass it on.
-pub type DbError = sqlx::Error;
+/// A request to the database that failed: what the server or the connection said.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct DbError(#[from] pub(crate) sqlx::Error);
+
+impl DbError {
+    /// Returns the error of a request that got no answer in time.
+    pub fn no_answer() -> DbError {
+        DbError(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Checks whether a statement took longer than the server allows. The server or the statement may be at fault: it is retried, but not for ever.
+    pub fn timed_out(&self) -> bool {
+        self.has_code("57014")
+    }
+
+    /// Checks whether a value cannot be stored: a text with U+0000, or a number beyond its column.
+    pub fn is_invalid_value(&self) -> bool {
+        self.has_code("22")
+    }
+
+    /// Checks whether the server answered with this SQLSTATE, or with one that begins so.
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        let refusal = self.0.as_database_error();
+        refusal.and_then(|refusal| refusal.code()).is_some_and(|found| found.starts_with(code))
+    }
+}
+
+impl Transient for DbError {
+    fn is_transient(&self) -> bool {
+        match &self.0 {
+            // Connections, resources, the operator; 25006: a server that only reads since a failover; and 25P03: we slept in a transaction, and
+            // the server ended it.
+            sqlx::Error::Database(_) => {
+                let codes = ["08", "53", "57", "25006", "25P03"];
+                codes.iter().any(|code| self.has_code(code))
+            }
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+            _ => false,
+        }
+    }
+}
+
+/// Lets `?` turn an error of the driver into the error of a module that holds a [`DbError`].
+macro_rules! from_driver {
+    ($error:ty) => {
+        impl From<sqlx::Error> for $error {
+            fn from(error: sqlx::Error) -> $error {
+                $crate::work::DbError::from(error).into()
+            }
+        }
+    };
+}
+pub(crate) use from_driver;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the database URL is not valid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
     Url,
     #[error("cannot connect to the database at {place}")]
-    Unreachable { place: String, source: sqlx::Error },
+    Unreachable { place: String, source: DbError },
     #[error(transparent)]
     Unfit(#[from] check::Unfit),
     #[error("a change in this unit of work was refused, so none of its changes were written")]
     Refused,
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// The service's connections, and the bus that it rings on. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    pool: PgPool,
+    connections: Arc<Connections>,
     bus: Arc<dyn Bus>,
 }
 
@@ -76,37 +131,11 @@ impl Kernel {
     /// Connects without any check: for callers that report what is wrong.
     pub async fn connect_unchecked(config: &Config) -> Result<Kernel, Error> {
         let (options, place) = connect_options(&config.database_url)?;
-        // Tried once by hand: a pool would go on trying a server that is not there until its timeout.
+        // Tried once by hand: a lease goes on trying a server that is not there.
         let first = PgConnection::connect_with(&options).await;
-        first.map_err(|source| Error::Unreachable { place, source })?;
-        let servers = Arc::new(Servers { begun: Instant::now(), asked_next: 0.into(), doubted_until: 0.into() });
-        let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections)
-            .acquire_timeout(Duration::from_secs(10))
-            // A ping before each use doubles the cost of a short statement. But an idle connection may have lost its server:
-            // a caller that asks rarely would otherwise meet every dead connection of the pool, one after the other.
-            .test_before_acquire(false)
-            .before_acquire(|connection, rested| {
-                Box::pin(async move {
-                    if rested.idle_for < RESTED {
-                        return Ok(true);
-                    }
-                    ping(connection).await.map(|()| true)
-                })
-            })
-            // A connection may come back in the middle of a statement that was given up, or with no server at its other end. The pool
-            // would wait for ever for its ping.
-            .after_release(move |connection, _| {
-                let servers = servers.clone();
-                Box::pin(async move {
-                    if servers.are_asked() {
-                        return servers.takes_writes(connection).await;
-                    }
-                    ping(connection).await.map(|()| true)
-                })
-            })
-            .connect_lazy_with(options);
-        Ok(Kernel { pool, bus: Arc::new(Silent) })
+        first.map_err(|source| Error::Unreachable { place, source: source.into() })?;
+        let connections = Arc::new(Connections::new(options, config.max_connections));
+        Ok(Kernel { connections, bus: Arc::new(Silent) })
     }
 
     /// Returns the same kernel with a bus to ring on. Without one no process is rung, and work is found by looking.
@@ -119,12 +148,12 @@ impl Kernel {
     }
 
     /// Opens a transaction that sees one project and no other. One round trip.
-    pub async fn begin(&self, project_id: ProjectId) -> sqlx::Result<UnitOfWork> {
+    pub async fn begin(&self, project_id: ProjectId) -> Result<UnitOfWork, DbError> {
         self.begin_with(project_id, begin(project_id)).await
     }
 
-    async fn begin_with(&self, project_id: ProjectId, sql: String) -> sqlx::Result<UnitOfWork> {
-        let connection = Some(self.acquire().await?);
+    async fn begin_with(&self, project_id: ProjectId, sql: String) -> Result<UnitOfWork, DbError> {
+        let connection = Some(self.lease().await?);
         // Before the statement: given up in the middle of it, the transaction is rolled back like any other.
         let mut work = UnitOfWork {
             connection,
@@ -139,73 +168,42 @@ impl Kernel {
     }
 
     /// Does the same, and what is done in it is on record as this actor's.
-    pub async fn begin_as(&self, project_id: ProjectId, actor: &Actor) -> sqlx::Result<UnitOfWork> {
+    pub async fn begin_as(&self, project_id: ProjectId, actor: &Actor) -> Result<UnitOfWork, DbError> {
         self.begin_with(project_id, begin(project_id) + &actor.enters()).await
     }
 
     /// Opens a transaction that sees one project and whose statements ask for another: so that a test can check that the database alone keeps
     /// projects apart.
     #[cfg(debug_assertions)]
-    pub async fn begin_mistaken(&self, project_id: ProjectId, asked: ProjectId) -> sqlx::Result<UnitOfWork> {
+    pub async fn begin_mistaken(&self, project_id: ProjectId, asked: ProjectId) -> Result<UnitOfWork, DbError> {
         let mut work = self.begin(project_id).await?;
         work.project_id = asked;
         Ok(work)
     }
 
     /// Returns a connection on which every transition is a transaction of its own, in one round trip.
-    pub async fn alone(&self, project_id: ProjectId) -> sqlx::Result<Alone> {
-        Ok(Alone { connection: self.acquire().await?, project_id, bus: self.bus.clone() })
+    pub async fn alone(&self, project_id: ProjectId) -> Result<Alone, DbError> {
+        Ok(Alone { connection: self.lease().await?, project_id, bus: self.bus.clone() })
     }
 
-    async fn acquire(&self) -> sqlx::Result<PoolConnection<Postgres>> {
-        let begun = Instant::now();
-        let connection = self.pool.acquire().await;
-        metrics::histogram!(metric::POOL_SECONDS).record(begun.elapsed());
-        connection
+    /// Returns a connection for statements that belong to no project: the scheduler's functions and the checks.
+    pub(crate) async fn lease(&self) -> sqlx::Result<Lease> {
+        self.connections.lease().await
     }
 
-    /// Returns the pool, for what belongs to no project: the scheduler's functions and the checks.
+    /// Closes the connections that are free.
+    pub async fn close(&self) {
+        self.connections.close().await;
+    }
+
+    /// Returns how many connections are in use, how many are free, and how many there may be.
+    pub fn connections(&self) -> (usize, usize, usize) {
+        self.connections.counts()
+    }
+
+    /// Returns a pool beside the kernel's own connections, for the SQL of tests and of the laboratory.
     pub fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-}
-
-/// Whether the servers behind the pool still take writes. One that became a standby keeps its connections, answers reads and refuses every
-/// transition: connections to it are closed, and the next ones go where the address leads now.
-#[derive(Debug)]
-struct Servers {
-    begun: Instant,
-    /// In milliseconds.
-    asked_next: AtomicU64,
-    doubted_until: AtomicU64,
-}
-
-impl Servers {
-    /// Checks whether a connection that comes back is to be asked: one now and then, and every one for a while after a standby was found.
-    fn are_asked(&self) -> bool {
-        let (now, next) = (self.now(), self.asked_next.load(Ordering::Relaxed));
-        let is_next = || {
-            let after = now + ASKED_EVERY.as_millis() as u64;
-            now >= next && self.asked_next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        now < self.doubted_until.load(Ordering::Relaxed) || is_next()
-    }
-
-    async fn takes_writes(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {
-        let asked =
-            sqlx::query_scalar("select current_setting('transaction_read_only')::boolean").fetch_one(connection);
-        let is_read_only: bool = match tokio::time::timeout(PING_TIMEOUT, asked).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-        };
-        if is_read_only {
-            self.doubted_until.store(self.now() + DOUBTED_FOR.as_millis() as u64, Ordering::Relaxed);
-        }
-        Ok(!is_read_only)
-    }
-
-    fn now(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
+        self.connections.apart()
     }
 }
 
@@ -235,20 +233,13 @@ impl Actor {
 }
 
 /// Sets the user of the caller on whose behalf turns are started from here on in this unit of work.
-pub async fn on_behalf_of(work: &mut UnitOfWork, user: &str) -> sqlx::Result<()> {
+pub async fn on_behalf_of(work: &mut UnitOfWork, user: &str) -> Result<(), DbError> {
     sqlx::query("select set_config('waybill.on_behalf_of', $1, true)").bind(user).execute(&mut **work).await?;
     Ok(())
 }
 
-const RESTED: Duration = Duration::from_millis(500);
-const PING_TIMEOUT: Duration = Duration::from_millis(500);
-const ASKED_EVERY: Duration = Duration::from_millis(250);
-const DOUBTED_FOR: Duration = Duration::from_secs(60);
-
-async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
-    let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
-    answer.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
-}
+/// How long a rollback may take before its connection is closed.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Reads a URL without letting its password out, and returns where it points.
 pub(crate) fn connect_options(url: &SecretString) -> Result<(PgConnectOptions, String), Error> {
@@ -269,14 +260,39 @@ pub trait Work: Send {
 
     fn connection(&mut self) -> &mut PgConnection;
 
+    /// Notes whether the statement of a transition came to its end: then its connection can serve others without a question.
+    fn settle<T>(&mut self, _answer: &sqlx::Result<T>) {}
+
     /// Rings once what was written is true: at once where it is, else after the commit.
     fn ring(&mut self, door: Door);
 }
 
+/// Runs the statement of a transition, which answers with one row.
+pub(crate) async fn one<T>(work: &mut impl Work, statement: Statement<'_, T>) -> sqlx::Result<T>
+where
+    T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    let answer = statement.fetch_one(work.connection()).await;
+    work.settle(&answer);
+    answer
+}
+
+/// Runs the statement of a transition, which answers with any number of rows.
+pub(crate) async fn all<T>(work: &mut impl Work, statement: Statement<'_, T>) -> sqlx::Result<Vec<T>>
+where
+    T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    let answer = statement.fetch_all(work.connection()).await;
+    work.settle(&answer);
+    answer
+}
+
+type Statement<'q, T> = QueryAs<'q, Postgres, T, PgArguments>;
+
 /// A connection whose every transition is a transaction of its own.
 #[derive(Debug)]
 pub struct Alone {
-    connection: PoolConnection<Postgres>,
+    connection: Lease,
     project_id: ProjectId,
     bus: Arc<dyn Bus>,
 }
@@ -290,6 +306,10 @@ impl Work for Alone {
 
     fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+
+    fn settle<T>(&mut self, answer: &sqlx::Result<T>) {
+        self.connection.settle(answer);
     }
 
     fn ring(&mut self, door: Door) {
@@ -318,7 +338,7 @@ impl Work for UnitOfWork {
 #[derive(Debug)]
 pub struct UnitOfWork {
     /// Present until the transaction has ended.
-    connection: Option<PoolConnection<Postgres>>,
+    connection: Option<Lease>,
     project_id: ProjectId,
     refused: bool,
     bus: Arc<dyn Bus>,
@@ -348,8 +368,10 @@ impl UnitOfWork {
         }
         // PostgreSQL answers COMMIT of a failed transaction with a quiet ROLLBACK. The empty select before it does not.
         let committed = sqlx::raw_sql("select; commit").execute(&mut *self).await;
-        if committed.is_ok() {
-            self.connection = None;
+        if committed.is_ok()
+            && let Some(mut lease) = self.connection.take()
+        {
+            lease.settle(&committed);
         }
         // Also if we cannot know whether it was committed: a ring too many costs one look.
         for door in std::mem::take(&mut self.rings) {
@@ -388,13 +410,13 @@ impl Drop for UnitOfWork {
         let Some(mut connection) = self.connection.take() else { return };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
-                let rolled_back =
-                    tokio::time::timeout(PING_TIMEOUT, sqlx::raw_sql("rollback").execute(&mut *connection));
-                if !matches!(rolled_back.await, Ok(Ok(_))) {
-                    connection.close_on_drop();
+                let rollback = sqlx::raw_sql("rollback").execute(&mut *connection);
+                match tokio::time::timeout(ROLLBACK_TIMEOUT, rollback).await {
+                    Ok(rolled_back @ Ok(_)) => connection.settle(&rolled_back),
+                    _ => connection.discard(),
                 }
             })),
-            Err(_) => connection.close_on_drop(),
+            Err(_) => connection.discard(),
         }
     }
 }

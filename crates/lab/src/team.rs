@@ -25,7 +25,9 @@ use waybill_core::{
 use waybill_kernel::{
     call::ClaimedCall,
     intake::{Config as Hands, Intake},
-    project, resource, sweep,
+    project, resource,
+    retry::Transient,
+    sweep,
     turn::{self, Report},
     work::Kernel,
 };

@@ -6,6 +6,7 @@ use waybill_core::{
     artifact::{ArtifactHash, ArtifactPath},
     card::{Content, Origin, Reading},
     id::TurnId,
+    turn::TurnStatus,
 };
 use waybill_kernel::{
     audit, card, external,
@@ -73,7 +74,7 @@ pub async fn publish(
     actor: &str,
 ) -> Result<(Document, bool), Error> {
     let turn = turn::show(work, &[turn_id]).await?.pop();
-    let card_id = turn.filter(|turn| turn.status == "success").and_then(|turn| turn.deliverable_card_id);
+    let card_id = turn.filter(|turn| turn.status == TurnStatus::Success).and_then(|turn| turn.deliverable_card_id);
     let card_id = card_id.ok_or(Error::NotDelivered(turn_id))?;
     let found = card::fetch(work, &[card_id], None).await?.found.pop().and_then(Reading::into_live);
     let card = found.ok_or(Error::NotDelivered(turn_id))?;

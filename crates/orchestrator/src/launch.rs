@@ -6,7 +6,7 @@ use waybill_core::{
     card::{CardType, HandoffContent},
     handover::{Handover, PackArgument},
     id::{AgentId, BoxId, Channel, Name, SessionId, Target, TraceId, TurnId},
-    turn::{Limits, TurnEpoch},
+    turn::{InboxStatus, Limits, TurnEpoch},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
@@ -149,7 +149,7 @@ async fn running(
 ) -> Result<Option<turn::Summary>, Error> {
     let find = async |work: &mut UnitOfWork| -> Result<Option<turn::Summary>, Error> {
         let open = session::open_turns(work, session_id).await?;
-        let begun = open.iter().position(|turn| turn.inbox_status.as_deref() != Some("queued"));
+        let begun = open.iter().position(|turn| turn.inbox_status != Some(InboxStatus::Queued));
         let at = if wanted == WhileRunning::Steer { begun.or(Some(0)) } else { Some(0) };
         Ok(at.and_then(|at| open.into_iter().nth(at)))
     };

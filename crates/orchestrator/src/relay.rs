@@ -15,7 +15,11 @@ use waybill_core::{
     id::{Target, WorkerId},
     metric,
 };
-use waybill_kernel::{lease, outbox, turn::Error, work::Kernel};
+use waybill_kernel::{
+    lease, outbox,
+    turn::Error,
+    work::{DbError, Kernel},
+};
 
 /// Settings of the relay.
 #[derive(Clone, Debug)]
@@ -160,6 +164,5 @@ async fn publish(
 
 /// Limits a request to the length of a lease: a server that takes longer counts as gone.
 async fn bounded<T>(config: &Config, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = || Error::TryAgain(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-    timeout(config.lease, asked).await.unwrap_or_else(|_| Err(late()))
+    timeout(config.lease, asked).await.unwrap_or_else(|_| Err(Error::TryAgain(DbError::no_answer())))
 }

@@ -58,7 +58,7 @@ impl Collector {
             }
             Err(error) => error,
         };
-        tracing::warn!(%error, "spans were not accepted");
+        tracing::warn!(%error, "the OpenTelemetry collector refused trace spans");
         let is_final = error
             .status()
             .is_some_and(|status| status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429));

@@ -61,7 +61,9 @@ async fn end_missing_leases(kernel: &Kernel) -> Infallible {
     loop {
         match timeout(MOST_PATIENT, lease::end_missing(kernel)).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(ended)) => tracing::warn!(ended, "workers held turns or calls without a lease: others get these"),
+            Ok(Ok(ended)) => {
+                tracing::warn!(ended, "workers lost their leases: their turns and calls were released to other workers")
+            }
             trouble => tracing::warn!(?trouble, "workers without a lease were not looked for"),
         }
         sleep(MINUTE).await;
@@ -72,11 +74,7 @@ async fn end_missing_leases(kernel: &Kernel) -> Infallible {
 async fn extend(kernel: &Kernel, weeks: i32) -> Infallible {
     let mut pause = MINUTE;
     loop {
-        let made = async {
-            let mut connection = kernel.pool().acquire().await?;
-            retention::extend(&mut connection, weeks).await
-        };
-        match timeout(MOST_PATIENT, made).await {
+        match timeout(MOST_PATIENT, retention::extend_here(kernel, weeks)).await {
             Ok(Ok(made)) => {
                 if made > 0 {
                     tracing::info!(made, "partitions were made");
@@ -88,7 +86,7 @@ async fn extend(kernel: &Kernel, weeks: i32) -> Infallible {
                 let cause = trouble.map_or("the database did not answer".to_owned(), |made| {
                     made.err().map(|error| causes(&error)).unwrap_or_default()
                 });
-                tracing::warn!(cause, again_in = ?pause, "partitions of history were not made");
+                tracing::warn!(cause, again_in = ?pause, "the next partitions of the history tables could not be created; trying again later");
                 sleep(pause).await;
                 pause = (pause * 2).min(QUARTER);
             }
@@ -132,7 +130,10 @@ async fn sweep(kernel: &Kernel, config: &Config, kind: Sweep) -> Infallible {
             }
             Err(_) => {
                 failed(kind);
-                tracing::warn!(sweep = kind.as_str(), "a sweep was given up: the database did not answer");
+                tracing::warn!(
+                    sweep = kind.as_str(),
+                    "a watchdog stopped because the database did not answer in time; it runs again at its next interval"
+                );
             }
         }
         sleep(pause).await;

@@ -21,7 +21,7 @@ use waybill_kernel::{
 
 use crate::{
     check::{fault, fits},
-    conclude::Said,
+    conclude::ToolOutcome,
 };
 
 /// A call that may be made.
@@ -47,11 +47,11 @@ pub enum Verdict {
     /// A person is asked; the call comes back once that person has decided.
     Asking,
     /// The call is not made; the caller gets the reason.
-    Refused(Said),
+    Refused(ToolOutcome),
 }
 
 fn refused(why: impl Into<String>) -> Verdict {
-    Verdict::Refused(Said::failed(why))
+    Verdict::Refused(ToolOutcome::failed(why))
 }
 
 /// Checks a call that was claimed. If an approval is needed, it is requested in this unit of work.
@@ -82,8 +82,8 @@ pub async fn admit(work: &mut UnitOfWork, call: &ClaimedCall) -> Result<Verdict,
     }
     // The tool's own `effect` decides, not what the caller said of it (WK-7).
     if tool.effect == Effect::Once && call.n_lost_leases > 0 {
-        let unknown = Said::failed(call::OUTCOME_UNKNOWN);
-        return Ok(Verdict::Refused(Said { status: "outcome_unknown".to_owned(), ..unknown }));
+        let unknown = ToolOutcome::failed(call::OUTCOME_UNKNOWN);
+        return Ok(Verdict::Refused(ToolOutcome { status: "outcome_unknown".to_owned(), ..unknown }));
     }
     let needs_approval = match tool.approval {
         Approval::Never => None,

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use waybill_context::{handoff, schema::Schema};
 use waybill_core::{
+    card::ResultContent,
     resource::{Manifest, Tool},
     tool::TOOLS,
 };
@@ -31,7 +32,7 @@ fn beside<T>(act: impl FnOnce() -> T) -> T {
 /// Returns a tool's answer as it is reported: an answer that does not match the tool's own schema is a failure.
 pub fn checked(tool: &Tool, status: &str, result: Value) -> (String, Value) {
     match &tool.result {
-        Some(schema) if status == "success" => match fits(schema, &result) {
+        Some(schema) if status == ResultContent::SUCCESS => match fits(schema, &result) {
             Ok(()) => (status.to_owned(), result),
             Err(why) => {
                 ("failed".to_owned(), json!(format!("the result of `{}` does not match its schema: {why}", tool.name)))

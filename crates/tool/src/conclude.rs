@@ -29,7 +29,7 @@ const TAIL: i32 = 100;
 
 /// An answer as it was sent.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct ToolOutcome {
     /// `success`, `failed`, …
     pub status: String,
     pub result: Value,
@@ -39,13 +39,13 @@ pub struct Said {
     pub author_id: Option<String>,
 }
 
-impl Said {
-    pub fn new(status: &str, result: Value) -> Said {
-        Said { status: status.to_owned(), result, extra: Map::new(), author_id: None }
+impl ToolOutcome {
+    pub fn new(status: &str, result: Value) -> ToolOutcome {
+        ToolOutcome { status: status.to_owned(), result, extra: Map::new(), author_id: None }
     }
 
-    pub fn failed(why: impl Into<String>) -> Said {
-        Said::new("failed", json::text(&why.into()).into_owned().into())
+    pub fn failed(why: impl Into<String>) -> ToolOutcome {
+        ToolOutcome::new("failed", json::text(&why.into()).into_owned().into())
     }
 }
 
@@ -55,7 +55,7 @@ pub async fn conclude(
     artifacts: Option<&Artifacts>,
     call: &ClaimedCall,
     card_id: CardId,
-    said: Said,
+    said: ToolOutcome,
 ) -> Result<Reported, Error> {
     let mut work = kernel.begin(call.project_id).await?;
     // Checked before anything is stored: a claimant that lost the call stores nothing.
@@ -68,7 +68,7 @@ pub async fn conclude(
     };
     let settings = readable(resource::settings(&mut work).await)?.unwrap_or_default();
     drop(work);
-    let Said { status, result, mut extra, author_id } = said;
+    let ToolOutcome { status, result, mut extra, author_id } = said;
     let result = match json::check(&result) {
         Ok(()) => result,
         // JSON that cannot be stored exactly, such as numbers that would be rounded, is kept as text.
@@ -153,7 +153,7 @@ async fn keep(
             )
         }
         Err(why) => {
-            tracing::warn!(tool_call_id = %call.tool_call_id, n_bytes, %why, "a long result was cut");
+            tracing::warn!(tool_call_id = %call.tool_call_id, n_bytes, %why, "a tool result was too long to store whole: only its beginning and its end were kept");
             format!("[{n_bytes} bytes: too long to show, and not stored: {why}. Its beginning and its end:]")
         }
     };

@@ -24,7 +24,7 @@ use waybill_core::{
 use waybill_kernel::offload;
 
 use crate::secret::{Secrets, told};
-use crate::{admit::Admitted, conclude::Said, egress::Egress};
+use crate::{admit::Admitted, conclude::ToolOutcome, egress::Egress};
 
 /// The largest answer of a tool.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
@@ -137,7 +137,12 @@ impl Way<'_> {
 }
 
 /// Makes the call. `key` is its idempotency key: the same for every attempt, on every worker.
-pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<Said, Trouble> {
+pub(crate) async fn call(
+    way: Way<'_>,
+    admitted: &Admitted,
+    key: &str,
+    http: &HttpTool,
+) -> Result<ToolOutcome, Trouble> {
     let secrets = way.secrets;
     let request = prepare(way, admitted, key, http).map_err(Trouble::Refused)?;
     let response = request.send().await.map_err(|error| {
@@ -158,7 +163,7 @@ pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| Trouble::Unknown(in_short(secrets, &error), None))?;
         if body.len() + piece.len() > MOST_BYTES {
-            return Ok(Said::failed(format!("the response of the tool has more than {MOST_BYTES} bytes")));
+            return Ok(ToolOutcome::failed(format!("the response of the tool has more than {MOST_BYTES} bytes")));
         }
         if body.len() + piece.len() > room.n {
             room.grow(MOST_BYTES - room.n).await;
@@ -196,10 +201,10 @@ pub(crate) async fn call(way: Way<'_>, admitted: &Admitted, key: &str, http: &Ht
     })
     .await;
     if status.is_success() {
-        return Ok(Said::new("success", result));
+        return Ok(ToolOutcome::new("success", result));
     }
     let result = json!({ "http_status": status.as_u16(), "body": result });
-    Ok(Said::new("failed", result))
+    Ok(ToolOutcome::new("failed", result))
 }
 
 fn prepare(way: Way<'_>, admitted: &Admitted, key: &str, http: &HttpTool) -> Result<RequestBuilder, String> {

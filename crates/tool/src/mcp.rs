@@ -36,7 +36,7 @@ use waybill_core::{
 use crate::secret::{Secrets, told};
 use crate::{
     admit::Admitted,
-    conclude::Said,
+    conclude::ToolOutcome,
     egress::Egress,
     http::{Trouble, Way, blotted, headers},
 };
@@ -86,16 +86,16 @@ impl<'de> Deserialize<'de> for Projects {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Projects, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "`projects` must be a list of project ids, or \"*\" for all projects")]
-        enum Said {
+        enum ToolOutcome {
             Word(String),
             These(Vec<ProjectId>),
         }
-        match Said::deserialize(deserializer)? {
-            Said::Word(word) if word == "*" => Ok(Projects::All),
-            Said::Word(word) => Err(de::Error::custom(format!(
+        match ToolOutcome::deserialize(deserializer)? {
+            ToolOutcome::Word(word) if word == "*" => Ok(Projects::All),
+            ToolOutcome::Word(word) => Err(de::Error::custom(format!(
                 "`projects: {word}`: write a list of project ids, or \"*\" for all projects"
             ))),
-            Said::These(projects) => Ok(Projects::These(projects)),
+            ToolOutcome::These(projects) => Ok(Projects::These(projects)),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Servers {
         admitted: &Admitted,
         key: &str,
         mcp: &McpTool,
-    ) -> Result<Said, Trouble> {
+    ) -> Result<ToolOutcome, Trouble> {
         let Way { egress, secrets, project_id, .. } = way;
         let place = self.place(egress, project_id, admitted, mcp).map_err(Trouble::Refused)?;
         let line = self.line(project_id, mcp);
@@ -165,7 +165,7 @@ impl Servers {
         let result = match answered {
             Ok(CallToolResponse::Complete(result)) => result,
             Ok(_) => {
-                return Ok(Said::failed(format!(
+                return Ok(ToolOutcome::failed(format!(
                     "tool `{name}` of the MCP server asked for more input, which is not supported"
                 )));
             }
@@ -174,9 +174,9 @@ impl Servers {
                     line.lock().await.connection = None;
                 }
                 return match error {
-                    ServiceError::McpError(error) => {
-                        Ok(Said::failed(secrets.blot(format!("the MCP server refused the call: {}", error.message))))
-                    }
+                    ServiceError::McpError(error) => Ok(ToolOutcome::failed(
+                        secrets.blot(format!("the MCP server refused the call: {}", error.message)),
+                    )),
                     other => Err(Trouble::Unknown(secrets.blot(other.to_string()), None)),
                 };
             }
@@ -187,7 +187,7 @@ impl Servers {
             None => json::text(&text_of(&result.content)).into_owned().into(),
         };
         let status = if is_error { "failed" } else { "success" };
-        Ok(Said::new(status, blotted(secrets, said)))
+        Ok(ToolOutcome::new(status, blotted(secrets, said)))
     }
 
     /// Lists the tools of a server that the operator named.

@@ -28,7 +28,7 @@ use waybill_kernel::{
 
 use crate::{
     admit::{self, Admitted, Verdict},
-    conclude::{Said, conclude},
+    conclude::{ToolOutcome, conclude},
     egress::Egress,
     http::{self, Trouble, Way},
     mcp::{McpServer, Offered, Servers},
@@ -152,12 +152,12 @@ impl Tools {
             }
         };
         let reported = conclude(kernel, artifacts.as_ref(), call, CardId::new(), said).await?;
-        tracing::debug!(tool_call_id = %call.tool_call_id, outcome = reported.outcome, "a call was answered");
+        tracing::debug!(tool_call_id = %call.tool_call_id, outcome = reported.outcome.as_str(), "a call was answered");
         Ok(())
     }
 
     /// Calls the tool, with retries where they are allowed, until the timeout.
-    async fn reach(&self, call: &ClaimedCall, admitted: &Admitted) -> Said {
+    async fn reach(&self, call: &ClaimedCall, admitted: &Admitted) -> ToolOutcome {
         let longest = Duration::from_secs(admitted.tool.timeout_seconds.into()).min(admitted.left);
         let (ends, mut pause) = (Instant::now() + longest, FIRST_PAUSE);
         let is_once = admitted.tool.effect == Effect::Once;
@@ -165,7 +165,7 @@ impl Tools {
             let left = ends.saturating_duration_since(Instant::now());
             let (why, is_unknown, wait) = match timeout(left, self.once(call, admitted)).await {
                 Ok(Ok(said)) => return said,
-                Ok(Err(Trouble::Refused(why))) => return Said::failed(why),
+                Ok(Err(Trouble::Refused(why))) => return ToolOutcome::failed(why),
                 Ok(Err(Trouble::NotDone(why, wait))) => (why, false, wait),
                 Ok(Err(Trouble::Unknown(why, wait))) => (why, true, wait),
                 Err(_) => (format!("the tool did not respond within {longest:?}"), true, None),
@@ -173,11 +173,11 @@ impl Tools {
             let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
             if is_once && is_unknown {
                 let why = format!("the call may or may not have been done, and it is not retried: {why}");
-                return Said { status: "outcome_unknown".to_owned(), ..Said::failed(why) };
+                return ToolOutcome { status: "outcome_unknown".to_owned(), ..ToolOutcome::failed(why) };
             }
             if Instant::now() + wait >= ends {
                 let status = if is_unknown { "timeout" } else { "failed" };
-                return Said { status: status.to_owned(), ..Said::failed(why) };
+                return ToolOutcome { status: status.to_owned(), ..ToolOutcome::failed(why) };
             }
             tracing::debug!(tool_call_id = %call.tool_call_id, why, "a call is retried with the same key");
             sleep(wait).await;
@@ -185,7 +185,7 @@ impl Tools {
         }
     }
 
-    async fn once(&self, call: &ClaimedCall, admitted: &Admitted) -> Result<Said, Trouble> {
+    async fn once(&self, call: &ClaimedCall, admitted: &Admitted) -> Result<ToolOutcome, Trouble> {
         let Inner { secrets, egress, http, trusted, servers, .. } = &*self.0;
         let (project_id, key) = (call.project_id, call.tool_call_id.to_string());
         let way = Way { client: http, egress, secrets, project_id };

@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Result, ensure};
 use chrono::{DateTime, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
-use waybill_core::id::{ProjectId, TurnId};
+use waybill_core::{
+    id::{ProjectId, TurnId},
+    turn::{Status, TurnStatus},
+};
 use waybill_kernel::{
     turn::{self, Summary},
     work::Kernel,
@@ -31,7 +34,7 @@ pub(crate) async fn watch(kernel: &Kernel, project_id: ProjectId, root: TurnId, 
         if let Some(screen) = &mut screen {
             screen.show(&tree);
         }
-        if tree[0].status != "open" {
+        if !tree[0].status.is_open() {
             if let Some(screen) = screen {
                 screen.end(&tree);
             }
@@ -44,7 +47,7 @@ pub(crate) async fn watch(kernel: &Kernel, project_id: ProjectId, root: TurnId, 
 /// A terminal where the tree is redrawn, or plain lines if there is no terminal.
 enum Screen {
     Drawn(ProgressBar),
-    Lines { seen: HashMap<TurnId, (String, i64)>, begun: DateTime<Utc> },
+    Lines { seen: HashMap<TurnId, (&'static str, i64)>, begun: DateTime<Utc> },
 }
 
 impl Screen {
@@ -61,7 +64,7 @@ impl Screen {
             Screen::Drawn(bar) => bar.set_message(draw(tree, Utc::now())),
             Screen::Lines { seen, begun } => {
                 for turn in tree {
-                    let now = (state(turn).to_owned(), turn.n_steps);
+                    let now = (state(turn), turn.n_steps);
                     if seen.get(&turn.agent_turn_id) != Some(&now) {
                         let after = (Utc::now() - *begun).as_seconds_f64();
                         eprintln!(
@@ -91,15 +94,15 @@ fn depth(tree: &[Summary], turn: &Summary) -> usize {
 }
 
 /// Returns one word for what a turn is doing or how it ended.
-pub(crate) fn state(turn: &Summary) -> &str {
-    if turn.status != "open" {
-        return &turn.status;
+pub(crate) fn state(turn: &Summary) -> &'static str {
+    if !turn.status.is_open() {
+        return turn.status.as_str();
     }
-    match (turn.agent_status.as_deref(), turn.inbox_status.as_deref()) {
-        (Some("suspended"), _) => "waiting",
-        (Some(status), _) => status,
-        (None, Some(status)) => status,
-        (None, None) => "open",
+    match (turn.agent_status, turn.inbox_status) {
+        (Some(Status::Suspended), _) => "waiting",
+        (Some(status), _) => status.as_str(),
+        (None, Some(status)) => status.as_str(),
+        (None, None) => turn.status.as_str(),
     }
 }
 
@@ -146,11 +149,11 @@ pub(crate) fn draw(tree: &[Summary], now: DateTime<Utc>) -> String {
 }
 
 fn branch(drawn: &mut String, tree: &[Summary], turn: &Summary, first: &str, others: &str, now: DateTime<Utc>) {
-    let mark = match state(turn) {
-        "success" => "✔",
-        "failed" | "canceled" | "timeout" => "✘",
-        "running" => "●",
-        _ => "○",
+    let mark = match (turn.status, turn.agent_status) {
+        (TurnStatus::Success, _) => "✔",
+        (TurnStatus::Failed | TurnStatus::Canceled | TurnStatus::Timeout, _) => "✘",
+        (TurnStatus::Open, Some(Status::Running)) => "●",
+        (TurnStatus::Open, _) => "○",
     };
     let _ = writeln!(drawn, "{first}{mark} {}  {}", name(turn), said(turn, now));
     let children: Vec<&Summary> =

@@ -93,11 +93,9 @@ async fn ready(State(watched): State<Arc<Watched>>) -> (StatusCode, &'static str
 }
 
 async fn show(State(watched): State<Arc<Watched>>) -> ([(&'static str, &'static str); 1], String) {
-    let pool = watched.kernel.pool();
-    let (size, idle) = (f64::from(pool.size()), pool.num_idle() as f64);
-    let most = f64::from(pool.options().get_max_connections());
-    for (state, n) in [("used", size - idle), ("idle", idle), ("most", most)] {
-        metrics::gauge!(metric::POOL_CONNECTIONS, "state" => state).set(n);
+    let (used, idle, most) = watched.kernel.connections();
+    for (state, n) in [("used", used), ("idle", idle), ("most", most)] {
+        metrics::gauge!(metric::POOL_CONNECTIONS, "state" => state).set(n as f64);
     }
     if watched.is_whole {
         let mut read = watched.read.lock().await;

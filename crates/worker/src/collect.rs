@@ -160,7 +160,7 @@ impl Collector {
                 Ok(Some(block)) => answers.push(Answer { key, block, every_step }),
                 Ok(None) => {}
                 Err(why) => {
-                    tracing::warn!(%key, why, agent_id = %asked.agent_id, "a block is left out");
+                    tracing::warn!(%key, why, agent_id = %asked.agent_id, "a block of context is left out of the model request");
                     left_out.push(LeftOut { key, why });
                 }
             }

@@ -19,7 +19,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     card,
-    card_box::{self, Beside, Pointers, Window},
+    card_box::{self, Also, Pointers, Window},
     external,
     fork::Fork,
     receipt,
@@ -71,16 +71,13 @@ pub enum Error {
 
 impl Transient for Error {
     fn is_transient(&self) -> bool {
-        if let Error::External(error) = self {
-            return error.is_transient();
-        }
-        let error = match self {
+        match self {
+            Error::External(error) => error.is_transient(),
             Error::Work(work::Error::Db(error))
             | Error::CardBox(card_box::Error::Db(error))
-            | Error::Card(card::Error::Db(error)) => error,
-            _ => return false,
-        };
-        turn::is_transient(error)
+            | Error::Card(card::Error::Db(error)) => error.is_transient(),
+            _ => false,
+        }
     }
 }
 
@@ -140,30 +137,30 @@ async fn read(
     before: Option<Gathered>,
 ) -> Result<(Gathered, When), Error> {
     let window = Window { pinned: setting.n_pinned, budget: setting.policy.budget, as_of: None };
-    let beside = Beside {
+    let also = Also {
         output_box_id: Some(claimed.output_box_id),
         card_ids: &claimed.query_card_ids,
         session_id: claimed.session_id,
     };
     let context_box_id = claimed.context_box_id;
-    let (context, mut beside) = card_box::hydrate_beside(work, context_box_id, None, window, &beside).await?;
+    let (context, mut also) = card_box::hydrate_with(work, context_box_id, None, window, &also).await?;
     let before = match before {
         Some(before) => Some(Before::of(before.materials)),
-        None if beside.output.is_empty() && setting.fork.is_none() => None,
+        None if also.output.is_empty() && setting.fork.is_none() => None,
         None => collected_before(work, claimed, setting.fork.as_ref()).await?,
     };
-    let query = live(&claimed.query_card_ids, std::mem::take(&mut beside.cards)).map_err(Error::QueryGone)?;
-    let length = beside.output.last().map_or(0, |last| last.place);
+    let query = live(&claimed.query_card_ids, std::mem::take(&mut also.cards)).map_err(Error::QueryGone)?;
+    let length = also.output.last().map_or(0, |last| last.place);
     let shows_summary = setting.audience.sees(&BlockKey::Compression);
-    let compression_card_id = beside.compression.as_ref().map(Reading::card_id);
-    let pointers = claimed.session_id.zip(beside.messages_box_id).map(|(session_id, messages_box_id)| Pointers {
+    let compression_card_id = also.compression.as_ref().map(Reading::card_id);
+    let pointers = claimed.session_id.zip(also.messages_box_id).map(|(session_id, messages_box_id)| Pointers {
         session_id,
         messages_box_id,
-        todo_card_id: beside.todo.as_ref().map(Reading::card_id),
+        todo_card_id: also.todo.as_ref().map(Reading::card_id),
         compression_card_id,
     });
     let parent_agent_id = parent(&context.cards, context_box_id);
-    let result_fields = match beside.fields.and_then(Reading::into_live).map(|card| card.content) {
+    let result_fields = match also.fields.and_then(Reading::into_live).map(|card| card.content) {
         Some(Content::Fields(fields)) => fields,
         _ => Vec::new(),
     };
@@ -173,12 +170,12 @@ async fn read(
         system_prompt,
         tools,
         blocks,
-        session_summary: beside.compression.and_then(Reading::into_live),
+        session_summary: also.compression.and_then(Reading::into_live),
         read: spans(context_box_id, context.length, context.omitted),
         n_pinned: usize::try_from(setting.n_pinned).unwrap_or_default(),
         history: context.cards,
         query,
-        steps: beside.output,
+        steps: also.output,
         output: Span::prefix(claimed.output_box_id, length),
         framework_version: framework_version.unwrap_or_else(|| {
             setting.framework.as_ref().map_or(collector.framework_version(), Framework::version).to_owned()
@@ -188,9 +185,9 @@ async fn read(
     };
     let gathered = Gathered {
         materials,
-        messages_box_id: beside.messages_box_id.filter(|_| shows_summary),
+        messages_box_id: also.messages_box_id.filter(|_| shows_summary),
         compression_card_id,
-        todo: beside.todo.and_then(Reading::into_live),
+        todo: also.todo.and_then(Reading::into_live),
         result_fields,
         parent_agent_id,
         hydrated_at: context.as_of,

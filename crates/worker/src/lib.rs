@@ -9,6 +9,8 @@
 
 pub mod serve;
 pub mod turn;
+
+mod ends;
 mod write;
 
 pub mod collect;

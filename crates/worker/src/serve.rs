@@ -21,6 +21,7 @@ use waybill_kernel::{
 
 use crate::{
     collect::Collector,
+    ends::Ends,
     knowledge::Shelved,
     model::Models,
     turn::{Error, Outcome, run},
@@ -58,7 +59,11 @@ pub struct Worker {
     attempts: Attempts,
     leaving: Arc<AtomicBool>,
     artifacts: Option<Artifacts>,
+    ends: Arc<Ends>,
 }
+
+/// How many turns of one project may end in one transaction.
+const MOST_ENDS: usize = 64;
 
 impl Worker {
     pub fn new(kernel: Kernel, models: Models, mut collector: Collector) -> Worker {
@@ -66,13 +71,24 @@ impl Worker {
             collector.offer(key, Arc::new(Shelved { kernel: kernel.clone(), models: models.clone(), kind }));
         }
         let (collector, leaving) = (Arc::new(collector), Arc::default());
-        Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None }
+        let ends = Ends::new(kernel.clone(), MOST_ENDS);
+        Worker { kernel, models, collector, attempts: Attempts::default(), leaving, artifacts: None, ends }
     }
 
     /// Sets the artifacts that turns may read and write.
     #[must_use]
     pub fn with_artifacts(self, artifacts: Option<Artifacts>) -> Worker {
         Worker { artifacts, ..self }
+    }
+
+    /// Sets how many turns of one project may end in one transaction: 1 ends each alone.
+    #[must_use]
+    pub fn with_most_ends(self, most: usize) -> Worker {
+        Worker { ends: Ends::new(self.kernel.clone(), most.max(1)), ..self }
+    }
+
+    pub(crate) fn ends(&self) -> &Arc<Ends> {
+        &self.ends
     }
 
     pub(crate) fn artifacts(&self) -> Option<&Artifacts> {

@@ -9,7 +9,7 @@ use waybill_core::{id::ProjectId, resource::LlmConfig, tokens};
 
 use crate::{
     compact::{Summarised, Summariser},
-    model::{self, Answered, Asking, Models},
+    model::{self, Answered, ModelRequest, Models},
 };
 
 const INSTRUCTION: &str = "You keep the memory of an agent. Put what follows into fewer words for the agent that continues the work: \
@@ -47,7 +47,7 @@ impl Summariser for Summarise<'_> {
 
 impl Summarise<'_> {
     async fn ask(&self, llm: &LlmConfig, transcript: &str) -> Result<Summarised, model::Error> {
-        let (adapter, params) = self.models.manner(llm)?;
+        let (adapter, params) = self.models.config(llm)?;
         let mut request = serde_json::to_value(params).unwrap_or_default();
         let user = json!([{ "role": "user", "content": transcript }]);
         let prompt = self.prompt.unwrap_or(INSTRUCTION);
@@ -59,7 +59,7 @@ impl Summarise<'_> {
         }
         let bytes = request.to_string().into_bytes();
         let key = format!("waybill-summary-{}", blake3::hash(&bytes).to_hex());
-        let asking = Asking {
+        let asking = ModelRequest {
             project_id: self.project_id,
             llm,
             request: &bytes,

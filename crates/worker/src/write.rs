@@ -5,7 +5,7 @@ use waybill_core::{id::SessionId, turn::Fence};
 use waybill_kernel::{
     blackboard::{self, Patch},
     retry::{Transient, retry},
-    turn::{self, Attempts, Claimed, Ending, Loss, Step, Stepped},
+    turn::{self, Attempts, Loss, Step, Stepped},
     work::Kernel,
 };
 
@@ -63,25 +63,6 @@ pub(crate) async fn step_and_patch(
         })
     })
     .await
-}
-
-/// Writes the end of a turn. A task of a batch may have to join its batch, which takes more than one statement.
-pub(crate) async fn end(kernel: &Kernel, claimed: &Claimed, ending: Ending) -> Result<(), turn::Error> {
-    let project_id = claimed.fence.project_id();
-    let ending = [ending];
-    retry(|| {
-        Box::pin(async {
-            if claimed.batch_id.is_none() {
-                return turn::finish(&mut kernel.alone(project_id).await?, &ending).await;
-            }
-            let mut work = kernel.begin(project_id).await?;
-            let ended = turn::finish(&mut work, &ending).await?;
-            work.commit().await?;
-            Ok(ended)
-        })
-    })
-    .await?;
-    Ok(())
 }
 
 /// Gives a turn back after a failed attempt. The worker that claims it next continues from its cards.

@@ -158,7 +158,7 @@ pub(crate) struct Cards {
 
 /// Show cards by id, up to 1,000.
 ///
-/// One answer has up to 4 MiB of cards.
+/// An answer has up to 4 MiB of cards. `left_card_ids` lists the cards that did not fit: request them again.
 #[utoipa::path(
     post, path = "/cards/batch", tag = "cards", request_body = CardIds,
     responses((status = 200, body = Cards)),

@@ -44,7 +44,7 @@ pub(crate) struct Put {
     changed: bool,
 }
 
-/// Apply a document: Markdown or plain text.
+/// Store a document, Markdown or plain text, so that agents can find it.
 ///
 /// Applying the same document again changes nothing.
 #[utoipa::path(

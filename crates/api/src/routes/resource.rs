@@ -317,7 +317,7 @@ pub(crate) struct CreatedKey {
 
 /// Create a key.
 ///
-/// The key is shown only once, so this is the one write whose answer cannot be repeated: a request with an `Idempotency-Key` is refused.
+/// The key is shown only once, so a request with an `Idempotency-Key` is refused. If the answer is lost, revoke the key and create another.
 #[utoipa::path(
     post, path = "/keys", tag = "resources", request_body = CreateKey,
     responses((status = 200, body = CreatedKey)),

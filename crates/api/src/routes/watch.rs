@@ -87,7 +87,7 @@ pub(crate) async fn watch_turn(
         false => Box::pin(stream::pending()),
     };
     let (send, events) = mpsc::channel(64);
-    let told = api.watchers.add(&caller, turn, after, summary.status != "open");
+    let told = api.watchers.add(&caller, turn, after, !summary.status.is_open());
     tokio::spawn(async move {
         let _place = place;
         tokio::select! {

@@ -392,7 +392,7 @@ async fn a_revoked_key_is_let_go() {
 #[tokio::test]
 async fn nobody_takes_the_api_from_the_others() {
     let limits = Limits {
-        most_waiting: 20,
+        most_polls: 20,
         most_uploads: 4,
         most_at_once: 200,
         per_second: 1e9,

@@ -141,7 +141,7 @@ async fn a_recorded_turn_is_done_again_with_a_card_changed() {
 /// While a ready turn waits too long, no more turns are accepted for its workers; a request that was accepted before gets the same answer.
 #[tokio::test]
 async fn more_than_is_done_is_not_accepted() {
-    let limits = Limits { most_wait: Duration::from_millis(100), ..Limits::default() };
+    let limits = Limits { most_backlog: Duration::from_millis(100), ..Limits::default() };
     let house = House::open_with(narrow(limits)).await;
     let start = |profile: &str| json!({ "profile_name": profile, "instruction": "bread" });
     let done = house.post("/turns", start("echo")).await["agent_turn_id"].as_str().unwrap().to_owned();

@@ -39,7 +39,7 @@ pub struct Input<'a, 't> {
     /// The turn's own cards so far.
     pub steps: &'a [Placed],
     /// The tokens of what the model reads in addition: the tools.
-    pub besides: Tokens,
+    pub other_tokens: Tokens,
 }
 
 /// What the model sees, and what was left out.
@@ -94,7 +94,7 @@ pub enum Error {
 pub fn compose<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Composed<'a>, Error> {
     let sorted = sort(input, policy)?;
     let fixed = sorted.fixed(policy);
-    let Sorted { front, history, query, steps, last, mut omitted, .. } = sorted;
+    let Sections { front, history, query, steps, last, mut omitted, .. } = sorted;
     let over = |needed: Tokens| Error::OverBudget { needed, budget: policy.budget };
     if fixed > policy.budget {
         return Err(over(fixed));
@@ -111,7 +111,7 @@ pub fn compose<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Composed<'a
 }
 
 /// Everything that can be shown, in its order, before anything is left out to fit the budget.
-pub(crate) struct Sorted<'a> {
+pub(crate) struct Sections<'a> {
     pub(crate) front: Vec<Message<'a>>,
     pub(crate) history: Vec<Unit<'a>>,
     pub(crate) query: Message<'a>,
@@ -119,19 +119,19 @@ pub(crate) struct Sorted<'a> {
     /// Blocks of every step, if the order puts them last.
     pub(crate) last: Vec<Message<'a>>,
     pub(crate) omitted: Vec<Omitted>,
-    besides: Tokens,
+    other_tokens: Tokens,
 }
 
-impl Sorted<'_> {
+impl Sections<'_> {
     /// Returns the tokens of everything except the history. It must fit, otherwise nothing is composed.
     pub(crate) fn fixed(&self, policy: &Policy) -> Tokens {
         let messages = self.front.iter().chain([&self.query]).chain(&self.last);
         let steps = self.steps.iter().map(|unit| unit.n_tokens(policy.per_message));
-        self.besides + messages.map(|message| message.n_tokens + policy.per_message).chain(steps).sum()
+        self.other_tokens + messages.map(|message| message.n_tokens + policy.per_message).chain(steps).sum()
     }
 }
 
-pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<'a>, Error> {
+pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sections<'a>, Error> {
     let mut shown: HashSet<CardId> = HashSet::with_capacity(input.history.len() + input.steps.len());
     let volatile = |(key, block): &(&BlockKey, &Block)| {
         **key == BlockKey::Turn || policy.order == Order::CacheFirst && (!key.is_stable() || block.every_step)
@@ -177,7 +177,7 @@ pub(crate) fn sort<'a>(input: &Input<'a, '_>, policy: &Policy) -> Result<Sorted<
         let is_pinned = !pinned.is_empty() && unit.card_ids().any(|card_id| pinned.contains(&card_id));
         unit.pinned = is_pinned;
     }
-    Ok(Sorted { front, history, query, steps, last, omitted, besides: input.besides })
+    Ok(Sections { front, history, query, steps, last, omitted, other_tokens: input.other_tokens })
 }
 
 /// Returns the cards that a summary replaces. A card at several places is covered at all of them.

@@ -14,7 +14,7 @@ struct Case {
     steps: Vec<Placed>,
     contexts: Contexts,
     prompt: Option<Text>,
-    besides: Tokens,
+    other_tokens: Tokens,
 }
 
 fn case(history: &str, query: &str, steps: &str) -> Case {
@@ -33,7 +33,7 @@ fn case(history: &str, query: &str, steps: &str) -> Case {
         steps,
         contexts: Contexts::new(),
         prompt: None,
-        besides: Tokens::ZERO,
+        other_tokens: Tokens::ZERO,
     }
 }
 
@@ -47,7 +47,7 @@ impl Case {
             covered: &self.covered,
             query: &self.query,
             steps: &self.steps,
-            besides: self.besides,
+            other_tokens: self.other_tokens,
         };
         compose(&input, &self.policy)
     }
@@ -171,9 +171,9 @@ fn what_must_be_shown_is_never_cut() {
     over("", "u5", "", 0, 4, 5);
     over("", "u2", "a3", 0, 4, 5);
     over("u3", "u2", "", 1, 4, 5);
-    for (per_message, besides) in [(3, 0), (0, 3)] {
+    for (per_message, other_tokens) in [(3, 0), (0, 3)] {
         let mut counted = case("", "u2", "");
-        (counted.policy.per_message, counted.besides) = (tokens(per_message), tokens(besides));
+        (counted.policy.per_message, counted.other_tokens) = (tokens(per_message), tokens(other_tokens));
         counted.policy.budget = tokens(4);
         assert!(counted.compose().is_err());
     }

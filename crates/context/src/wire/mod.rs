@@ -193,7 +193,7 @@ mod tests {
             let covered = Places::default();
             let input = Input {
                 system_prompt: None, contexts: &contexts, history: &history, n_pinned: 0, covered: &covered,
-                query: &query, steps: &steps, besides: Tokens::ZERO,
+                query: &query, steps: &steps, other_tokens: Tokens::ZERO,
             };
             let Ok(composed) = compose::compose(&input, &policy) else { return Ok(()) };
             let again = compose::compose(&input, &policy).unwrap();

@@ -66,6 +66,13 @@ pub struct HandoffContent {
 }
 
 impl ResultContent {
+    /// The status of a call that succeeded. Tools choose the words for everything else.
+    pub const SUCCESS: &'static str = "success";
+
+    pub fn is_success(&self) -> bool {
+        self.status == ResultContent::SUCCESS
+    }
+
     /// Returns the artifacts that it refers to: what it wrote, or where a result is that was too large for the card.
     pub fn artifacts(&self) -> Result<Option<Pins>, serde_json::Error> {
         self.extra.get("artifacts").map(|pins| serde_json::from_value(pins.clone())).transpose()

@@ -16,7 +16,7 @@ use crate::{
 pub enum Invalid {
     #[error("the content is not valid for a card of type `{card_type}`")]
     Content { card_type: CardType, source: serde_json::Error },
-    #[error("a list of fields is allowed only in a card of type `task.result_fields`, which may contain nothing else")]
+    #[error("a list of fields must be the only content of its card, and the card's type must be `task.result_fields`")]
     Fields,
     #[error(
         "a package with its artifacts is allowed only in a card of type `handoff.package`, which may contain nothing else"
@@ -152,6 +152,24 @@ pub struct NewCard {
     hash: CardHash,
     n_tokens: Tokens,
 }
+
+#[cfg(feature = "sqlx")]
+crate::composite!(card: NewCard => "cardbox.new_card" {
+    card.card_id(),
+    card.n_tokens(),
+    card.metadata().card_type.as_str(),
+    card.metadata().role,
+    card.metadata().author_id.as_deref(),
+    &card.hash.as_bytes()[..],
+    card.tool_call_id(),
+    card.metadata().trace_id,
+    card.metadata().step_id,
+    card.metadata().parent_step_id,
+    card.ttl_seconds(),
+    card.content_json(),
+    card.tool_calls_json(),
+    card.extra_json(),
+});
 
 impl NewCard {
     pub fn card_id(&self) -> CardId {

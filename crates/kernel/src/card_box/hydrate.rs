@@ -42,16 +42,16 @@ pub struct Window {
 
 /// What else is read in the same statement.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beside<'a> {
+pub struct Also<'a> {
     /// Read whole.
     pub output_box_id: Option<BoxId>,
     pub card_ids: &'a [CardId],
     pub session_id: Option<SessionId>,
 }
 
-/// What was read beside the box.
+/// What was read with the box.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Besides {
+pub struct AlsoRead {
     pub output: Vec<Placed>,
     /// In any order.
     pub cards: Vec<Reading>,
@@ -70,17 +70,17 @@ pub async fn hydrate(
     upto: Option<i64>,
     window: Window,
 ) -> Result<Hydrated, Error> {
-    Ok(hydrate_beside(work, box_id, upto, window, &Beside::default()).await?.0)
+    Ok(hydrate_with(work, box_id, upto, window, &Also::default()).await?.0)
 }
 
 /// Reads the same, and what else a model call is made of. One statement, whose cost follows the budget and not the length of the box.
-pub async fn hydrate_beside(
+pub async fn hydrate_with(
     work: &mut UnitOfWork,
     box_id: BoxId,
     upto: Option<i64>,
     window: Window,
-    beside: &Beside<'_>,
-) -> Result<(Hydrated, Besides), Error> {
+    also: &Also<'_>,
+) -> Result<(Hydrated, AlsoRead), Error> {
     let project_id = work.project_id();
     let rows = hydration()
         .bind(project_id)
@@ -89,13 +89,13 @@ pub async fn hydrate_beside(
         .bind(window.pinned.max(0))
         .bind(window.budget)
         .bind(window.as_of)
-        .bind(beside.output_box_id)
-        .bind(beside.card_ids)
-        .bind(beside.session_id)
+        .bind(also.output_box_id)
+        .bind(also.card_ids)
+        .bind(also.session_id)
         .fetch_all(&mut **work)
         .await?;
     let Some(&HydratedRow { length, pinned, as_of, .. }) = rows.first() else { return Err(Error::NotFound(box_id)) };
-    let (context, besides) = by_part(rows);
+    let (context, also_read) = by_part(rows);
     let (head, tail): (Vec<Placed>, Vec<Placed>) = context.into_iter().partition(|placed| placed.place <= pinned);
     // Ended cards before the first live card of the tail are of no use.
     let tail: Vec<Placed> = tail.into_iter().skip_while(|placed| matches!(placed.reading, Reading::Gone(_))).collect();
@@ -107,10 +107,10 @@ pub async fn hydrate_beside(
         cards: without_repeats(head.into_iter().chain(tail)),
         omitted: (omitted.from <= omitted.upto).then_some(omitted),
     };
-    Ok((hydrated, besides))
+    Ok((hydrated, also_read))
 }
 
-/// Returns the statement of [`hydrate_beside`], which binds its arguments.
+/// Returns the statement of [`hydrate_with`], which binds its arguments.
 ///
 /// `walk` goes back from the end in chunks of 128 positions until their cards have more tokens than the budget, or
 /// until 4,096 positions in a row held nothing live. `kept` cuts at the exact card, and counts each card
@@ -206,29 +206,29 @@ fn hydration<'q>() -> QueryAs<'q, Postgres, HydratedRow, PgArguments> {
     )
 }
 
-/// Sorts rows by the part of the statement that they come from. Returns the cards of the context box in order, and what was read beside it.
-fn by_part(rows: Vec<HydratedRow>) -> (Vec<Placed>, Besides) {
+/// Sorts rows by the part of the statement that they come from. Returns the cards of the context box in order, and what was read with it.
+fn by_part(rows: Vec<HydratedRow>) -> (Vec<Placed>, AlsoRead) {
     let at = |place, origin, reading| Placed { place, origin, also: Vec::new(), reading };
-    let (mut besides, mut fields) = (Besides::default(), Vec::new());
+    let (mut also_read, mut fields) = (AlsoRead::default(), Vec::new());
     let mut context: Vec<Placed> = Vec::with_capacity(rows.len());
     for HydratedRow { part, place, origin, reading, .. } in rows {
         match (part.as_str(), place, origin, reading) {
             ("context", Some(place), Some(origin), Some(reading)) => context.push(at(place, origin, reading)),
-            ("output", Some(place), Some(origin), Some(reading)) => besides.output.push(at(place, origin, reading)),
-            ("card", _, _, Some(reading)) => besides.cards.push(reading),
+            ("output", Some(place), Some(origin), Some(reading)) => also_read.output.push(at(place, origin, reading)),
+            ("card", _, _, Some(reading)) => also_read.cards.push(reading),
             ("fields", Some(place), _, Some(reading)) => fields.push((place, reading)),
-            ("todo", _, _, reading) => besides.todo = reading,
-            ("compression", _, _, reading) => besides.compression = reading,
-            ("session", _, Some(origin), _) => besides.messages_box_id = Some(origin.box_id),
+            ("todo", _, _, reading) => also_read.todo = reading,
+            ("compression", _, _, reading) => also_read.compression = reading,
+            ("session", _, Some(origin), _) => also_read.messages_box_id = Some(origin.box_id),
             _ => {}
         }
     }
-    besides.fields = fields.into_iter().min_by_key(|(place, _)| *place).map(|(_, reading)| reading);
+    also_read.fields = fields.into_iter().min_by_key(|(place, _)| *place).map(|(_, reading)| reading);
     // Sorted here: there, whole cards would be sorted, and spill to disk.
     context.sort_unstable_by_key(|placed| placed.place);
-    besides.output.sort_unstable_by_key(|placed| placed.place);
-    besides.output = without_repeats(besides.output);
-    (context, besides)
+    also_read.output.sort_unstable_by_key(|placed| placed.place);
+    also_read.output = without_repeats(also_read.output);
+    (context, also_read)
 }
 
 struct HydratedRow {

@@ -16,13 +16,16 @@ use waybill_core::{
     id::{BoxId, CardId},
 };
 
-use crate::{card::Batch, work::UnitOfWork};
+use crate::{
+    card::Batch,
+    work::{DbError, UnitOfWork, from_driver},
+};
 
 mod hydrate;
 mod inherit;
 mod read;
 
-pub use hydrate::{Beside, Besides, Hydrated, Pointers, Window, hydrate, hydrate_beside, still_holds};
+pub use hydrate::{Also, AlsoRead, Hydrated, Pointers, Window, hydrate, hydrate_with, still_holds};
 pub use inherit::{MOST_RUNS, create_from, inherit, share};
 pub use read::{read, within};
 
@@ -35,8 +38,10 @@ pub enum Error {
     #[error("positions {} to {} are not a valid range of box {}: the first position is 1", .0.from, .0.upto, .0.box_id)]
     Span(Span),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 /// A box without its cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]

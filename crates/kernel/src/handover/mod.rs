@@ -13,7 +13,7 @@ mod pack;
 mod trace;
 
 pub use pack::{
-    Brings, Named, Pack, Packed, Packing, Prepared, Target, name, pack_context, prepare, target, targets, write,
+    Brings, Named, Pack, Packed, Packing, Prepared, ProfileTarget, name, pack_context, prepare, target, targets, write,
 };
 pub use trace::{Sight, Why, sight, why};
 use waybill_core::{
@@ -21,7 +21,10 @@ use waybill_core::{
     id::{BoxId, Name, SessionId},
 };
 
-use crate::{card, card_box};
+use crate::{
+    card, card_box,
+    work::{DbError, from_driver},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -45,8 +48,10 @@ pub enum Error {
     #[error(transparent)]
     Box(#[from] card_box::Error),
     #[error("the database request failed")]
-    Db(#[from] sqlx::Error),
+    Db(#[from] DbError),
 }
+
+from_driver!(Error);
 
 impl Error {
     /// Returns the error code for the caller.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use sqlx::FromRow;
 use waybill_core::id::{AgentId, BoxId, CardId, TurnId};
 
-use crate::work::UnitOfWork;
+use crate::work::{DbError, UnitOfWork};
 
 /// What put a card before a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
@@ -26,9 +26,9 @@ pub struct Why {
 }
 
 /// Lists every place where a turn has a card, and what put it there. Empty if the turn does not have the card.
-pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) -> sqlx::Result<Vec<Why>> {
+pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) -> Result<Vec<Why>, DbError> {
     let project_id = work.project_id();
-    sqlx::query_as(
+    let found = sqlx::query_as(
         "with turn as materialized (
            select context_box_id, output_box_id, source_agent_id from state.turns where project_id = $1 and agent_turn_id = $3
          ), own as materialized (
@@ -64,7 +64,8 @@ pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) 
     .bind(card_id)
     .bind(agent_turn_id)
     .fetch_all(&mut **work)
-    .await
+    .await?;
+    Ok(found)
 }
 
 /// An agent that could see a card.
@@ -85,9 +86,9 @@ pub struct Sight {
 
 /// Lists every agent that could see a card, and why: a box with the card was made for it, packed for it, granted to it, or written by its
 /// children. Revoked grants count: the agent could see the card before.
-pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::Result<Vec<Sight>> {
+pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> Result<Vec<Sight>, DbError> {
     let project_id = work.project_id();
-    sqlx::query_as(
+    let seen = sqlx::query_as(
         "with held as materialized (
            select p.box_id, min(p.place) as place from cardbox.holdings($1, $2) p group by p.box_id order by p.box_id limit $3
          )
@@ -126,5 +127,6 @@ pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> sqlx::R
     .bind(card_id)
     .bind(most)
     .fetch_all(&mut **work)
-    .await
+    .await?;
+    Ok(seen)
 }

@@ -43,7 +43,7 @@ impl Claimable for Claimed {
     }
 
     async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
-        turn::claim(kernel.pool(), claiming).await
+        turn::claim(kernel, claiming).await
     }
 
     async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<Claimed>, Error> {

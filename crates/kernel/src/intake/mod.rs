@@ -29,12 +29,13 @@ use sqlx::{FromRow, postgres::PgRow};
 use tokio::{
     sync::mpsc,
     task::{JoinHandle, JoinSet},
-    time::{sleep, timeout},
+    time::timeout,
 };
 use waybill_core::id::{Target, WorkerId};
 
 use crate::{
     lease,
+    retry::retry,
     turn::{Claiming, Error},
     work::Kernel,
 };
@@ -166,9 +167,6 @@ where
     }
 }
 
-/// Tries to give work back after a failed attempt.
-const GIVE_BACK_TRIES: u32 = 8;
-
 /// Handles a piece of work while it is ours. `Err`, or a panic, is an attempt that failed; what `Err` says may be read by the tenant.
 async fn hold<T: Claimable + Sync>(
     kernel: Kernel,
@@ -192,17 +190,11 @@ async fn hold<T: Claimable + Sync>(
         }
     };
     tracing::warn!(?id, kind = T::KIND, why, "an attempt failed");
-    let mut pause = Duration::from_millis(20);
-    for _ in 0..GIVE_BACK_TRIES {
-        match holding.claimed.give_back(&kernel, &why).await {
-            Err(error) if error.is_transient() => sleep(pause).await,
-            Ok(()) | Err(Error::Stale(_)) => return,
-            Err(error) => {
-                tracing::error!(?id, %error, "work could not be given back: it is taken up again with the lease");
-                return;
-            }
+    match retry(|| Box::pin(holding.claimed.give_back(&kernel, &why))).await {
+        Ok(()) | Err(Error::Stale(_)) => {}
+        Err(error) => {
+            tracing::error!(?id, %error, "work could not be given back: it is taken up again with the lease");
         }
-        pause *= 2;
     }
 }
 

@@ -11,8 +11,9 @@ use waybill_core::{bus::Bell, id::WorkerId};
 
 use super::{Claimable, Config, Holding, holding::HeldWork, jittered};
 use crate::{
+    retry::Transient,
     turn::{Claiming, Error},
-    work::Kernel,
+    work::{DbError, Kernel},
 };
 
 /// The task that polls for work. It ends when the intake is closed.
@@ -162,7 +163,7 @@ impl<T: Claimable> Poller<T> {
         self.claiming.most = i32::try_from(room).unwrap_or(i32::MAX);
         let found = timeout(self.config.lease, T::claim(&self.kernel, &mut self.claiming)).await;
         self.given_up = found.is_err().then(Instant::now);
-        let found = found.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)));
+        let found = found.unwrap_or_else(|_| Err(Error::TryAgain(DbError::no_answer())));
         self.in_doubt = found.as_ref().is_err_and(Error::is_transient);
         let settled = {
             let mut state = self.held_work.state();
@@ -201,7 +202,7 @@ impl<T: Claimable> Poller<T> {
         };
         let asked = Instant::now();
         let held = timeout(self.config.lease, T::held(&self.kernel, worker_id)).await;
-        let held = held.unwrap_or_else(|_| Err(Error::TryAgain(sqlx::Error::PoolTimedOut)))?;
+        let held = held.unwrap_or_else(|_| Err(Error::TryAgain(DbError::no_answer())))?;
         // A claim that we gave up may still run, for as long as the server lets a statement.
         self.in_doubt = self.in_doubt && self.given_up.is_some_and(|since| asked < since + LONGEST_STATEMENT);
         let mut state = self.held_work.state();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{FromRow, PgExecutor, postgres::types::PgInterval};
+use sqlx::{FromRow, PgConnection, postgres::types::PgInterval};
 use waybill_core::{
     id::{BatchId, BoxId, CardId, Channel, ProjectId, SessionId, StepId, Target, TraceId, TurnId, WorkerId},
     metric,
@@ -83,11 +83,23 @@ pub struct Claimed {
 }
 
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for no lock.
-pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+    let mut lease = kernel.lease().await?;
+    let claimed = claim_ready(&mut lease, claiming).await;
+    lease.settle(&claimed);
+    Ok(claimed?)
+}
+
+/// Does the same on a connection of the caller's.
+pub async fn claim_with(connection: &mut PgConnection, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+    Ok(claim_ready(connection, claiming).await?)
+}
+
+async fn claim_ready(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<Claimed>> {
     let begun = Instant::now();
     let claimed = match claiming.most {
-        ..=1 => claim_one(executor, claiming).await?,
-        _ => claim_many(executor, claiming).await?,
+        ..=1 => claim_one(connection, claiming).await?,
+        _ => claim_many(connection, claiming).await?,
     };
     if !claimed.is_empty() {
         metrics::histogram!(metric::CLAIM_SECONDS).record(begun.elapsed());
@@ -96,7 +108,7 @@ pub async fn claim<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -
     Ok(claimed)
 }
 
-async fn claim_one<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+async fn claim_one(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<Claimed>> {
     let claimed: Vec<Claimed> =
         sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5, $6) where agent_turn_id is not null")
             .bind(claiming.worker_id)
@@ -105,7 +117,7 @@ async fn claim_one<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -
             .bind(claiming.in_flight_cap.max(1))
             .bind(interval(claiming.silence))
             .bind(interval(claiming.lease))
-            .fetch_all(executor)
+            .fetch_all(connection)
             .await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.fence.project_id();
@@ -115,10 +127,10 @@ async fn claim_one<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -
 
 /// Claims turns of the unit of work's own project, and of no other.
 pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
-    claim_many(&mut **work, claiming).await
+    Ok(claim_many(work, claiming).await?)
 }
 
-async fn claim_many<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
+async fn claim_many(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<Claimed>> {
     let claimed: Vec<Claimed> = sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6, $7)")
         .bind(claiming.worker_id)
         .bind(&claiming.target)
@@ -127,7 +139,7 @@ async fn claim_many<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
         .bind(interval(claiming.silence))
         .bind(interval(claiming.lease))
         .bind(claiming.most)
-        .fetch_all(executor)
+        .fetch_all(connection)
         .await?;
     if let Some(last) = claimed.last() {
         claiming.after = last.fence.project_id();
@@ -138,7 +150,7 @@ async fn claim_many<'e>(executor: impl PgExecutor<'e>, claiming: &mut Claiming) 
 /// Returns what a worker holds: more than it knows of, if a claim was committed and its answer was lost.
 pub async fn held(kernel: &Kernel, worker_id: WorkerId) -> Result<Vec<Claimed>, Error> {
     let held = sqlx::query_as("select * from scheduler.held_turns($1)").bind(worker_id);
-    Ok(held.fetch_all(kernel.pool()).await?)
+    Ok(held.fetch_all(&mut *kernel.lease().await?).await?)
 }
 
 pub(crate) fn interval(duration: Duration) -> PgInterval {

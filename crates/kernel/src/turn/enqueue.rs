@@ -14,7 +14,7 @@ use waybill_core::{
 };
 
 use super::{Error, check_cards, check_minted};
-use crate::{card::bind_cards, work::Work};
+use crate::work::{self, Work};
 
 /// A spawn adds one to its parent's depth. Deeper than this is refused, whatever a project's settings allow.
 pub const MAX_RECURSION_DEPTH: i32 = 100;
@@ -22,7 +22,7 @@ pub const MAX_RECURSION_DEPTH: i32 = 100;
 const MOST_HEADER: usize = 512;
 
 /// A turn that is to be dispatched. Its id is its idempotency key: the same request again changes nothing and gets the same answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct DispatchRequest {
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
@@ -43,7 +43,6 @@ pub struct DispatchRequest {
     pub batch_id: Option<BatchId>,
     pub task_index: Option<i32>,
     pub recursion_depth: i32,
-    #[serde(serialize_with = "as_uuid")]
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
@@ -51,17 +50,36 @@ pub struct DispatchRequest {
     pub not_before: Option<DateTime<Utc>>,
     pub emit_state_event: bool,
     /// What it may spend: at most an equal share of what its parent may spend.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// Among how many the parent's budget is divided: the turns that are still to be dispatched, and the parent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<i32>,
 }
 
-/// 32 hex digits are a uuid to PostgreSQL too.
-fn as_uuid<S: serde::Serializer>(id: &Option<TraceId>, serializer: S) -> Result<S::Ok, S::Error> {
-    id.map(|id| id.to_string()).serialize(serializer)
-}
+waybill_core::composite!(turn: DispatchRequest => "state.new_turn" {
+    turn.agent_turn_id,
+    turn.agent_id,
+    turn.channel.as_ref(),
+    turn.profile_box_id,
+    turn.context_box_id,
+    turn.context_card_ids.as_deref(),
+    turn.output_box_id,
+    &turn.query_card_ids[..],
+    turn.session_id,
+    turn.source_agent_id,
+    turn.parent_agent_turn_id,
+    turn.parent_step_id,
+    turn.parent_tool_call_id,
+    turn.batch_id,
+    turn.task_index,
+    turn.recursion_depth,
+    turn.trace_id,
+    turn.traceparent.as_deref(),
+    turn.tracestate.as_deref(),
+    turn.not_before,
+    turn.emit_state_event,
+    turn.limits.map(Json),
+    turn.shares,
+});
 
 impl DispatchRequest {
     /// Returns a turn whose context is a box that exists.
@@ -121,8 +139,8 @@ struct DispatchedRow {
 }
 
 /// Accepts turns, all or none, with the cards they come with. Answers in the order of the requests.
-pub async fn enqueue(
-    work: &mut impl Work,
+pub async fn enqueue<W: Work>(
+    work: &mut W,
     requests: &[DispatchRequest],
     cards: &[NewCard],
 ) -> Result<Vec<Dispatched>, Error> {
@@ -142,41 +160,12 @@ pub async fn enqueue(
         minted,
         "the id of a turn must be a UUIDv7 whose time is not in the future: check this machine's clock",
     )?;
-    let rows: Vec<DispatchedRow> = match requests {
-        [] => Vec::new(),
-        [request] => {
-            let query = sqlx::query_as(
-                "select agent_turn_id, turn_epoch, worker_target, duplicate
-                   from state.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-                                      $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)",
-            )
-            .bind(work.project_id())
-            .bind(request.agent_turn_id)
-            .bind(request.agent_id)
-            .bind(&request.channel)
-            .bind(request.profile_box_id)
-            .bind(request.context_box_id)
-            .bind(request.output_box_id)
-            .bind(&request.context_card_ids)
-            .bind(&request.query_card_ids)
-            .bind(request.session_id)
-            .bind(request.source_agent_id)
-            .bind(request.parent_agent_turn_id)
-            .bind(request.parent_step_id)
-            .bind(request.parent_tool_call_id)
-            .bind(request.batch_id)
-            .bind(request.task_index)
-            .bind(request.recursion_depth)
-            .bind(request.trace_id)
-            .bind(&request.traceparent)
-            .bind(&request.tracestate)
-            .bind(request.not_before)
-            .bind(request.emit_state_event)
-            .bind(request.limits.map(Json))
-            .bind(request.shares);
-            bind_cards!(query, cards).fetch_all(work.connection()).await?
-        }
-        many => enqueue_many(work, many, cards).await?,
+    let rows = match dispatch(work, requests, cards).await {
+        // The same request is being written by another transaction: now that it has ended, its answer is known.
+        Err(Error::TryAgain(error)) if W::ALONE && error.has_code("23505") => dispatch(work, requests, cards).await?,
+        // It may be the same request that filled the queue.
+        Err(Error::Busy) if W::ALONE => dispatch(work, requests, cards).await?,
+        known => known?,
     };
     let n_new = rows.iter().filter(|row| !row.dispatched.duplicate).count();
     metrics::counter!(metric::TURNS_ENQUEUED).increment(n_new as u64);
@@ -189,6 +178,27 @@ pub async fn enqueue(
     Ok(rows.into_iter().map(|row| row.dispatched).collect())
 }
 
+async fn dispatch(
+    work: &mut impl Work,
+    requests: &[DispatchRequest],
+    cards: &[NewCard],
+) -> Result<Vec<DispatchedRow>, Error> {
+    match requests {
+        [] => Ok(Vec::new()),
+        [request] => {
+            let query = sqlx::query_as(
+                "select agent_turn_id, turn_epoch, worker_target, duplicate
+                   from state.enqueue(p_project => $1, p_new => $2, p_cards => $3)",
+            )
+            .bind(work.project_id())
+            .bind(request)
+            .bind(cards);
+            Ok(work::all(work, query).await?)
+        }
+        many => enqueue_many(work, many, cards).await,
+    }
+}
+
 async fn enqueue_many(
     work: &mut impl Work,
     requests: &[DispatchRequest],
@@ -199,12 +209,13 @@ async fn enqueue_many(
     agents.dedup();
     let query = sqlx::query_as(
         "select agent_turn_id, turn_epoch, worker_target, duplicate
-           from state.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+           from state.enqueue_many(p_project => $1, p_agents => $2, p_turns => $3, p_cards => $4)",
     )
     .bind(work.project_id())
     .bind(agents)
-    .bind(Json(requests));
-    let mut answers: Vec<DispatchedRow> = bind_cards!(query, cards).fetch_all(work.connection()).await?;
+    .bind(requests)
+    .bind(cards);
+    let mut answers: Vec<DispatchedRow> = work::all(work, query).await?;
     let places: HashMap<TurnId, usize> =
         requests.iter().enumerate().map(|(place, request)| (request.agent_turn_id, place)).collect();
     answers.sort_by_key(|answer| places.get(&answer.dispatched.agent_turn_id).copied());

@@ -5,13 +5,16 @@ use sqlx::{FromRow, types::Json};
 use waybill_core::{
     bus::Door,
     card::NewCard,
-    id::{BatchId, CardId, StepId, Target, TurnId},
+    id::{BatchId, StepId, Target, TurnId},
     metric,
     turn::{End, Fence, Usage},
 };
 
 use super::{Error, check_cards, check_fresh, ids, is_deliverable};
-use crate::{batch, card::bind_cards, work::Work};
+use crate::{
+    batch,
+    work::{self, Work},
+};
 
 /// How a turn ends, with its last step.
 #[derive(Clone, Debug)]
@@ -28,6 +31,19 @@ pub struct Ending {
     /// What the last step wrote; the deliverable is the last of them.
     pub cards: Vec<NewCard>,
 }
+
+waybill_core::composite!(ending: Ending => "state.ending" {
+    ending.fence.agent_id(),
+    ending.fence.agent_turn_id(),
+    ending.fence.turn_epoch(),
+    ending.fence.claim_token(),
+    ending.status,
+    ending.step_id,
+    ending.receipt.as_deref(),
+    ending.usage.as_ref().map(Json),
+    ending.seen,
+    ids(&ending.cards),
+});
 
 /// The end of turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -48,8 +64,8 @@ pub(super) struct EndedRow {
 
 /// The row of a transition that may have ended a turn.
 #[derive(FromRow)]
-pub(super) struct MaybeEndedRow {
-    pub(super) outcome: String,
+pub(super) struct MaybeEndedRow<T> {
+    pub(super) outcome: T,
     #[sqlx(flatten)]
     pub(super) ended: EndedRow,
 }
@@ -105,57 +121,29 @@ pub async fn finish<W: Work>(work: &mut W, endings: &[Ending]) -> Result<Ended, 
 async fn finish_one<W: Work>(work: &mut W, ending: &Ending) -> Result<EndedRow, Error> {
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
-                batches <> '{}' and state.talks($1, array[$3]) as talks
-           from state.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-                             $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)",
+                batches <> '{}' and state.talks($1, array[$2::uuid]) as talks
+           from state.finish(p_project => $1, p_end => $3, p_alone => $4, p_cards => $5)",
     )
-    .bind(ending.fence.project_id())
-    .bind(ending.fence.agent_id())
+    .bind(work.project_id())
     .bind(ending.fence.agent_turn_id())
-    .bind(ending.fence.turn_epoch())
-    .bind(ending.fence.claim_token())
-    .bind(ending.status)
-    .bind(ending.step_id)
-    .bind(ending.receipt.as_deref())
-    .bind(ending.usage.as_ref().map(Json))
-    .bind(W::ALONE);
-    Ok(bind_cards!(query, &ending.cards).bind(ending.seen).fetch_one(work.connection()).await?)
+    .bind(ending)
+    .bind(W::ALONE)
+    .bind(&ending.cards);
+    Ok(work::one(work, query).await?)
 }
 
 async fn finish_many<W: Work>(work: &mut W, endings: &[Ending]) -> Result<EndedRow, Error> {
-    #[derive(Serialize)]
-    struct Wire<'a> {
-        #[serde(flatten)]
-        fence: Fence,
-        status: End,
-        deliverable_card_id: Option<CardId>,
-        card_ids: Vec<CardId>,
-        step_id: Option<StepId>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        receipt: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        usage: Option<&'a Usage>,
-    }
-    let wire = endings.iter().map(|ending| Wire {
-        fence: ending.fence,
-        status: ending.status,
-        deliverable_card_id: ending.cards.last().map(NewCard::card_id),
-        card_ids: ids(&ending.cards),
-        step_id: ending.step_id,
-        receipt: ending.receipt.as_deref(),
-        usage: ending.usage.as_ref(),
-    });
     let cards: Vec<NewCard> = endings.iter().flat_map(|ending| ending.cards.iter().cloned()).collect();
     let query = sqlx::query_as(
         "select worker_targets, batches, duplicate,
                 batches <> '{}' and state.talks($1, $3) as talks
-           from state.finish_many($1, $2, $3, $4, $5,
-                                  $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+           from state.finish_many(p_project => $1, p_agents => $2, p_turns => $3, p_ends => $4, p_alone => $5, p_cards => $6)",
     )
     .bind(work.project_id())
     .bind(endings.iter().map(|ending| ending.fence.agent_id()).collect::<Vec<_>>())
     .bind(endings.iter().map(|ending| ending.fence.agent_turn_id()).collect::<Vec<_>>())
-    .bind(Json(wire.collect::<Vec<_>>()))
-    .bind(W::ALONE);
-    Ok(bind_cards!(query, &cards).fetch_one(work.connection()).await?)
+    .bind(endings)
+    .bind(W::ALONE)
+    .bind(&cards);
+    Ok(work::one(work, query).await?)
 }

@@ -90,20 +90,20 @@ end $$;
 --   p_active  the agent was on it; else it ends in the queue, or before its time
 --   p_queued  how many turns wait behind it
 --   p_keeps   the agent remembers its turns, or is here for them only
--- Writes deliverable, event and edge, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
+-- Writes deliverable and event, takes the inbox row away, dispatches the agent's next turn and counts down the batch.
 -- Answers with the target to ring, with the batch that is to be joined in this transaction, and whether it was told something while it ran.
-create or replace function state.end_turn(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_usage jsonb, p_active boolean, p_queued integer, p_keeps boolean, p_alone boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
+create or replace function state.end_turn(p_project uuid, p_end state.ending, p_active boolean, p_queued integer, p_keeps boolean,
+  p_alone boolean, p_cards cardbox.new_card[],
   out worker_target text, out batch_id uuid, out was_told boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
   v_written integer;
   v_labelled text;
-  v_n      integer := cardinality(c_ids);
+  v_n      integer := cardinality(p_cards);
+  v_answer uuid := (p_cards[v_n]).card_id;
   v_turn   record;
+  v_external boolean;
   v_length bigint;
   v_next   uuid;
   v_epoch  bigint;
@@ -112,95 +112,101 @@ declare
   v_told   integer;
   v_left   jsonb;
 begin
-  v_labelled := state.label(state.saw_external(p_project, p_turn));
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  --! finish.cards
   update state.turns t
-     set status = p_status, finished_at = now(), deliverable_card_id = c_ids[v_n], turn_epoch = p_epoch, claim_token = p_token
-   where t.project_id = p_project and t.agent_turn_id = p_turn and t.status = 'open'
-  returning t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids, t.steer_card_ids
+     set status = p_end.status, finished_at = now(), deliverable_card_id = v_answer, turn_epoch = p_end.turn_epoch,
+         claim_token = p_end.claim_token
+   where t.project_id = p_project and t.agent_turn_id = p_end.agent_turn_id and t.status = 'open'
+  returning t.context_box_id, t.output_box_id, t.batch_id, t.recursion_depth, t.trace_id, t.emit_state_event, t.session_id, t.query_card_ids,
+            t.steer_card_ids
     into v_turn;
   if not found then
-    raise exception 'turn % has its deliverable already', p_turn using errcode = 'WB003', detail = p_turn::text;
+    raise exception 'turn % has its deliverable already', p_end.agent_turn_id using errcode = 'WB003', detail = p_end.agent_turn_id::text;
   end if;
   if v_turn.batch_id is not null and p_alone then
     raise exception 'a task of a batch ends in a unit of work, which may have to join the batch' using errcode = 'WB014';
   end if;
   end_turn.was_told := v_turn.steer_card_ids <> '{}';
   --! finish.turn
+  -- As state.saw_external, with what is in hand.
   update cardbox.boxes b
      set length = b.length + v_n
    where b.project_id = p_project and b.box_id = v_turn.output_box_id
-  returning b.length into v_length;
+  returning b.length, b.has_external
+            or exists (select from cardbox.boxes c where c.project_id = p_project and c.box_id = v_turn.context_box_id and c.has_external)
+    into v_length, v_external;
+  if not v_external and v_turn.session_id is not null then
+    v_external := state.session_saw_external(p_project, v_turn.session_id);
+  end if;
+  v_labelled := state.label(v_external);
+  v_written := cardbox.put(p_project, p_cards);
+  --! finish.cards
   insert into cardbox.box_entries (project_id, box_id, seq, card_id)
-  select p_project, v_turn.output_box_id, v_length - v_n + c.n, c.card_id
-    from unnest(c_ids) with ordinality as c (card_id, n);
+  select p_project, v_turn.output_box_id, v_length - v_n + c.ordinality, c.card_id
+    from unnest(p_cards) with ordinality c;
   --! finish.entries
-  if p_step is not null then
+  if p_end.step_id is not null then
     insert into state.agent_steps
            (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq,
             provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
-    select p_project, p_turn, p_step, p_agent, p_epoch, p_token, 'finished', v_length - v_n + 1, v_length, u.*
-      from jsonb_to_record(coalesce(p_usage, '{}')) as u
+    select p_project, p_end.agent_turn_id, p_end.step_id, p_end.agent_id, p_end.turn_epoch, p_end.claim_token, 'finished',
+           v_length - v_n + 1, v_length, u.*
+      from jsonb_to_record(coalesce(p_end.usage, '{}')) as u
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean);
   end if;
   --! finish.step
-  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn;
+  delete from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_end.agent_turn_id;
   with gone as (
-    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_turn returning c.tool_call_id
+    delete from state.waiting_calls c where c.project_id = p_project and c.agent_turn_id = p_end.agent_turn_id returning c.tool_call_id
   )
   select array_agg(g.tool_call_id) into v_calls from gone g;
   if v_calls is not null then
     v_forks := state.abandon_forks(p_project, v_calls);
   end if;
   --! finish.inbox
-  insert into state.execution_edges
-         (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
-          trace_id)
-  values (p_project, p_turn, 'enqueue', 'response', p_turn, p_agent, p_epoch, c_ids[v_n], p_status, v_turn.recursion_depth,
-          v_turn.trace_id);
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
-  values (p_project, p_turn, 'task', p_turn, p_agent, p_status, p_epoch, p_step, c_ids[v_n]);
+  values (p_project, p_end.agent_turn_id, 'task', p_end.agent_turn_id, p_end.agent_id, p_end.status, p_end.turn_epoch, p_end.step_id,
+          v_answer);
   --! finish.event
   -- A later statement than the head's lock: an enqueue that waited for us, or that we waited for, is seen.
   if p_queued > 0 then
     select i.agent_turn_id, i.worker_target into v_next, end_turn.worker_target
       from state.agent_inbox i
-     where i.project_id = p_project and i.agent_id = p_agent and i.status = 'queued'
+     where i.project_id = p_project and i.agent_id = p_end.agent_id and i.status = 'queued'
      order by i.inbox_seq
      limit 1;
     update state.agent_state_head h
        set status = 'dispatched', active_agent_turn_id = v_next, turn_epoch = h.turn_epoch + 1, n_queued = h.n_queued - 1
-     where h.project_id = p_project and h.agent_id = p_agent
+     where h.project_id = p_project and h.agent_id = p_end.agent_id
     returning h.turn_epoch into v_epoch;
     update state.agent_inbox i
        set status = 'pending', inbox_seq = default, turn_epoch = v_epoch, armed_at = now(), dispatched_at = now()
      where i.project_id = p_project and i.agent_turn_id = v_next;
   end if;
   if v_turn.emit_state_event and p_active or v_next is not null then
-    v_told := state.tell(p_project, array[case when p_active then p_turn end, v_next], p_agent, null);
+    v_told := state.tell(p_project, array[case when p_active then p_end.agent_turn_id end, v_next], p_end.agent_id, null);
   end if;
   --! finish.next
   if v_turn.batch_id is not null then
-    end_turn.batch_id := (state.count_down(p_project, array[p_turn]))[1];
+    end_turn.batch_id := (state.count_down(p_project, array[p_end.agent_turn_id]))[1];
   end if;
   --! finish.counted
-  if p_usage is not null then
-    v_left := state.spend(p_project, p_turn, p_usage);
+  if p_end.usage is not null then
+    v_left := state.spend(p_project, p_end.agent_turn_id, p_end.usage);
   end if;
   -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
   -- parent's head comes first: whoever joins does both.
-  if end_turn.batch_id is null then
-    v_told := state.settle(p_project, array[p_turn]);
+  if end_turn.batch_id is null
+     and exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = p_end.agent_turn_id) then
+    v_told := state.settle(p_project, array[p_end.agent_turn_id]);
   end if;
   --! finish.settled
   if v_turn.session_id is not null and end_turn.batch_id is null then
-    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || c_ids[v_n]);
+    v_told := state.remember(p_project, v_turn.session_id, v_turn.query_card_ids || v_turn.steer_card_ids || v_answer);
   end if;
   --! finish.remembered
   if p_keeps then
-    v_told := state.part(p_project, array[p_agent], array[p_turn]);
+    v_told := state.part(p_project, array[p_end.agent_id], array[p_end.agent_turn_id]);
   end if;
   if v_next is not null then
     v_told := state.catch_up(p_project, v_next);
@@ -221,12 +227,9 @@ language sql stable as $$
 $$;
 
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
---   p_seen  how much of its output box it had seen by then; null: it does not say
-create or replace function state.finish(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_status text,
-  p_step uuid, p_receipt text, p_usage jsonb, p_alone boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[],
-  p_seen bigint default null, out worker_targets text[], out batches uuid[], out duplicate boolean)
+--   p_end.seen  how much of its output box it had seen by then; null: it does not say
+create or replace function state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[],
+  out worker_targets text[], out batches uuid[], out duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -238,40 +241,38 @@ begin
   v_entered := state.enter(p_project);
   update state.agent_state_head h
      set status = 'idle', active_agent_turn_id = null
-   where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
-     and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+   where h.project_id = p_project and h.agent_id = p_end.agent_id and h.active_agent_turn_id = p_end.agent_turn_id
+     and h.turn_epoch = p_end.turn_epoch and h.claim_token = p_end.claim_token and h.status = 'running'
   returning h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps;
   finish.duplicate := not found;
   if finish.duplicate then
     -- Ours, and committed without our learning of it?
     perform from state.turns t
-      where t.project_id = p_project and t.agent_turn_id = p_turn
-        and t.claim_token = p_token and t.deliverable_card_id = c_ids[cardinality(c_ids)];
+      where t.project_id = p_project and t.agent_turn_id = p_end.agent_turn_id
+        and t.claim_token = p_end.claim_token and t.deliverable_card_id = (p_cards[cardinality(p_cards)]).card_id;
     if not found then
-      raise exception 'turn % is no longer ours', p_turn using errcode = 'WB001', detail = p_turn::text;
+      raise exception 'turn % is no longer ours', p_end.agent_turn_id using errcode = 'WB001', detail = p_end.agent_turn_id::text;
     end if;
     finish.worker_targets := '{}';
     finish.batches := '{}';
     return;
   end if;
   --! finish.locked
-  v_end := state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token, p_status, p_step, p_usage, true, v_queued, v_keeps, p_alone,
-    c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
-  if v_end.was_told and p_seen is not null and state.has_unseen(p_project, p_turn, p_seen) then
-    raise exception 'turn % was told something that it has not seen', p_turn using errcode = 'WB019', detail = p_turn::text;
+  v_end := state.end_turn(p_project, p_end, true, v_queued, v_keeps, p_alone, p_cards);
+  if v_end.was_told and p_end.seen is not null and state.has_unseen(p_project, p_end.agent_turn_id, p_end.seen) then
+    raise exception 'turn % was told something that it has not seen', p_end.agent_turn_id using errcode = 'WB019', detail = p_end.agent_turn_id::text;
   end if;
-  if p_receipt is not null then
-    insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, p_turn, p_step, p_receipt::json);
+  if p_end.receipt is not null then
+    insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
+    values (p_project, p_end.agent_turn_id, p_end.step_id, p_end.receipt::json);
   end if;
   finish.worker_targets := array_remove(array[v_end.worker_target], null);
   finish.batches := array_remove(array[v_end.batch_id], null);
 end $$;
 
 -- The same for many turns at once, set by set.
---   p_ends  [{agent_id, agent_turn_id, turn_epoch, claim_token, status, deliverable_card_id, card_ids, step_id?, receipt?, usage?}]
-create or replace function state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends jsonb, p_alone boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean,
+  p_cards cardbox.new_card[])
 returns table (worker_targets text[], batches uuid[], duplicate boolean)
 language plpgsql as $$
 #variable_conflict use_column
@@ -280,7 +281,7 @@ declare
   v_written integer;
   v_labelled text;
   v_external uuid[];
-  v_count    integer := jsonb_array_length(p_ends);
+  v_count    integer := cardinality(p_ends);
   v_here     uuid[];
   v_end      record;
   v_moved    integer := 0;
@@ -289,6 +290,7 @@ declare
   v_keeps    boolean := false;
   v_keeping  boolean;
   v_box      uuid;
+  v_was_told boolean;
   v_epoch    bigint;
   v_children integer;
   v_call     uuid;
@@ -305,7 +307,7 @@ begin
   v_here := state.lock_heads(p_project, p_agents);
   for v_end in
     select e.*
-      from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+      from unnest(p_ends) e
   loop
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null
@@ -320,10 +322,10 @@ begin
   end loop;
   if v_moved = 0 and v_count = (
        select count(*)
-         from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, claim_token bigint, deliverable_card_id uuid)
+         from unnest(p_ends) e
         where exists (select from state.turns t
                        where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id
-                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.deliverable_card_id
+                         and t.claim_token = e.claim_token and t.deliverable_card_id = e.card_ids[cardinality(e.card_ids)]
                       offset 0)) then
     -- Ours, and committed without our learning of it.
     return query select '{}'::text[], '{}'::uuid[], true;
@@ -332,7 +334,7 @@ begin
   if v_moved <> v_count then
     raise exception 'turns are no longer ours' using errcode = 'WB001', detail = (
       select coalesce(string_agg(e.agent_turn_id::text, ','), array_to_string(p_turns, ','))
-        from jsonb_to_recordset(p_ends) as e (agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
+        from unnest(p_ends) e
        where not exists (select from state.agent_inbox i
                           where i.project_id = p_project and i.agent_turn_id = e.agent_turn_id
                             and i.turn_epoch = e.turn_epoch and i.claim_token = e.claim_token and i.worker_id is not null
@@ -342,28 +344,38 @@ begin
   v_external := array(select t.agent_turn_id from unnest(p_turns) as t (agent_turn_id) where state.saw_external(p_project, t.agent_turn_id));
   v_labelled := state.label(v_external <> '{}');
   if v_external = '{}' or v_external @> p_turns then
-    v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+    v_written := cardbox.put(p_project, p_cards);
   else
     -- Each by its own turn's label.
-    for v_i in 1 .. cardinality(c_ids) loop
-      v_labelled := state.label(exists (select from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[])
-                                         where e.agent_turn_id = any (v_external) and c_ids[v_i] = any (e.card_ids)));
-      v_written := cardbox.put(p_project, c_ids[v_i:v_i], c_tokens[v_i:v_i], c_types[v_i:v_i], c_roles[v_i:v_i], c_authors[v_i:v_i], c_hashes[v_i:v_i], c_calls[v_i:v_i], c_traces[v_i:v_i], c_steps[v_i:v_i], c_parents[v_i:v_i], c_ttls[v_i:v_i], c_contents[v_i:v_i], c_tool_calls[v_i:v_i], c_metadata[v_i:v_i]);
-    end loop;
+    v_labelled := state.label(false);
+    v_written := cardbox.put(p_project, array(select c
+                                                from unnest(p_cards) c
+                                               where not exists (select from unnest(p_ends) e
+                                                                  where e.agent_turn_id = any (v_external) and c.card_id = any (e.card_ids)
+                                                                 offset 0)));
+    v_labelled := state.label(true);
+    v_written := cardbox.put(p_project, array(select c
+                                                from unnest(p_cards) c
+                                               where exists (select from unnest(p_ends) e
+                                                              where e.agent_turn_id = any (v_external) and c.card_id = any (e.card_ids)
+                                                             offset 0)));
   end if;
   --! finish_many.cards
   for v_end in
     select e.*
-      from jsonb_to_recordset(p_ends) as e
-           (agent_turn_id uuid, turn_epoch bigint, claim_token bigint, status text, deliverable_card_id uuid, card_ids uuid[])
+      from unnest(p_ends) e
   loop
     update state.turns t
-       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.deliverable_card_id,
+       set status = v_end.status, finished_at = now(), deliverable_card_id = v_end.card_ids[cardinality(v_end.card_ids)],
            turn_epoch = v_end.turn_epoch, claim_token = v_end.claim_token
      where t.project_id = p_project and t.agent_turn_id = v_end.agent_turn_id and t.status = 'open'
-    returning t.output_box_id into v_box;
+    returning t.output_box_id, t.steer_card_ids <> '{}' into v_box, v_was_told;
     if not found then
       raise exception 'a turn has its deliverable already' using errcode = 'WB003';
+    end if;
+    if v_was_told and v_end.seen is not null and state.has_unseen(p_project, v_end.agent_turn_id, v_end.seen) then
+      raise exception 'turn % was told something that it has not seen', v_end.agent_turn_id
+        using errcode = 'WB019', detail = v_end.agent_turn_id::text;
     end if;
     update cardbox.boxes b
        set length = b.length + cardinality(v_end.card_ids)
@@ -372,7 +384,7 @@ begin
   end loop;
   with turn as materialized (
     select t.*, e.card_ids, e.step_id, e.usage, b.length
-      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, card_ids uuid[], step_id uuid, usage jsonb)
+      from unnest(p_ends) e
      cross join lateral (
            select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id offset 0) t
      cross join lateral (
@@ -392,13 +404,6 @@ begin
            (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
             n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
      where t.step_id is not null
-  ), edge as (
-    insert into state.execution_edges
-           (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status, recursion_depth,
-            trace_id)
-    select p_project, t.agent_turn_id, 'enqueue', 'response', t.agent_turn_id, t.agent_id, t.turn_epoch, t.deliverable_card_id,
-           t.status, t.recursion_depth, t.trace_id
-      from turn t
   ), event as (
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id, card_id)
     select p_project, t.agent_turn_id, 'task', t.agent_turn_id, t.agent_id, t.status, t.turn_epoch, t.step_id, t.deliverable_card_id
@@ -454,10 +459,10 @@ begin
     v_told := state.tell(p_project, p_turns || v_next, null, null);
   end if;
   --! finish_many.next
-  if jsonb_path_exists(p_ends, '$[*].receipt') then
+  if exists (select from unnest(p_ends) e where e.receipt is not null) then
     insert into state.receipts (project_id, agent_turn_id, step_id, receipt)
     select p_project, e.agent_turn_id, e.step_id, e.receipt::json
-      from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, step_id uuid, receipt text)
+      from unnest(p_ends) e
      where e.receipt is not null;
   end if;
   --! finish_many.receipts
@@ -465,9 +470,9 @@ begin
   if v_children > 0 then
     v_batches := state.count_down(p_project, p_turns);
   end if;
-  if jsonb_path_exists(p_ends, '$[*].usage') then
+  if exists (select from unnest(p_ends) e where e.usage is not null) then
     perform state.spend(p_project, e.agent_turn_id, e.usage)
-       from jsonb_to_recordset(p_ends) as e (agent_turn_id uuid, usage jsonb)
+       from unnest(p_ends) e
       where e.usage is not null;
   end if;
   if coalesce(v_batches, '{}') = '{}' then

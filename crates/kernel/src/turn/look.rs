@@ -7,7 +7,7 @@ use waybill_core::{
     bus::EventKind,
     card::{Content, Reading},
     id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, TurnId},
-    turn::TurnEpoch,
+    turn::{InboxStatus, Status, TurnEpoch, TurnStatus},
 };
 
 use super::Error;
@@ -20,11 +20,11 @@ pub struct Summary {
     pub agent_id: AgentId,
     pub profile_name: Option<Name>,
     /// `open` until it has its end.
-    pub status: String,
+    pub status: TurnStatus,
     /// Where it stands while it is open: `queued`, `pending`, `processing` or `deferred`.
-    pub inbox_status: Option<String>,
+    pub inbox_status: Option<InboxStatus>,
     /// What its agent does, while this is the turn it is at: `dispatched`, `running` or `suspended`.
-    pub agent_status: Option<String>,
+    pub agent_status: Option<Status>,
     /// How often it was given to another worker, because the worker that ran it was lost.
     pub n_lost_leases: Option<i32>,
     pub session_id: Option<SessionId>,
@@ -194,7 +194,7 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
                         offset 0) c
                   where t.project_id = $1 and t.agent_turn_id = $2 and c.tool_call_id is not null) asked
           cross join lateral (
-                select e.* from state.execution_edges e
+                select e.* from state.edges e
                  where e.project_id = $1 and e.correlation_id = asked.correlation_id
                 offset 0) e
           order by e.created_at, e.edge_phase",

@@ -21,7 +21,10 @@ use waybill_core::{
     turn::End,
 };
 
-use crate::work;
+use crate::{
+    retry::Transient,
+    work::{self, DbError},
+};
 
 mod claim;
 mod enqueue;
@@ -35,12 +38,12 @@ mod step;
 mod stop;
 
 pub(crate) use claim::interval;
-pub use claim::{Claimed, Claiming, claim, claim_in, held, holder};
+pub use claim::{Claimed, Claiming, claim, claim_in, claim_with, held, holder};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
 pub use look::{Edge, Listing, OpenChild, Summary, Told, delivered, edges, list, news, open_children, show, tree};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
-pub use report::{Report, Reported, report};
+pub use report::{Report, ReportOutcome, Reported, report};
 pub use resources::{Delegate, Resources, resources};
 pub use steer::{Steered, message, steer};
 pub use step::{Call, Step, Stepped, step};
@@ -81,7 +84,7 @@ pub enum Error {
     LeaseLost,
     #[error("a task of a batch must be ended in a unit of work, because it may have to join the batch")]
     NotAlone,
-    #[error("the turn or call belongs to another project than the unit of work")]
+    #[error("the turn or call belongs to another project than the one that the request names")]
     OtherProject,
     #[error("{0}")]
     Invalid(&'static str),
@@ -91,47 +94,32 @@ pub enum Error {
     Work(#[from] work::Error),
     /// Another transaction held a lock for too long, or two waited for each other. Nothing was written; retry.
     #[error("the database was busy and nothing was written: try again")]
-    TryAgain(#[source] sqlx::Error),
+    TryAgain(#[source] DbError),
     #[error("the database request failed")]
-    Db(#[source] sqlx::Error),
+    Db(#[source] DbError),
 }
 
-impl Error {
-    /// Checks whether the error says nothing about the request: the server was short of something, slow, or gone. Whether it was written is unknown;
-    /// retried with the same ids, a transition is done once.
-    pub fn is_transient(&self) -> bool {
-        let error = match self {
-            Error::TryAgain(_) => return true,
-            Error::Db(error) | Error::Work(work::Error::Db(error)) => error,
-            Error::Work(work::Error::Unreachable { .. }) => return true,
-            _ => return false,
-        };
-        is_transient(error)
-    }
-
-    /// Checks whether a statement took longer than the server allows. The server or the statement may be at fault: it is retried, but not for ever.
-    pub fn timed_out(&self) -> bool {
+impl Transient for Error {
+    /// Whether it was written is unknown; retried with the same ids, a transition is done once.
+    fn is_transient(&self) -> bool {
         match self {
-            Error::Db(error) | Error::Work(work::Error::Db(error)) => {
-                error.as_database_error().is_some_and(|refusal| refusal.code().as_deref() == Some("57014"))
-            }
+            Error::TryAgain(_) | Error::Work(work::Error::Unreachable { .. }) => true,
+            Error::Db(error) | Error::Work(work::Error::Db(error)) => error.is_transient(),
             _ => false,
         }
     }
 }
 
-/// Checks whether the server was short of something, slow, or gone.
-pub fn is_transient(error: &sqlx::Error) -> bool {
-    match error {
-        // Connections, resources, the operator; 25006: a server that only reads since a failover; and 25P03: we slept in a transaction, and
-        // the server ended it.
-        sqlx::Error::Database(refusal) => {
-            let ours = ["08", "53", "57", "25006", "25P03"];
-            refusal.code().is_some_and(|code| ours.iter().any(|class| code.starts_with(class)))
-        }
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
-        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
-        _ => false,
+impl Error {
+    /// Checks whether a statement took longer than the server allows: see [`DbError::timed_out`].
+    pub fn timed_out(&self) -> bool {
+        matches!(self, Error::Db(error) | Error::Work(work::Error::Db(error)) if error.timed_out())
+    }
+}
+
+impl From<DbError> for Error {
+    fn from(error: DbError) -> Error {
+        error.0.into()
     }
 }
 
@@ -139,7 +127,7 @@ impl From<sqlx::Error> for Error {
     /// The functions in the database raise their refusals with codes of their own.
     fn from(error: sqlx::Error) -> Error {
         let Some(refusal) = error.as_database_error().and_then(|e| e.try_downcast_ref::<PgDatabaseError>()) else {
-            return Error::Db(error);
+            return Error::Db(error.into());
         };
         let detail = || refusal.detail().unwrap_or_else(|| refusal.message()).to_owned();
         match refusal.code() {
@@ -159,12 +147,16 @@ impl From<sqlx::Error> for Error {
             }
             "WB404" => Error::NotFound(detail()),
             "23514" if refusal.constraint() == Some("queue_is_full") => Error::Busy,
+            // The same turn or card is being written by another transaction just now: the next attempt finds it.
+            "23505" if matches!(refusal.constraint(), Some("turns_pkey" | "cards_pkey")) => {
+                Error::TryAgain(error.into())
+            }
             "23505" => Error::Taken(detail()),
             "23514" if refusal.constraint() == Some("of_the_present") => Error::Invalid(
                 "an id has a time more than a day ahead of the database's clock: check this machine's clock",
             ),
-            "40001" | "40P01" | "55P03" => Error::TryAgain(error),
-            _ => Error::Db(error),
+            "40001" | "40P01" | "55P03" => Error::TryAgain(error.into()),
+            _ => Error::Db(error.into()),
         }
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use waybill_core::{
     bus::Door,
-    card::NewCard,
     id::{Target, TurnId},
     metric,
     turn::{End, Fence},
@@ -16,7 +15,7 @@ use super::{
     ending_card,
     finish::{MaybeEndedRow, joined},
 };
-use crate::{card::bind_cards, work::Work};
+use crate::work::{self, Work};
 
 /// Why a worker does not go on with a turn. The two are counted apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +41,8 @@ impl Default for Attempts {
 }
 
 /// What taking a turn came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::Type)]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
 pub enum Reclaimed {
     /// Ready again, now or after the backoff.
     Armed,
@@ -76,30 +76,25 @@ pub async fn reclaim<W: Work>(
     let cards = [ending_card(End::Failed, reason)?];
     let query = sqlx::query_as(
         "select outcome, worker_targets, batches,
-                batches <> '{}' and state.talks($1, array[$3]) as talks
-           from state.reclaim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-                              $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)",
+                batches <> '{}' and state.talks($1, array[$2::uuid]) as talks
+           from state.reclaim(p_fence => $3, p_lost => $4, p_backoff => $5, p_max_lost_leases => $6, p_max_attempts => $7,
+                              p_alone => $8, p_cards => $9)",
     )
     .bind(fence.project_id())
-    .bind(fence.agent_id())
     .bind(fence.agent_turn_id())
-    .bind(fence.turn_epoch())
-    .bind(fence.claim_token())
+    .bind(fence)
     .bind(lost)
     .bind(interval(backoff))
     .bind(attempts.max_lost_leases)
     .bind(attempts.max_attempts)
-    .bind(W::ALONE);
-    let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(W::ALONE)
+    .bind(&cards[..]);
+    let row: MaybeEndedRow<Reclaimed> = work::one(work, query).await?;
     joined(work, row.ended, &[fence.agent_turn_id()]).await?;
-    if row.outcome == "ended" {
+    if row.outcome == Reclaimed::Ended {
         metrics::counter!(metric::TURNS_FINISHED, "status" => End::Failed.as_str()).increment(1);
     }
-    Ok(match row.outcome.as_str() {
-        "armed" => Reclaimed::Armed,
-        "ended" => Reclaimed::Ended,
-        _ => Reclaimed::Stale,
-    })
+    Ok(row.outcome)
 }
 
 /// Lets a turn go on whose time has come: its time to start, or the time of its next attempt.

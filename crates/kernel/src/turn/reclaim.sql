@@ -3,10 +3,8 @@
 --   p_lost     the lease lapsed, or the worker fell silent: counted apart from attempts that failed
 --   p_backoff  how long an attempt that failed waits for the next
 -- outcome  armed · ended · stale (somebody was faster, or it is over)
-create or replace function state.reclaim(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_lost boolean,
-  p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval,
+  p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[])
 returns table (outcome text, worker_targets text[], batches uuid[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -17,43 +15,48 @@ declare
   v_keeps  boolean;
   v_waits  boolean;
   v_told   integer;
+  v_end    state.ending;
 begin
-  v_entered := state.enter(p_project);
+  v_entered := state.enter(p_fence.project_id);
   select h.n_queued, h.ephemeral or h.memory_box_id is not null into v_queued, v_keeps
     from state.agent_state_head h
-    where h.project_id = p_project and h.agent_id = p_agent and h.active_agent_turn_id = p_turn
-      and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'
+    where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id and h.active_agent_turn_id = p_fence.agent_turn_id
+      and h.turn_epoch = p_fence.turn_epoch and h.claim_token = p_fence.claim_token and h.status = 'running'
       for no key update;
   if not found then
     return query select 'stale'::text, '{}'::text[], '{}'::uuid[];
     return;
   end if;
   --! reclaim.locked
-  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
+  select i.* into v_inbox from state.agent_inbox i where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id for no key update;
   if p_lost and v_inbox.n_lost_leases >= p_max_lost_leases or not p_lost and v_inbox.retry_count + 1 >= p_max_attempts then
     update state.agent_state_head h
        set status = 'idle', active_agent_turn_id = null, claim_token = h.claim_token + 1
-     where h.project_id = p_project and h.agent_id = p_agent;
+     where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
     --! reclaim.idle
+    v_end.agent_id := p_fence.agent_id;
+    v_end.agent_turn_id := p_fence.agent_turn_id;
+    v_end.turn_epoch := p_fence.turn_epoch;
+    v_end.claim_token := p_fence.claim_token + 1;
+    v_end.status := 'failed';
     return query
     select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-      from state.end_turn(p_project, p_agent, p_turn, p_epoch, p_token + 1, 'failed', null, null, true, v_queued, v_keeps, p_alone,
-             c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+      from state.end_turn(p_fence.project_id, v_end, true, v_queued, v_keeps, p_alone, p_cards) e;
     return;
   end if;
   update state.agent_state_head h
-     set status = 'dispatched', turn_epoch = p_epoch + 1, claim_token = p_token + 1
-   where h.project_id = p_project and h.agent_id = p_agent;
+     set status = 'dispatched', turn_epoch = p_fence.turn_epoch + 1, claim_token = p_fence.claim_token + 1
+   where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
   --! reclaim.head
   -- One that is to stop does not wait: whoever claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
      set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),
          next_retry_at = case when v_waits then now() + p_backoff end,
-         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_epoch + 1, armed_at = now(),
+         worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_fence.turn_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
-   where i.project_id = p_project and i.agent_turn_id = p_turn;
-  v_told := state.tell(p_project, array[p_turn], p_agent, 'dispatched');
+   where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
+  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched');
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];

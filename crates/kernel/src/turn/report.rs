@@ -9,7 +9,7 @@ use waybill_core::{
 };
 
 use super::{Error, check_cards};
-use crate::{card::bind_cards, work::Work};
+use crate::work::{self, Work};
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -25,11 +25,33 @@ pub struct Report {
     pub card: NewCard,
 }
 
+/// Whether an answer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::Type, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
+pub enum ReportOutcome {
+    Applied,
+    /// The same answer came before.
+    Duplicate,
+    /// It came too late.
+    Dropped,
+}
+
+impl ReportOutcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ReportOutcome::Applied => "applied",
+            ReportOutcome::Duplicate => "duplicate",
+            ReportOutcome::Dropped => "dropped",
+        }
+    }
+}
+
 /// What became of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Reported {
     /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
-    pub outcome: String,
+    pub outcome: ReportOutcome,
     pub agent_turn_id: TurnId,
     /// It was the last one: the turn is ready again.
     pub resumed: bool,
@@ -45,18 +67,20 @@ pub async fn report(work: &mut impl Work, report: &Report) -> Result<Reported, E
     if report.card.tool_call_id() != Some(report.tool_call_id) {
         return Err(Error::Invalid("`tool_call_id` of the result card must be the id of the call that it answers"));
     }
-    let query = sqlx::query_as::<_, (String, TurnId, Option<Target>)>(
+    let query = sqlx::query_as::<_, (ReportOutcome, TurnId, Option<Target>)>(
         "select outcome, agent_turn_id, worker_target
-           from state.report($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+           from state.report(p_project => $1, p_call => $2, p_token => $3, p_message_type => $4, p_status => $5, p_external => $6,
+                             p_cards => $7)",
     )
     .bind(work.project_id())
     .bind(report.tool_call_id)
     .bind(report.claim_token)
     .bind(report.message_type)
     .bind(&report.status)
-    .bind(report.is_external);
-    let (outcome, agent_turn_id, worker_target) = bind_cards!(query, cards).fetch_one(work.connection()).await?;
-    metrics::counter!(metric::REPORTS, "outcome" => outcome.clone()).increment(1);
+    .bind(report.is_external)
+    .bind(cards);
+    let (outcome, agent_turn_id, worker_target) = work::one(work, query).await?;
+    metrics::counter!(metric::REPORTS, "outcome" => outcome.as_str()).increment(1);
     let resumed = worker_target.is_some();
     worker_target.into_iter().for_each(|target| work.ring(Door::Agent(target)));
     Ok(Reported { outcome, agent_turn_id, resumed })

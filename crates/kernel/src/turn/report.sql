@@ -3,9 +3,7 @@
 --   p_external  what it says came from outside
 -- outcome  applied · duplicate (the same answer came before) · dropped (late: the call is over)
 -- An unknown call is WB404. Whoever answers for a claim that was taken from it is WB001.
-create or replace function state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[])
 returns table (outcome text, agent_turn_id uuid, worker_target text)
 language plpgsql as $$
 #variable_conflict use_column
@@ -47,7 +45,7 @@ begin
     select e.card_id into v_answered
       from state.execution_edges e
      where e.project_id = p_project and e.correlation_id = p_call and e.primitive = 'report' and e.edge_phase = 'response';
-    if found and v_answered = c_ids[1] then
+    if found and v_answered = (p_cards[1]).card_id then
       return query select 'duplicate'::text, v_turn, null::text;
       return;
     end if;
@@ -63,19 +61,19 @@ begin
   end if;
 
   v_labelled := state.label(p_external);
-  v_written := cardbox.put(p_project, c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata);
+  v_written := cardbox.put(p_project, p_cards);
   --! report.card
   select t.output_box_id into v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_turn;
   update cardbox.boxes b
      set length = b.length + 1
    where b.project_id = p_project and b.box_id = v_box
  returning b.length into v_length;
-  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_box, v_length, c_ids[1]);
+  insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p_project, v_box, v_length, (p_cards[1]).card_id);
   --! report.entry
   delete from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call;
   insert into state.execution_edges
          (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status)
-  values (p_project, p_call, 'report', 'response', v_turn, v_agent, v_head.turn_epoch, c_ids[1], p_status);
+  values (p_project, p_call, 'report', 'response', v_turn, v_agent, v_head.turn_epoch, (p_cards[1]).card_id, p_status);
   --! report.applied
   -- The last one that was waited for? Asked after the head's lock, so of two last ones the second sees the first.
   if v_head.status = 'suspended' and v_head.active_agent_turn_id = v_turn

@@ -9,7 +9,7 @@ use waybill_core::{
 };
 
 use super::{Error, check_cards};
-use crate::{card::bind_cards, work::Work};
+use crate::work::{self, Work};
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
@@ -32,9 +32,10 @@ pub async fn steer(work: &mut impl Work, turn_id: TurnId, card: &NewCard) -> Res
     check_cards(cards)?;
     let query = sqlx::query_as(
         "select agent_id, turn_epoch, outcome = 'over' as is_over
-           from state.steer($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+           from state.steer(p_project => $1, p_turn => $2, p_cards => $3)",
     )
     .bind(work.project_id())
-    .bind(turn_id);
-    Ok(bind_cards!(query, cards).fetch_one(work.connection()).await?)
+    .bind(turn_id)
+    .bind(cards);
+    Ok(work::one(work, query).await?)
 }

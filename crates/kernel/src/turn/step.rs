@@ -12,8 +12,8 @@ use waybill_core::{
     turn::{Budget, Fence, Usage},
 };
 
-use super::{Error, check_cards, check_fresh, ids};
-use crate::{card::bind_cards, work::Work};
+use super::{Error, check_cards, check_fresh};
+use crate::work::{self, Work};
 
 /// A call that leaves with a step. Answered by a report, or at its deadline by a timeout.
 #[derive(Clone, Debug, Serialize)]
@@ -65,7 +65,6 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
     #[derive(Serialize)]
     struct Wire<'a> {
         step_id: StepId,
-        card_ids: Vec<CardId>,
         calls: &'a [Call],
         suspend: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,19 +79,16 @@ pub async fn step(work: &mut impl Work, fence: &Fence, step: &Step) -> Result<St
         "the id of a step or a call must be a UUIDv7 that was generated within the last day: check this machine's clock",
     )?;
     let Step { step_id, cards, calls, suspend, receipt, usage } = step;
-    let (card_ids, receipt, usage) = (ids(cards), receipt.as_deref(), usage.as_ref());
-    let wire = Wire { step_id: *step_id, card_ids, calls, suspend: *suspend, receipt, usage };
+    let (receipt, usage) = (receipt.as_deref(), usage.as_ref());
+    let wire = Wire { step_id: *step_id, calls, suspend: *suspend, receipt, usage };
     let query = sqlx::query_as(
         "select outcome = 'suspended' as suspended, stop_reason, duplicate, budget
-           from state.step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+           from state.step(p_fence => $1, p_step => $2, p_cards => $3)",
     )
-    .bind(fence.project_id())
-    .bind(fence.agent_id())
-    .bind(fence.agent_turn_id())
-    .bind(fence.turn_epoch())
-    .bind(fence.claim_token())
-    .bind(Json(wire));
-    let stepped: Stepped = bind_cards!(query, &step.cards).fetch_one(work.connection()).await?;
+    .bind(fence)
+    .bind(Json(wire))
+    .bind(cards);
+    let stepped: Stepped = work::one(work, query).await?;
     metrics::counter!(metric::STEPS, "outcome" => if stepped.suspended { "suspended" } else { "running" }).increment(1);
     for call in &step.calls {
         work.ring(Door::of_calls(call.target.clone()));

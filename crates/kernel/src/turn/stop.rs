@@ -1,15 +1,16 @@
 //! Asking a turn to stop (WK-6). It still delivers.
 
-use waybill_core::{card::NewCard, id::TurnId, metric, turn::End};
+use waybill_core::{id::TurnId, metric, turn::End};
 
 use super::{
     Error, ending_card,
     finish::{MaybeEndedRow, joined},
 };
-use crate::{card::bind_cards, work::Work};
+use crate::work::{self, Work};
 
 /// What a stop came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::Type)]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
 pub enum Stopped {
     /// No worker ran it: it has ended as `canceled`.
     Ended,
@@ -35,20 +36,17 @@ pub async fn stop<W: Work>(work: &mut W, turn_id: TurnId, reason: &str) -> Resul
     let query = sqlx::query_as(
         "select outcome, worker_targets, batches,
                 batches <> '{}' and state.talks($1, array[$2]) as talks
-           from state.stop($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+           from state.stop(p_project => $1, p_turn => $2, p_reason => $3, p_alone => $4, p_cards => $5)",
     )
     .bind(work.project_id())
     .bind(turn_id)
     .bind(reason)
-    .bind(W::ALONE);
-    let row: MaybeEndedRow = bind_cards!(query, &cards).fetch_one(work.connection()).await?;
+    .bind(W::ALONE)
+    .bind(&cards[..]);
+    let row: MaybeEndedRow<Stopped> = work::one(work, query).await?;
     joined(work, row.ended, &[turn_id]).await?;
-    if row.outcome == "ended" {
+    if row.outcome == Stopped::Ended {
         metrics::counter!(metric::TURNS_FINISHED, "status" => End::Canceled.as_str()).increment(1);
     }
-    Ok(match row.outcome.as_str() {
-        "ended" => Stopped::Ended,
-        "asked" => Stopped::Asked,
-        _ => Stopped::Over,
-    })
+    Ok(row.outcome)
 }

@@ -1,9 +1,7 @@
 -- Somebody wants a turn to end. Nobody runs it: it ends here, with the deliverable that was brought along. A worker runs
 -- it: the worker finds the reason between its steps and ends it.
 -- outcome  ended · asked (a worker has it) · over (it had its end before)
-create or replace function state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean,
-  c_ids uuid[], c_tokens integer[], c_types text[], c_roles text[], c_authors text[], c_hashes bytea[], c_calls uuid[],
-  c_traces uuid[], c_steps uuid[], c_parents uuid[], c_ttls integer[], c_contents text[], c_tool_calls text[], c_metadata text[])
+create or replace function state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, p_cards cardbox.new_card[])
 returns table (outcome text, worker_targets text[], batches uuid[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -12,6 +10,7 @@ declare
   v_agent uuid;
   v_head  state.agent_state_head;
   v_inbox state.agent_inbox;
+  v_end   state.ending;
 begin
   v_entered := state.enter(p_project);
   select t.agent_id into v_agent from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
@@ -49,11 +48,14 @@ begin
     update state.agent_state_head h set n_queued = h.n_queued - 1 where h.project_id = p_project and h.agent_id = v_agent;
   end if;
   --! stop.head
+  v_end.agent_id := v_agent;
+  v_end.agent_turn_id := p_turn;
+  v_end.turn_epoch := v_head.turn_epoch;
+  v_end.claim_token := v_head.claim_token;
+  v_end.status := 'canceled';
   return query
   select 'ended'::text, array_remove(array[e.worker_target], null), array_remove(array[e.batch_id], null)
-    from state.end_turn(p_project, v_agent, p_turn, v_head.turn_epoch, v_head.claim_token, 'canceled', null, null,
-           coalesce(v_head.active_agent_turn_id = p_turn, false),
+    from state.end_turn(p_project, v_end, coalesce(v_head.active_agent_turn_id = p_turn, false),
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
-           v_head.ephemeral or v_head.memory_box_id is not null, p_alone,
-           c_ids, c_tokens, c_types, c_roles, c_authors, c_hashes, c_calls, c_traces, c_steps, c_parents, c_ttls, c_contents, c_tool_calls, c_metadata) e;
+           v_head.ephemeral or v_head.memory_box_id is not null, p_alone, p_cards) e;
 end $$;

@@ -229,7 +229,7 @@ impl<'h> World<'h> {
                 let most = if round % 2 == 0 { 4 } else { 1 };
                 for kind in ["llm", "forks"] {
                     let mut claiming = Claiming { most, ..Claiming::new(self.house.worker, target(kind)) };
-                    let claimed = turn::claim(self.kernel().pool(), &mut claiming).await?;
+                    let claimed = turn::claim(self.kernel(), &mut claiming).await?;
                     self.work(&claimed).await?;
                 }
                 if !tool_lost
@@ -366,9 +366,7 @@ impl<'h> World<'h> {
     /// Takes a turn, and is never heard of again.
     async fn lose_a_worker(&self) {
         let worker = surely(async || lease::start(self.kernel(), &target("llm"), LONG).await).await.unwrap();
-        surely(async || turn::claim(self.kernel().pool(), &mut Claiming::new(worker, target("llm"))).await)
-            .await
-            .unwrap();
+        surely(async || turn::claim(self.kernel(), &mut Claiming::new(worker, target("llm"))).await).await.unwrap();
         surely(async || lease::end(self.kernel(), worker).await).await.unwrap();
     }
 
@@ -435,7 +433,7 @@ impl<'h> World<'h> {
         surely(async || self.house.enqueue_all(std::slice::from_ref(turn), std::slice::from_ref(&self.card)).await)
             .await?;
         let mut claiming = Claiming::new(self.house.worker, target("forks"));
-        let claimed = surely(async || turn::claim(self.kernel().pool(), &mut claiming).await).await?;
+        let claimed = surely(async || turn::claim(self.kernel(), &mut claiming).await).await?;
         let Some(claimed) = claimed.into_iter().find(|c| c.fence.agent_turn_id() == turn.agent_turn_id) else {
             return Ok(()); // claimed, and the answer was lost: a sweep gives it to another process
         };
@@ -458,7 +456,8 @@ impl<'h> World<'h> {
     /// gives the call back, and a second batch, of one task that cannot be dispatched, answers it.
     async fn fork(&self, (tool_call_id, token): (ToolCallId, ClaimToken)) -> Result<(), Error> {
         let mut work = self.kernel().begin(self.project_id()).await?;
-        let stage = batch::of_call(&mut work, tool_call_id).await?.iter().filter(|b| b.status != "open").count() as i16;
+        let batches = batch::of_call(&mut work, tool_call_id).await?;
+        let stage = batches.iter().filter(|batch| batch.status != batch::Status::Open).count() as i16;
         drop(work);
         let Plan { fork, children, card } = self.house.plan_fork(if stage == 0 { 2 } else { 1 }, false, LONG);
         let joins_as = if stage == 0 { JoinsAs::Resume } else { JoinsAs::List };

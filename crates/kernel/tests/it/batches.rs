@@ -152,7 +152,7 @@ async fn children_end_many_at_once() {
     let house = House::new().await;
     house.family(100, false, LONG).await;
     let mut claiming = turn::Claiming { most: 100, ..turn::Claiming::new(house.worker, target("llm")) };
-    let claimed = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+    let claimed = turn::claim(house.kernel(), &mut claiming).await.unwrap();
     assert_eq!(claimed.len(), 100);
     let endings: Vec<Ending> = claimed
         .iter()

@@ -3,7 +3,7 @@
 use waybill_core::{
     card::NewCard,
     id::{AgentId, TurnId},
-    turn::{Budget, Limits, Usage},
+    turn::{Budget, Limit, Limits, Usage},
 };
 use waybill_kernel::turn::{DispatchRequest, Ending, Error, Step};
 
@@ -58,7 +58,7 @@ async fn a_step_spends_what_it_used() {
     assert!(again.duplicate);
     assert_eq!(again.budget.unwrap().tokens, Some(60), "written again it spends nothing");
     let over = house.step(&fence, &Step { usage: used(70), ..calling(0, "tool", LONG, false) }).await.unwrap();
-    assert_eq!(over.budget.unwrap().exhausted(), Some("tokens"), "one step may go over");
+    assert_eq!(over.budget.unwrap().exhausted(), Some(Limit::Tokens), "one step may go over");
     house.finish(fence).await.unwrap();
     assert_eq!(left(&house, fence.agent_turn_id()).await, None);
     let (tokens, microdollars): (i64, i64) = sqlx::query_as(

@@ -419,7 +419,7 @@ async fn the_late_find_nobody_and_no_fault() {
     house.finish(claimed.fence).await.unwrap();
     assert!(agent::find(&mut house.t.begin().await, agent_id).await.unwrap().is_none());
     let late = house.report(&crate::turns::answer(step.calls[0].tool_call_id)).await.unwrap();
-    assert_eq!(late.outcome, "dropped");
+    assert_eq!(late.outcome, turn::ReportOutcome::Dropped);
     assert_eq!(house.stop(dispatched.agent_turn_id).await.unwrap(), turn::Stopped::Over);
     assert!(crate::turns::is_stale(&house.finish(claimed.fence).await), "with another deliverable");
     // One that is to start later keeps the head, and starts.

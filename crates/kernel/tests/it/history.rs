@@ -37,7 +37,7 @@ async fn extend(house: &House, weeks: i32) -> Result<i32, retention::Error> {
 #[tokio::test]
 async fn partitions_are_made_once_nobody_reads() {
     let house = House::new().await;
-    let ahead = async || retention::weeks_ahead(house.kernel().pool()).await.unwrap();
+    let ahead = async || retention::weeks_ahead(house.kernel()).await.unwrap();
     assert_eq!(ahead().await, 1);
     // A refused caller gets its answer before its transaction is quite over: another connection would find its lock held.
     let mut connection = house.kernel().pool().acquire().await.unwrap();
@@ -120,6 +120,7 @@ async fn what_lies_in_the_rest_is_seen_and_moved() {
         sqlx::raw_sql(AssertSqlSafe(format!("drop table parts.{table}_{week}"))).execute(&mut owner).await.unwrap();
     }
     let fence = house.running().await;
+    house.step(&fence, &calling(1, "tool", LONG, false)).await.unwrap();
     house.finish(fence).await.unwrap();
     let (edges, events) =
         ("select count(*) from state.execution_edges", "select count(*) from state.outbox where shard is not null");
@@ -141,7 +142,7 @@ async fn what_lies_in_the_rest_is_seen_and_moved() {
     assert_eq!(retention::rest(&mut owner).await.unwrap(), []);
     assert_eq!((house.count(edges).await, house.count(events).await), before);
     assert!(check::partitions(house.kernel()).await.ok);
-    assert_eq!(retention::weeks_ahead(house.kernel().pool()).await.unwrap(), 1);
+    assert_eq!(retention::weeks_ahead(house.kernel()).await.unwrap(), 1);
     let guards =
         "select count(*) from pg_trigger where tgrelid = 'parts.execution_edges_rest'::regclass and tgenabled = 'O'";
     assert_eq!(house.count(guards).await, 2, "history is append-only again");
@@ -180,6 +181,20 @@ async fn ids_of_calls_and_steps_are_of_the_present() {
         assert!(matches!(refused, Err(Error::Invalid(_))), "{id}: {refused:?}");
     }
     // A process whose clock is ahead mints ids that look right to it. The database knows better.
+    let agent_id = house.agent().await;
+    for (days, is_right) in [(42, false), (2, false), (0, true)] {
+        let turn = serde_json::json!({
+            "agent_turn_id": minted(days, 7), "agent_id": agent_id, "context_box_id": uuid::Uuid::now_v7(), "context_card_ids": [],
+            "output_box_id": uuid::Uuid::now_v7(), "query_card_ids": [], "recursion_depth": 0, "emit_state_event": false,
+        });
+        let one = "select from state.enqueue($1, jsonb_populate_record(null::state.new_turn, $2), '{}')";
+        let many = "select from state.enqueue_many($1, array[($2 ->> 'agent_id')::uuid], array[jsonb_populate_record(null::state.new_turn, $2)], '{}')";
+        for sql in [many, one] {
+            let mut work = house.t.begin().await;
+            let asked = sqlx::query(sql).bind(house.t.project_id).bind(&turn).execute(&mut *work).await;
+            assert_eq!(asked.is_ok(), is_right, "{days}: {asked:?}");
+        }
+    }
     for id in [minted(42, 7), "9b4e28ba-2fa1-41d2-883f-0016d3cca427".to_owned()] {
         let sql = format!(
             "insert into state.refusals (project_id, refusal_id, agent_id, box_id, tool_suffix, why)

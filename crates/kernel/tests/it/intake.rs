@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
-use waybill_core::{bus::Door, id::WorkerId};
+use waybill_core::{bus::Door, id::WorkerId, turn::TurnStatus};
 use waybill_kernel::{
     call::{self, ClaimedCall},
     intake::{Config, Holding, Intake, Order},
@@ -108,7 +108,7 @@ async fn a_claim_whose_answer_was_lost_is_found() {
     let worker_id: WorkerId = sqlx::query_scalar(ours).fetch_one(&mut house.t.admin().await).await.unwrap();
     house.enqueue(agents[1]).await;
     // As the intake would, but the answer goes nowhere.
-    let lost = turn::claim(house.kernel().pool(), &mut Claiming::new(worker_id, target("llm"))).await.unwrap();
+    let lost = turn::claim(house.kernel(), &mut Claiming::new(worker_id, target("llm"))).await.unwrap();
     assert_eq!(lost.len(), 1);
     let found = soon(intake.next()).await;
     assert_eq!(found.claimed.fence, lost[0].fence);
@@ -260,7 +260,7 @@ async fn unknown_claims_are_taken_up_within_most() {
     let ours = "select worker_id from state.agent_inbox where worker_id is not null limit 1";
     let worker_id: WorkerId = sqlx::query_scalar(ours).fetch_one(&mut house.t.admin().await).await.unwrap();
     let mut claiming = Claiming { most: 2, ..Claiming::new(worker_id, target("llm")) };
-    let unknown_claims = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+    let unknown_claims = turn::claim(house.kernel(), &mut claiming).await.unwrap();
     assert_eq!(unknown_claims.len(), 2);
     assert!(timeout(LEASE * 3, intake.next()).await.is_err(), "there is no room");
     let mut held = vec![first, second];
@@ -303,7 +303,7 @@ async fn a_handler_that_panics_is_an_attempt_that_failed() {
         house.sweep().await;
     }
     serving.abort();
-    assert_eq!(house.turn(turn_id).await.status, "failed");
+    assert_eq!(house.turn(turn_id).await.status, TurnStatus::Failed);
 }
 
 /// The same for calls: after three the turn gets the reason, and goes on.

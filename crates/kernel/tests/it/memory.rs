@@ -11,7 +11,7 @@ use waybill_kernel::{
     batch,
     blackboard::{self, Blackboard, Error, Module, Patch},
     card,
-    card_box::{self, Beside, Window},
+    card_box::{self, Also, Window},
     receipt,
     turn::{self, DispatchRequest, Ending, Step},
 };
@@ -159,7 +159,7 @@ async fn an_append_is_not_lost_to_a_replacement() {
     assert_eq!(held(&mut house.t.begin().await, board.messages_box_id).await, cards[..2]);
 }
 
-/// CX-9: appends never conflict: many at once, beside turns that end and a summary that is set.
+/// CX-9: appends never conflict: many at once, also turns that end and a summary that is set.
 #[tokio::test]
 async fn appends_at_once_are_all_there_once() {
     let house = House::new().await;
@@ -367,18 +367,18 @@ async fn one_statement_reads_what_a_call_is_made_of() {
     card::insert(&mut work, &thoughts).await.unwrap();
     card_box::append(&mut work, output, &ids(&thoughts)).await.unwrap();
     let window = Window { pinned: 1, budget: Tokens::new(1_000).unwrap(), as_of: None };
-    let beside = Beside { output_box_id: Some(output), card_ids: &cards[4..], session_id: Some(board.session_id) };
-    let (hydrated, besides) = card_box::hydrate_beside(&mut work, context, None, window, &beside).await.unwrap();
+    let also = Also { output_box_id: Some(output), card_ids: &cards[4..], session_id: Some(board.session_id) };
+    let (hydrated, also_read) = card_box::hydrate_with(&mut work, context, None, window, &also).await.unwrap();
     let origins: Vec<(CardId, Origin)> =
         hydrated.cards.iter().map(|placed| (placed.reading.card_id(), placed.origin)).collect();
     let at = |box_id, seq| Origin { box_id, seq };
     let messages = board.messages_box_id;
     assert_eq!(origins, [(cards[3], at(context, 1)), (cards[1], at(messages, 2)), (cards[2], at(messages, 3))]);
-    assert_eq!(besides.output.iter().map(|p| p.reading.card_id()).collect::<Vec<_>>(), ids(&thoughts));
-    assert_eq!(besides.cards.iter().map(Reading::card_id).collect::<Vec<_>>(), cards[4..]);
-    assert_eq!(besides.messages_box_id, Some(messages));
-    assert_eq!(besides.todo.as_ref().map(Reading::card_id), Some(list.card_id()));
-    assert_eq!(besides.compression, None);
-    let (_, nothing) = card_box::hydrate_beside(&mut work, context, None, window, &Beside::default()).await.unwrap();
-    assert_eq!(nothing, card_box::Besides::default());
+    assert_eq!(also_read.output.iter().map(|p| p.reading.card_id()).collect::<Vec<_>>(), ids(&thoughts));
+    assert_eq!(also_read.cards.iter().map(Reading::card_id).collect::<Vec<_>>(), cards[4..]);
+    assert_eq!(also_read.messages_box_id, Some(messages));
+    assert_eq!(also_read.todo.as_ref().map(Reading::card_id), Some(list.card_id()));
+    assert_eq!(also_read.compression, None);
+    let (_, nothing) = card_box::hydrate_with(&mut work, context, None, window, &Also::default()).await.unwrap();
+    assert_eq!(nothing, card_box::AlsoRead::default());
 }

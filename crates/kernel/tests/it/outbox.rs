@@ -102,7 +102,7 @@ async fn many_turns_are_told_as_one_is() {
     house.enqueue_all(&requests, &cards).await.unwrap();
     let mut claiming =
         waybill_kernel::turn::Claiming { most: 2, ..waybill_kernel::turn::Claiming::new(house.worker, target("llm")) };
-    let claimed = waybill_kernel::turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+    let claimed = waybill_kernel::turn::claim(house.kernel(), &mut claiming).await.unwrap();
     assert_eq!(claimed.len(), 2);
     let endings: Vec<_> = claimed.iter().map(|claimed| crate::turns::ending(claimed.fence)).collect();
     let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();

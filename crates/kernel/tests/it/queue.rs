@@ -79,7 +79,7 @@ async fn a_claim_takes_what_a_plain_look_would() {
                 .fetch_optional(&mut admin)
                 .await
                 .unwrap();
-                let claimed = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap().pop();
+                let claimed = turn::claim(house.kernel(), &mut claiming).await.unwrap().pop();
                 assert_eq!(claimed.as_ref().map(|claimed| claimed.fence.agent_turn_id()), plain, "after {n}");
                 n_claimed += u32::from(claimed.is_some());
                 held.extend(claimed.map(|claimed| claimed.fence));
@@ -120,7 +120,7 @@ async fn a_claim_takes_what_a_plain_look_would() {
     let ready = house.count("select count(*) from state.agent_inbox where status = 'pending'").await;
     let mut all = Claiming { most: 1_000, ..claiming };
     let mut rest = 0;
-    while let taken @ 1.. = turn::claim(house.kernel().pool(), &mut all).await.unwrap().len() {
+    while let taken @ 1.. = turn::claim(house.kernel(), &mut all).await.unwrap().len() {
         rest += taken;
     }
     assert_eq!(rest as i64, ready);
@@ -248,12 +248,12 @@ async fn a_cap_holds_with_marks() {
     assert!(mark(&house, house.t.project_id).await);
     let mut one = Claiming { in_flight_cap: 4, ..Claiming::new(house.worker, target("llm")) };
     let mut many = Claiming { most: 10, ..one.clone() };
-    let first = turn::claim(house.kernel().pool(), &mut one).await.unwrap().remove(0);
-    assert_eq!(turn::claim(house.kernel().pool(), &mut many).await.unwrap().len(), 3);
-    assert!(turn::claim(house.kernel().pool(), &mut one).await.unwrap().is_empty());
+    let first = turn::claim(house.kernel(), &mut one).await.unwrap().remove(0);
+    assert_eq!(turn::claim(house.kernel(), &mut many).await.unwrap().len(), 3);
+    assert!(turn::claim(house.kernel(), &mut one).await.unwrap().is_empty());
     turn::finish(&mut house.kernel().alone(house.t.project_id).await.unwrap(), &[ending(first.fence)]).await.unwrap();
-    assert_eq!(turn::claim(house.kernel().pool(), &mut one).await.unwrap().len(), 1);
-    assert!(turn::claim(house.kernel().pool(), &mut many).await.unwrap().is_empty());
+    assert_eq!(turn::claim(house.kernel(), &mut one).await.unwrap().len(), 1);
+    assert!(turn::claim(house.kernel(), &mut many).await.unwrap().is_empty());
 }
 
 /// A look that read more than so many entries marks its queue, another does not, and a mark that is not moved for a minute is forgotten.

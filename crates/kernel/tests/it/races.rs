@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use sqlx::PgConnection;
-use waybill_core::turn::{End, Status};
-use waybill_kernel::turn::{self, Loss, Reclaimed, Stopped};
+use waybill_core::turn::{End, Status, TurnStatus};
+use waybill_kernel::turn::{self, Loss, Reclaimed, ReportOutcome, Stopped};
 
 use crate::turns::{House, LONG, answer, calling, ending, is_stale};
 
@@ -160,7 +160,7 @@ async fn a_result_beside_a_suspend() {
         let wait = calling(0, "tool", LONG, true);
         let (stepped, reported) =
             race_either_way(&house, mark, first == "suspend", house.step(&fence, &wait), house.report(&report)).await;
-        assert_eq!(reported.unwrap().outcome, "applied");
+        assert_eq!(reported.unwrap().outcome, ReportOutcome::Applied);
         let suspended = stepped.unwrap().suspended;
         assert_eq!(suspended, first == "suspend", "{mark}");
         // Either it goes on, or it was resumed.
@@ -237,7 +237,7 @@ async fn a_stop_beside_a_finish() {
         let (finished, stopped) = race_either_way(&house, mark, first == "finish", finish, stop).await;
         finished.unwrap();
         assert_eq!(stopped.unwrap(), if first == "finish" { Stopped::Over } else { Stopped::Asked });
-        assert_eq!(house.turn(turn_id).await.status, "success");
+        assert_eq!(house.turn(turn_id).await.status, TurnStatus::Success);
         assert_eq!(house.head(fence.agent_id()).await.status, Status::Idle);
     }
     assert_eq!(house.count("select count(*) from state.outbox").await, 3);
@@ -272,7 +272,7 @@ async fn an_end_beside_a_count_down() {
     let parent = family.parent.agent_turn_id();
     let refused = house.stop(parent).await;
     assert!(matches!(refused, Err(turn::Error::TryAgain(_))), "{refused:?}");
-    assert_eq!(house.turn(parent).await.status, "open", "nothing of it is written");
+    assert_eq!(house.turn(parent).await.status, TurnStatus::Open, "nothing of it is written");
     paused.resume().await;
     counting.await.unwrap();
     assert_eq!(house.stop(parent).await.unwrap(), Stopped::Ended);
@@ -356,7 +356,7 @@ async fn many_at_once_do_not_deadlock() {
                 house.enqueue_all(&requests, &[card]).await.unwrap();
                 let mut claiming =
                     turn::Claiming { most: 8, ..turn::Claiming::new(house.worker, crate::turns::target("llm")) };
-                let claimed = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+                let claimed = turn::claim(house.kernel(), &mut claiming).await.unwrap();
                 let endings: Vec<_> = claimed.iter().rev().map(|claimed| ending(claimed.fence)).collect();
                 let mut alone = house.kernel().alone(house.t.project_id).await.unwrap();
                 turn::finish(&mut alone, &endings).await.unwrap();

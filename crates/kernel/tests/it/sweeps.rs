@@ -359,20 +359,20 @@ async fn claims_are_fair_and_capped() {
     let mut claiming = Claiming { after: ProjectId::nil(), ..Claiming::new(house.worker, target("llm")) };
     let mut one_by_one = Vec::new();
     for _ in 0..6 {
-        one_by_one.extend(turn::claim(house.kernel().pool(), &mut claiming).await.unwrap());
+        one_by_one.extend(turn::claim(house.kernel(), &mut claiming).await.unwrap());
     }
     assert_eq!(order(&one_by_one), [0, 1, 2, 0, 1, 2]);
     for claimed in &one_by_one[..1] {
         house.reclaim_in(claimed, &Loss::Lease).await;
     }
     let capped = Claiming { in_flight_cap: 4, most: 10, after: ProjectId::nil(), ..claiming.clone() };
-    let many = turn::claim(house.kernel().pool(), &mut capped.clone()).await.unwrap();
+    let many = turn::claim(house.kernel(), &mut capped.clone()).await.unwrap();
     assert_eq!(many.len(), 3, "one project is left, and it has one running");
-    assert!(turn::claim(house.kernel().pool(), &mut capped.clone()).await.unwrap().is_empty(), "at its cap");
+    assert!(turn::claim(house.kernel(), &mut capped.clone()).await.unwrap().is_empty(), "at its cap");
     let mut single = Claiming { most: 1, ..capped.clone() };
-    assert!(turn::claim(house.kernel().pool(), &mut single).await.unwrap().is_empty(), "at its cap");
+    assert!(turn::claim(house.kernel(), &mut single).await.unwrap().is_empty(), "at its cap");
     let mut other = Claiming { in_flight_cap: 100, ..single };
-    assert_eq!(turn::claim(house.kernel().pool(), &mut other).await.unwrap().len(), 1);
+    assert_eq!(turn::claim(house.kernel(), &mut other).await.unwrap().len(), 1);
     // In one call, each project has its share.
     let late = ProjectId::new();
     let mut work = house.kernel().begin(late).await.unwrap();
@@ -383,7 +383,7 @@ async fn claims_are_fair_and_capped() {
     turn::enqueue(&mut work, &requests, &[card]).await.unwrap();
     work.commit().await.unwrap();
     let mut fair = Claiming { most: 4, in_flight_cap: 100, after: ProjectId::nil(), ..other };
-    let shared = turn::claim(house.kernel().pool(), &mut fair).await.unwrap();
+    let shared = turn::claim(house.kernel(), &mut fair).await.unwrap();
     assert_eq!(shared.iter().filter(|c| c.fence.project_id() == late).count(), 2, "{shared:?}");
 }
 

@@ -152,14 +152,14 @@ async fn updates_of_the_head_stay_on_their_page() {
             turn::enqueue(&mut alone, &requests, &cards).await.unwrap();
             let most = part.len() as i32;
             let mut claiming = Claiming { most, ..Claiming::new(house.worker, target("llm")) };
-            let claimed = turn::claim(house.kernel().pool(), &mut claiming).await.unwrap();
+            let claimed = turn::claim(house.kernel(), &mut claiming).await.unwrap();
             let endings: Vec<_> = claimed.iter().map(|claimed| ending(claimed.fence)).collect();
             turn::finish(&mut alone, &endings).await.unwrap();
         }
     }
     drop(alone);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    house.kernel().pool().close().await; // a connection that is closed reports its statistics
+    house.kernel().close().await; // a connection that is closed reports its statistics
     let hot =
         "select (100 * n_tup_hot_upd / n_tup_upd)::bigint from pg_stat_user_tables where relname = 'agent_state_head'";
     let updates = "select n_tup_upd from pg_stat_user_tables where relname = 'agent_state_head'";

@@ -9,19 +9,21 @@ use waybill_core::{
     card_box::Span,
     id::{AgentId, BatchId, ProjectId, StepId, Target, ToolCallId, TurnId, WorkerId},
     request::{Decided, Decision, Request},
-    turn::{End, Fence, MessageType, Status},
+    turn::{End, Fence, MessageType, Status, TurnStatus},
 };
 use waybill_kernel::{
     agent,
     batch::{Fork, JoinsAs, Task},
     call,
     call::ClaimedCall,
-    card_box, lease, request, sweep, turn,
+    card_box, lease, request,
+    retry::Transient,
+    sweep, turn,
     turn::{
-        Attempts, Call, Claimed, Claiming, DispatchRequest, Dispatched, Ending, Error, Loss, Reclaimed, Report, Step,
-        Stepped, Stopped,
+        Attempts, Call, Claimed, Claiming, DispatchRequest, Dispatched, Ending, Error, Loss, Reclaimed, Report,
+        ReportOutcome, Step, Stepped, Stopped,
     },
-    work::{Config, Kernel},
+    work::{Config, Kernel, Work},
 };
 use waybill_testkit::{TestDb, fresh_db};
 
@@ -143,7 +145,7 @@ impl House {
     }
 
     pub(crate) async fn claim_as(&self, worker: WorkerId) -> Result<Vec<Claimed>, Error> {
-        turn::claim(self.kernel().pool(), &mut Claiming::new(worker, target("llm"))).await
+        turn::claim(self.kernel(), &mut Claiming::new(worker, target("llm"))).await
     }
 
     pub(crate) async fn claim_calls(&self, name: &str, most: i32) -> Vec<ClaimedCall> {
@@ -256,7 +258,7 @@ async fn a_trivial_turn_delivers_once() {
     let head = house.head(agent_id).await;
     assert_eq!((head.status, head.active_agent_turn_id), (Status::Idle, None));
     let turn = house.turn(request.agent_turn_id).await;
-    assert_eq!((turn.status.as_str(), turn.inbox_status), ("success", None));
+    assert_eq!((turn.status, turn.inbox_status), (TurnStatus::Success, None));
     assert_eq!(turn.deliverable_card_id, Some(ended.cards[1].card_id()));
 
     let mut work = house.t.begin().await;
@@ -264,7 +266,7 @@ async fn a_trivial_turn_delivers_once() {
     assert_eq!(crate::held(&mut work, request.output_box_id).await, crate::ids(&ended.cards));
     drop(work);
     assert_eq!(house.count("select count(*) from state.outbox where event = 'task'").await, 1);
-    assert_eq!(house.count("select count(*) from state.execution_edges where primitive = 'enqueue'").await, 2);
+    assert_eq!(house.count("select count(*) from state.edges where primitive = 'enqueue'").await, 2);
     assert_eq!(house.count("select count(*) from state.agent_steps where outcome = 'finished'").await, 1);
     assert_eq!(house.count("select count(*) from state.agent_inbox").await, 0);
 
@@ -325,19 +327,19 @@ async fn a_replayed_enqueue_is_answered_as_the_first() {
     assert!(matches!(house.enqueue_all(&[unknown, new[0].clone()], &[]).await, Err(Error::NotFound(_))));
 }
 
-/// L0-3: a turn is kept when its edge is pruned, so its replay is still answered as one, alone and among others.
+/// L0-3: a turn is kept when its history is pruned, so its replay is still answered as one, alone and among others.
 #[tokio::test]
-async fn a_replay_is_known_after_its_edge_was_pruned() {
+async fn a_replay_is_known_after_its_history_was_pruned() {
     let house = House::new().await;
     let agents = house.agents(2).await;
     let cards = [instruction("old"), instruction("new")];
     let old = DispatchRequest::instructed(agents[0], cards[0].card_id());
-    house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap();
+    let first = house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap().remove(0);
     house.rung();
     sqlx::query("truncate state.execution_edges").execute(&mut house.t.admin().await).await.unwrap();
 
     let again = house.enqueue_all(std::slice::from_ref(&old), &cards[..1]).await.unwrap().remove(0);
-    assert_eq!((again.agent_turn_id, again.turn_epoch, again.duplicate), (old.agent_turn_id, None, true));
+    assert_eq!((again.agent_turn_id, again.turn_epoch, again.duplicate), (old.agent_turn_id, first.turn_epoch, true));
     assert_eq!(house.rung(), [], "no door is to be rung");
 
     let new = DispatchRequest::instructed(agents[1], cards[1].card_id());
@@ -463,7 +465,7 @@ async fn a_transition_does_not_cross_projects() {
     assert!(matches!(outcome, Err(Error::NotFound(_))), "{outcome:?}");
     // The connection is given back without a project: the next one sets its own.
     drop(alone);
-    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, "applied");
+    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, ReportOutcome::Applied);
 }
 
 /// L0-5, LESSONS: a worker that was reclaimed changes nothing any more, by whatever transition.
@@ -517,7 +519,7 @@ async fn failed_attempts_wait_and_end() {
     let last = house.claim().await.unwrap();
     assert!(matches!(house.reclaim(&last.fence, &at_once).await, Reclaimed::Ended), "three attempts");
     let turn = house.turn(fence.agent_turn_id()).await;
-    assert_eq!((turn.status.as_str(), turn.deliverable_card_id.is_some()), ("failed", true));
+    assert_eq!((turn.status, turn.deliverable_card_id.is_some()), (TurnStatus::Failed, true));
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Idle);
 
     let fence = house.running().await;
@@ -527,7 +529,7 @@ async fn failed_attempts_wait_and_end() {
         current = house.claim().await.unwrap().fence;
     }
     assert!(matches!(house.reclaim(&current, &Loss::Lease).await, Reclaimed::Ended), "it takes every worker down");
-    assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
+    assert_eq!(house.turn(fence.agent_turn_id()).await.status, TurnStatus::Failed);
 }
 
 /// L0-17: attempts are counted since the turn last wrote something. A step that only records a cost does not count as that.
@@ -551,7 +553,7 @@ async fn attempts_are_counted_since_the_turn_moved() {
         assert_eq!(house.reclaim(&fence, &failed).await, outcome);
         fence = house.claim().await.map_or(fence, |claimed| claimed.fence);
     }
-    assert_eq!(house.turn(fence.agent_turn_id()).await.status, "failed");
+    assert_eq!(house.turn(fence.agent_turn_id()).await.status, TurnStatus::Failed);
 }
 
 /// HO-7: once people are asked about a call, the asker's claim is over: it can neither answer, ask again nor give the call back.
@@ -569,7 +571,8 @@ async fn whoever_asked_people_cannot_report_any_more() {
     assert!(is_stale(&house.report(&old).await), "people are deciding");
     assert!(is_stale(&request::ask(&mut alone, &call, &question).await));
     let approved = Decided::new(Decision::Approved, "an operator");
-    assert_eq!(request::decide(&mut alone, call.tool_call_id, &approved).await.unwrap().outcome, "decided");
+    let decided = request::decide(&mut alone, call.tool_call_id, &approved).await.unwrap();
+    assert_eq!(decided.outcome, request::DecisionOutcome::Decided);
     assert!(is_stale(&house.report(&old).await), "it is decided, and the call is for its next handler");
     // The server may still be ending the refused report, and a claim does not wait for its lock.
     let next = loop {
@@ -580,7 +583,7 @@ async fn whoever_asked_people_cannot_report_any_more() {
     };
     assert!(is_stale(&house.report(&old).await));
     let new = Report { claim_token: Some(next.claim_token), ..answer(call.tool_call_id) };
-    assert_eq!(house.report(&new).await.unwrap().outcome, "applied");
+    assert_eq!(house.report(&new).await.unwrap().outcome, ReportOutcome::Applied);
 }
 
 /// L0-12, L0-13, LESSONS: the exact set is waited for; each result is applied once; the last one resumes.
@@ -598,10 +601,10 @@ async fn a_suspended_turn_resumes_with_its_last_result() {
 
     let [first, second] = [&step.calls[0], &step.calls[1]].map(|call| answer(call.tool_call_id));
     let applied = house.report(&first).await.unwrap();
-    assert_eq!((applied.outcome.as_str(), applied.resumed), ("applied", false));
-    assert_eq!(house.report(&first).await.unwrap().outcome, "duplicate");
+    assert_eq!((applied.outcome, applied.resumed), (ReportOutcome::Applied, false));
+    assert_eq!(house.report(&first).await.unwrap().outcome, ReportOutcome::Duplicate);
     let other = answer(first.tool_call_id);
-    assert_eq!(house.report(&other).await.unwrap().outcome, "dropped", "another result for the same call");
+    assert_eq!(house.report(&other).await.unwrap().outcome, ReportOutcome::Dropped, "another result for the same call");
     assert!(house.claim().await.is_none());
     let applied = house.report(&second).await.unwrap();
     assert!(applied.resumed);
@@ -614,8 +617,8 @@ async fn a_suspended_turn_resumes_with_its_last_result() {
     assert_eq!(crate::held(&mut work, again.output_box_id).await, expected);
     drop(work);
     house.finish(again.fence).await.unwrap();
-    assert_eq!(house.report(&first).await.unwrap().outcome, "duplicate", "also after the end");
-    assert_eq!(house.report(&answer(first.tool_call_id)).await.unwrap().outcome, "dropped");
+    assert_eq!(house.report(&first).await.unwrap().outcome, ReportOutcome::Duplicate, "also after the end");
+    assert_eq!(house.report(&answer(first.tool_call_id)).await.unwrap().outcome, ReportOutcome::Dropped);
     assert_eq!(house.count("select count(*) from state.execution_edges where edge_phase = 'dropped'").await, 1);
     let foreign = house.report(&answer(ToolCallId::new())).await;
     assert!(matches!(foreign, Err(Error::NotFound(_))), "{foreign:?}");
@@ -652,7 +655,8 @@ async fn an_overdue_call_is_answered_by_a_timeout() {
     assert!(house.rung().contains(&Door::Agent(target("llm"))), "{swept:?}");
     let again = house.claim().await.unwrap();
     assert_eq!(again.message_type, MessageType::Timeout);
-    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, "dropped", "too late");
+    let late = house.report(&answer(step.calls[0].tool_call_id)).await.unwrap();
+    assert_eq!(late.outcome, ReportOutcome::Dropped, "too late");
     let mut work = house.t.begin().await;
     let read = card_box::read(&mut work, Span::whole(again.output_box_id), None).await.unwrap();
     assert_eq!(read.len(), 4, "two calls, two timeouts");
@@ -679,7 +683,7 @@ async fn commands_are_claimed_and_reclaimed() {
     assert!(is_stale(&house.report(&lost).await), "answered for a claim that was taken away");
     for call in again {
         let report = Report { claim_token: Some(call.claim_token), ..answer(call.tool_call_id) };
-        assert_eq!(house.report(&report).await.unwrap().outcome, "applied");
+        assert_eq!(house.report(&report).await.unwrap().outcome, ReportOutcome::Applied);
     }
     assert!(house.claim().await.is_some());
 }
@@ -713,11 +717,11 @@ async fn a_stopped_turn_still_delivers() {
     let step = calling(1, "tool", LONG, true);
     house.step(&fence, &step).await.unwrap();
     assert!(matches!(house.stop(fence.agent_turn_id()).await.unwrap(), Stopped::Ended));
-    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, "dropped");
+    assert_eq!(house.report(&answer(step.calls[0].tool_call_id)).await.unwrap().outcome, ReportOutcome::Dropped);
     assert_eq!(house.head(fence.agent_id()).await.status, Status::Idle);
     for turn_id in turns.into_iter().chain([fence.agent_turn_id()]) {
         let turn = house.turn(turn_id).await;
-        assert_eq!((turn.status.as_str(), turn.deliverable_card_id.is_some()), ("canceled", true));
+        assert_eq!((turn.status, turn.deliverable_card_id.is_some()), (TurnStatus::Canceled, true));
     }
     assert_eq!(house.count("select count(*) from state.outbox where status = 'canceled'").await, 4);
     assert_eq!(house.count("select count(*) from state.agent_inbox").await, 0);
@@ -830,7 +834,7 @@ async fn the_sql_allows_what_the_table_allows() {
             work.commit().await.unwrap();
             let claim = async || {
                 let mut claiming = Claiming::new(house.worker, own.clone());
-                turn::claim(house.kernel().pool(), &mut claiming).await.unwrap().pop().map(|claimed| claimed.fence)
+                turn::claim(house.kernel(), &mut claiming).await.unwrap().pop().map(|claimed| claimed.fence)
             };
             let card = instruction("x");
             let request = [DispatchRequest::instructed(agent_id, card.card_id())];
@@ -922,10 +926,15 @@ async fn a_connection_to_a_server_that_only_reads_is_not_used_again() {
         turn::enqueue(&mut kernel.alone(house.t.project_id).await.unwrap(), &[request], &[card]).await
     };
     enqueue().await.unwrap();
-    let pid = async || sqlx::query_scalar::<_, i32>("select pg_backend_pid()").fetch_one(kernel.pool()).await.unwrap();
+    let pid = async || {
+        let mut alone = kernel.alone(house.t.project_id).await.unwrap();
+        sqlx::query_scalar::<_, i32>("select pg_backend_pid()").fetch_one(alone.connection()).await.unwrap()
+    };
     let demoted = pid().await;
     // As it is from one moment to the next for a client that is connected when the server is demoted.
-    sqlx::raw_sql("set default_transaction_read_only = on").execute(kernel.pool()).await.unwrap();
+    let mut alone = kernel.alone(house.t.project_id).await.unwrap();
+    sqlx::raw_sql("set default_transaction_read_only = on").execute(alone.connection()).await.unwrap();
+    drop(alone);
     let begun = std::time::Instant::now();
     while let Err(error) = enqueue().await {
         assert!(error.is_transient(), "{error:?}");

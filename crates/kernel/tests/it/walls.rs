@@ -412,13 +412,13 @@ async fn every_table_is_walled_off() {
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text
            from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
-          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p') and a.attname = 'project_id'
+          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p', 'v') and a.attname = 'project_id'
           order by 1",
     )
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 43, "{tables:?}");
+    assert_eq!(tables.len(), 44, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

@@ -21,23 +21,20 @@ declare
   tg  text;
 begin
   perform set_config('waybill.project', p::text, true);
-  select h.worker_target into tg from state.agent_state_head h where h.project_id = p and h.agent_id = a for no key update;
-  insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, query_card_ids)
-  values (p, t, a, ctx, o, array[c]) on conflict do nothing;
+  update state.agent_state_head h
+     set status = case h.status when 'idle' then 'dispatched' else h.status end, active_agent_turn_id = coalesce(h.active_agent_turn_id, t),
+         turn_epoch = h.turn_epoch + (h.status = 'idle')::integer, n_queued = h.n_queued + (h.status <> 'idle')::integer
+   where h.project_id = p and h.agent_id = a
+  returning case when h.active_agent_turn_id = t then h.turn_epoch end, h.worker_target into ep, tg;
+  insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, query_card_ids, dispatched_epoch)
+  values (p, t, a, ctx, o, array[c], ep);
   insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
   values (p, c, 170, 'task.instruction', 'user', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff',
           to_json(repeat(c::text, 19)));
   insert into cardbox.boxes (project_id, box_id, length) values (p, o, 0), (p, ctx, 1);
   insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p, ctx, 1, c);
-  update state.agent_state_head h set status = 'dispatched', active_agent_turn_id = t, turn_epoch = turn_epoch + 1
-   where h.project_id = p and h.agent_id = a and h.status = 'idle' returning turn_epoch into ep;
-  if not found then
-    update state.agent_state_head h set n_queued = n_queued + 1 where h.project_id = p and h.agent_id = a;
-  end if;
   insert into state.agent_inbox (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, dispatched_at)
   values (p, t, a, case when ep is null then 'queued' else 'pending' end, tg, ep, now());
-  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id)
-  values (p, t, 'enqueue', 'request', t, a, ep, c);
 end $$;
 
 create function bench.claim(w uuid, out p uuid, out a uuid, out t uuid, out ep bigint, out tok bigint)
@@ -85,8 +82,6 @@ begin
   values (p, t, s, a, ep, tok, 'finished', n - 1, n);
   delete from state.agent_inbox i where i.project_id = p and i.agent_turn_id = t;
   delete from state.waiting_calls w where w.project_id = p and w.agent_turn_id = t;
-  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id, turn_epoch, card_id, status)
-  values (p, t, 'enqueue', 'response', t, a, ep, c2, 'success');
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, card_id) values (p, t, 'task', t, a, 'success', c2);
   if q > 0 then
     select i.agent_turn_id into nt from state.agent_inbox i

@@ -16,7 +16,10 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
-use waybill_core::id::{ProjectId, SessionId, TurnId};
+use waybill_core::{
+    id::{ProjectId, SessionId, TurnId},
+    turn::TurnStatus,
+};
 use waybill_kernel::{project, resource, turn, work::Kernel};
 use waybill_orchestrator::{
     command,
@@ -250,9 +253,9 @@ async fn finish(kernel: &Kernel, project_id: ProjectId, wanted: Launch) -> Resul
     let begun = tokio::time::Instant::now();
     loop {
         let found = turn::show(&mut kernel.begin(project_id).await?, &[turn_id]).await?;
-        match found.first().map(|turn| turn.status.as_str()) {
-            Some("open") if begun.elapsed() < LONGEST => tokio::time::sleep(Duration::from_millis(20)).await,
-            Some("success") => return Ok(turn_id),
+        match found.first().map(|turn| turn.status) {
+            Some(TurnStatus::Open) if begun.elapsed() < LONGEST => tokio::time::sleep(Duration::from_millis(20)).await,
+            Some(TurnStatus::Success) => return Ok(turn_id),
             other => ensure!(false, "the turn {turn_id} ended as {other:?}"),
         }
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use chrono::Utc;
 use serde_json::json;
 use waybill_context::{
-    call::{Collected, Manner, Materials},
+    call::{Collected, Materials, RenderConfig},
     layer::BlockKey,
     policy::Policy,
     wire::{Adapter, Params},
@@ -41,12 +41,12 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     };
     let mut figures = Vec::new();
     for adapter in Adapter::ALL {
-        let manner = Manner { adapter, policy, params: Params::default() };
-        let call = materials.call(&manner)?;
+        let config = RenderConfig { adapter, policy, params: Params::default() };
+        let call = materials.call(&config)?;
         let figure = format!("{} messages, {} tokens", call.composed.messages.len(), call.composed.n_tokens.get());
         let name = adapter.as_str();
         let call_again = async || {
-            black_box(materials.call(&manner)?);
+            black_box(materials.call(&config)?);
             Ok(())
         };
         let write_plainly = async || {

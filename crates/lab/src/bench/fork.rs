@@ -27,6 +27,7 @@ use waybill_kernel::{
     grant,
     intake::{Config, Intake},
     project, resource,
+    retry::Transient,
     turn::{self, Call, Claimed, DispatchRequest, Ending, Step},
     work::Kernel,
 };

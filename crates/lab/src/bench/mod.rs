@@ -18,11 +18,13 @@ use waybill_services::Server;
 
 pub mod api;
 pub mod artifact;
+mod away;
 pub mod bells;
 pub mod cache;
 pub mod card_box;
 pub mod compose;
 pub mod fork;
+pub mod groups;
 pub mod knowledge;
 pub mod serve;
 pub mod skew;

@@ -66,22 +66,15 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let (kernel, mut admin) = fresh_database(&private.server, DATABASE).await?;
     let kernel = kernel.on(Arc::new(Nats::connect(&nats.url()).await?));
     let pool = PgPoolOptions::new().max_connections(2).connect(&private.server.admin_url(DATABASE)).await?;
-    let project_id = ProjectId::new();
-    let mut work = kernel.begin(project_id).await?;
-    project::create(&mut work, "bench").await?;
-    let script = json!([{ "say": "Done.", "after_ms": THINKING.as_millis() as u64 }]);
-    let profile = json!({ "profile": {
-        "name": "slow", "worker_target": "llm", "system_prompt_template": "You take your time.",
-        "llm_config": { "provider": "demo", "model": "demo", "params": { "script": script } } } });
-    resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
-    work.commit().await?;
     let mut crew = JoinSet::new();
     let sweeps = kernel.clone();
     crew.spawn(async move { match watch::run(&sweeps, &watch::Config::default()).await {} });
-    let callers = Callers { kernel, project_id };
+    let callers = Callers::new(kernel, THINKING).await?;
 
     callers.ask(options.backlog).await?;
-    let mut hands = Hands::hire(&options.program, &private.server.url_of("worker", DATABASE), &nats.url())?;
+    let most = MOST.to_string();
+    let database_url = private.server.url_of("worker", DATABASE);
+    let mut hands = Hands::hire(&options.program, &database_url, &nats.url(), PROCESSES, &["--most", &most])?;
     let samples = Samples::begin(pool, hands.addresses.clone());
     let per_second = drain(&mut admin, options.backlog, &mut hands).await?;
     let capacity = (PROCESSES as f64 * MOST as f64 / THINKING.as_secs_f64()).min(per_second);
@@ -108,21 +101,38 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
+/// Who starts turns of one profile, in one project.
 #[derive(Clone)]
-struct Callers {
+pub(super) struct Callers {
     kernel: Kernel,
     project_id: ProjectId,
 }
 
+const PROFILE: &str = "slow";
+
 impl Callers {
-    async fn launch(self) -> Result<()> {
+    /// Makes a project with a profile whose model answers after so long.
+    pub(super) async fn new(kernel: Kernel, thinking: Duration) -> Result<Callers> {
+        let project_id = ProjectId::new();
+        let mut work = kernel.begin(project_id).await?;
+        project::create(&mut work, "bench").await?;
+        let script = json!([{ "say": "Done.", "after_ms": thinking.as_millis() as u64 }]);
+        let profile = json!({ "profile": {
+            "name": PROFILE, "worker_target": "llm", "system_prompt_template": "You take your time.",
+            "llm_config": { "provider": "demo", "model": "demo", "params": { "script": script } } } });
+        resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
+        work.commit().await?;
+        Ok(Callers { kernel, project_id })
+    }
+
+    pub(super) async fn launch(self) -> Result<()> {
         let mut work = self.kernel.begin(self.project_id).await?;
-        launch(&mut work, &Launch::new("slow".parse()?, "Take your time.")).await?;
+        launch(&mut work, &Launch::new(PROFILE.parse()?, "Take your time.")).await?;
         Ok(work.commit().await?)
     }
 
     /// Starts `n` turns, a few at a time.
-    async fn ask(&self, n: usize) -> Result<()> {
+    pub(super) async fn ask(&self, n: usize) -> Result<()> {
         let bar = progress("turns asked for", n as u64);
         let mut asking = JoinSet::new();
         for _ in 0..n {
@@ -142,7 +152,7 @@ impl Callers {
     }
 
     /// Starts `per_second` turns a second. Returns how long each took from its creation to its end.
-    async fn pace(
+    pub(super) async fn pace(
         &self,
         what: &str,
         per_second: f64,
@@ -199,7 +209,7 @@ async fn drain(admin: &mut PgConnection, backlog: usize, hands: &mut Hands) -> R
     Ok((n_to - n_from) as f64 / to.duration_since(from).as_secs_f64().max(0.1))
 }
 
-async fn wait_until_done(admin: &mut PgConnection, hands: &mut Hands) -> Result<()> {
+pub(super) async fn wait_until_done(admin: &mut PgConnection, hands: &mut Hands) -> Result<()> {
     let begun = Instant::now();
     let sql = "select count(*) from state.turns where status = 'open'";
     while sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut *admin).await? > 0 {
@@ -213,7 +223,7 @@ async fn wait_until_done(admin: &mut PgConnection, hands: &mut Hands) -> Result<
 }
 
 /// The worker processes.
-struct Hands {
+pub(super) struct Hands {
     children: Vec<Child>,
     /// Addresses of their metrics.
     addresses: Vec<String>,
@@ -221,16 +231,23 @@ struct Hands {
 }
 
 impl Hands {
-    fn hire(program: &PathBuf, database_url: &str, nats_url: &str) -> Result<Hands> {
+    pub(super) fn hire(
+        program: &PathBuf,
+        database_url: &str,
+        nats_url: &str,
+        processes: usize,
+        arguments: &[&str],
+    ) -> Result<Hands> {
         let folder = Home::find()?.path("serve");
         std::fs::create_dir_all(&folder)?;
         let log = folder.join("worker.log");
         let mut hands = Hands { children: Vec::new(), addresses: Vec::new(), log };
-        for _ in 0..PROCESSES {
+        for _ in 0..processes {
             let address = format!("127.0.0.1:{}", free_port()?);
             let log = std::fs::File::options().create(true).append(true).open(&hands.log)?;
             let child = Command::new(program)
-                .args(["worker", "--most", &MOST.to_string(), "--metrics-listen", &address])
+                .args(["worker", "--metrics-listen", &address])
+                .args(arguments)
                 .env("WAYBILL_DATABASE_URL", database_url)
                 .env("WAYBILL_NATS_URL", nats_url)
                 .stdin(Stdio::null())
@@ -244,7 +261,7 @@ impl Hands {
         Ok(hands)
     }
 
-    fn are_alive(&mut self) -> Result<()> {
+    pub(super) fn are_alive(&mut self) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
                 bail!("a worker has ended: {status}; its log is in {}", self.log.display());

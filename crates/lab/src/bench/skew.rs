@@ -439,7 +439,7 @@ impl Side {
 
     async fn claim(&self, n: usize) -> Result<Vec<Claimed>> {
         let mut claiming = Claiming { most: i32::try_from(n)?, ..Claiming::new(self.worker, llm()) };
-        let claimed = turn::claim(self.kernel.pool(), &mut claiming).await?;
+        let claimed = turn::claim(&self.kernel, &mut claiming).await?;
         ensure!(claimed.len() == n, "{} of {n} turns were ready", claimed.len());
         Ok(claimed)
     }

@@ -30,9 +30,6 @@ with agent as materialized (
 ), step as (
   insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
   select project_id, turn_id, step_id, agent_id, 1, 1, 'finished', 1, $3 - 1 from agent
-), edge as (
-  insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
-  select project_id, turn_id, 'enqueue', phase, turn_id, agent_id from agent, unnest(array['request', 'response']) phase
 ), event as (
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, published_at)
   select project_id, turn_id, 'task', turn_id, agent_id, 'success', now() from agent

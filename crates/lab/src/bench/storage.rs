@@ -184,10 +184,13 @@ impl House {
             "allowed_internal_tools": ["update_todo"],
             "memory": { "budget": 2_000_000, "compaction": null },
         } }))?;
+        // More than a turn may take unless a project says so.
+        let settings =
+            serde_json::from_value(json!({ "settings": { "max_steps": 1_000, "max_tokens": 2_000_000_000 } }))?;
         let (project_id, agent_id, target) = (ProjectId::new(), AgentId::new(), "llm".parse()?);
         let mut work = kernel.begin(project_id).await?;
         project::create(&mut work, "bench").await?;
-        resource::apply(&mut work, &[profile]).await?;
+        resource::apply(&mut work, &[profile, settings]).await?;
         agent::create(&mut work, &[agent_id], &target).await?;
         let profile_box_id = resource::profile(&mut work, &"a".parse()?).await?.profile_box_id;
         work.commit().await?;

@@ -205,7 +205,7 @@ impl Bench {
                         cards.push(card);
                     }
                     while patient(turn::enqueue(&mut alone, &requests, &cards).await)?.is_none() {}
-                    let claimed = turn::claim(alone.connection(), &mut claiming).await?;
+                    let claimed = turn::claim_with(alone.connection(), &mut claiming).await?;
                     let endings: Vec<Ending> = claimed.into_iter().map(|claimed| ending(claimed.fence)).collect();
                     while patient(turn::finish(&mut alone, &endings).await)?.is_none() {}
                     done.fetch_add(endings.len() as u64, Relaxed);
@@ -383,7 +383,7 @@ async fn serve_fairly(
     [host, guest]: [ProjectId; 2],
     heard: &UnboundedSender<Instant>,
 ) -> Result<()> {
-    let claimed = turn::claim(kernel.pool(), claiming).await?;
+    let claimed = turn::claim(kernel, claiming).await?;
     let claimed_at = Instant::now();
     tokio::time::sleep(SERVICE).await;
     for claimed in claimed {
@@ -447,9 +447,6 @@ const HISTORY: &str = "
   ), step as (
     insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
     select $1, turn_id, step_id, agent_id, 1, 1, 'finished', 1, 2 from agent
-  ), edge as (
-    insert into state.execution_edges (project_id, correlation_id, primitive, edge_phase, agent_turn_id, agent_id)
-    select $1, turn_id, 'enqueue', phase, turn_id, agent_id from agent, unnest(array['request', 'response']) phase
   ), event as (
     insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, published_at)
     select $1, turn_id, 'task', turn_id, agent_id, 'success', now() from agent

@@ -324,9 +324,9 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             failover::run(&failover::Options { failovers: if options.short { 5 } else { 20 } }).await
         }
         Command::Overload { options } => {
-            let [normal, overload, after, most_wait] =
+            let [normal, overload, after, most_backlog] =
                 if options.short { [6, 10, 40, 3] } else { [20, 60, 100, 10] }.map(Duration::from_secs);
-            overload::run(&overload::Options { normal, overload, after, most_wait }).await
+            overload::run(&overload::Options { normal, overload, after, most_backlog }).await
         }
         Command::Faults { options } => {
             let (turns, kills, full) = if options.short { (12, 3, 3) } else { (120, 40, 20) };

@@ -129,7 +129,7 @@ impl Shop {
         let begun = Instant::now();
         loop {
             let mut work = self.kernel.begin(self.project_id).await?;
-            let open = turn::show(&mut work, turns).await?.iter().filter(|turn| turn.status == "open").count();
+            let open = turn::show(&mut work, turns).await?.iter().filter(|turn| turn.status.is_open()).count();
             if open == 0 {
                 return Ok(());
             }

@@ -20,6 +20,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent, lease,
+    retry::Transient,
     turn::{self, Claiming, DispatchRequest},
     vitals,
     work::Kernel,
@@ -164,7 +165,7 @@ impl Load {
         let request = DispatchRequest::instructed(self.agents[n % self.agents.len()], card.card_id());
         turn::enqueue(&mut self.kernel.alone(self.project_id).await?, &[request], &[card]).await?;
         // If this claims nothing, another client holds the turn and finishes it.
-        for claimed in turn::claim(self.kernel.pool(), claiming).await? {
+        for claimed in turn::claim(&self.kernel, claiming).await? {
             turn::finish(&mut self.kernel.alone(self.project_id).await?, &[ending(claimed.fence)]).await?;
         }
         Ok(())

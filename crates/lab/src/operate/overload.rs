@@ -41,7 +41,7 @@ pub struct Options {
     pub overload: Duration,
     pub after: Duration,
     /// While a project's oldest ready turn waits longer than this, the project may start no more turns.
-    pub most_wait: Duration,
+    pub most_backlog: Duration,
 }
 
 const DATABASE: &str = "waybill_overload";
@@ -66,7 +66,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let (target, seen): (Target, _) = ("llm".parse()?, Arc::new(Seen::default()));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let limits = Limits { per_second: 1e9, most_wait: options.most_wait, ..Limits::default() };
+    let limits = Limits { per_second: 1e9, most_backlog: options.most_backlog, ..Limits::default() };
     let (end, ended) = oneshot::channel::<()>();
     let ended = async { ended.await.unwrap_or_default() };
     let config = Config { limits, ..Config::default() };
@@ -100,7 +100,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     bar.finish_and_clear();
     let begun = Instant::now();
     while open(&mut admin).await? > 0 {
-        if begun.elapsed() > options.most_wait + Duration::from_secs(60) {
+        if begun.elapsed() > options.most_backlog + Duration::from_secs(60) {
             bail!("turns were not done a minute after they should have been");
         }
         sleep(Duration::from_millis(200)).await;
@@ -142,8 +142,8 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         Figure::new("turns refused otherwise than by 429 or 503", strange as f64, "turns", none),
         Figure::new("refusals that did not say when to come back", silent as f64, "answers", none),
         Figure::new("wait for a worker, p99, at half the load", normal, "s", Bar::None),
-        // Turns that are accepted before the oldest has waited for `most_wait` are done too, so this wait is
-        // longer than `most_wait`, by a factor that grows with the load.
+        // Turns that are accepted before the oldest has waited for `most_backlog` are done too, so this wait is
+        // longer than `most_backlog`, by a factor that grows with the load.
         Figure::new("wait for a worker, p99, at three times the load", worst, "s", Bar::None),
         Figure::new("until waits are as before the overload", back, "s", Bar::AtMost(60.0)),
         Figure::new(

@@ -59,7 +59,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         waited = waited.max(watching.await??);
         bar.inc(1);
     }
-    let made_beside = retention::weeks_ahead(kernel.pool()).await? - THERE;
+    let made_beside = retention::weeks_ahead(&kernel).await? - THERE;
     sqlx::raw_sql("rollback").execute(&mut dump).await?;
     ensure!(made_beside == 0, "partitions were made while the dump ran: the run proves nothing");
     let after = made_after(&kernel).await?;
@@ -101,7 +101,7 @@ async fn made_after(kernel: &Kernel) -> Result<f64> {
     let _orchestrators = orchestrators(kernel, WANTED);
     let begun = Instant::now();
     loop {
-        let weeks = retention::weeks_ahead(kernel.pool()).await?;
+        let weeks = retention::weeks_ahead(kernel).await?;
         if weeks >= WANTED || begun.elapsed() > Duration::from_secs(20) {
             return Ok(f64::from(weeks));
         }

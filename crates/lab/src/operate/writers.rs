@@ -18,6 +18,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent,
+    retry::Transient,
     turn::{self, DispatchRequest},
     work::Kernel,
 };
@@ -89,9 +90,9 @@ impl Writers {
         let acknowledged = self.known.acknowledged();
         let lost = acknowledged.iter().filter(|(_, turn_id)| !there.contains(turn_id)).count();
         let twice: i64 = sqlx::query_scalar(
-            "select count(*) from (select from state.execution_edges
-                                    where project_id = $1 and primitive = 'enqueue' and edge_phase = 'request'
-                                    group by correlation_id having count(*) > 1) e",
+            "select count(*) from (select from cardbox.boxes
+                                    where project_id = $1 and agent_turn_id is not null
+                                    group by agent_turn_id having count(*) > 2) e",
         )
         .bind(self.project_id)
         .fetch_one(admin)

@@ -31,6 +31,7 @@ use waybill_core::{
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
     handover, migrate, outbox, resource,
+    retry::Transient,
     turn::{self, DispatchRequest},
     work::{self, Kernel},
 };

@@ -33,10 +33,20 @@ pub const MUTANTS: [Mutant; 11] = [
             "steps taken twice",
             "steps written under an older claim than the step before",
         ],
-        changes: &[(
-            "and h.turn_epoch = p_epoch and h.claim_token = p_token and h.status = 'running'",
-            "and h.status = 'running'",
-        )],
+        changes: &[
+            (
+                "and h.turn_epoch = p_fence.turn_epoch and h.claim_token = p_fence.claim_token and h.status = 'running'",
+                "and h.status = 'running'",
+            ),
+            (
+                "and h.turn_epoch = p_end.turn_epoch and h.claim_token = p_end.claim_token and h.status = 'running'",
+                "and h.status = 'running'",
+            ),
+            (
+                "and h.turn_epoch = v_end.turn_epoch and h.claim_token = v_end.claim_token and h.status = 'running'",
+                "and h.status = 'running'",
+            ),
+        ],
     },
     Mutant {
         name: "result-twice",
@@ -46,8 +56,8 @@ pub const MUTANTS: [Mutant; 11] = [
         changes: &[
             ("    return query select 'dropped'::text, v_turn, null::text;\n    return;\n  end if;", "  end if;"),
             (
-                "'response', v_turn, v_agent, v_head.turn_epoch, c_ids[1], p_status);",
-                "'response', v_turn, v_agent, v_head.turn_epoch, c_ids[1], p_status) on conflict do nothing;",
+                "'response', v_turn, v_agent, v_head.turn_epoch, (p_cards[1]).card_id, p_status);",
+                "'response', v_turn, v_agent, v_head.turn_epoch, (p_cards[1]).card_id, p_status) on conflict do nothing;",
             ),
         ],
     },
@@ -124,8 +134,8 @@ pub const MUTANTS: [Mutant; 11] = [
         trial: Trial::Storm,
         shows: &["steps without their event"],
         changes: &[(
-            "values (p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step);",
-            "select p_project, p_turn, 'step', v_step, p_agent, v_outcome, p_epoch, v_step where v_outcome = 'suspended';",
+            "values (p_fence.project_id, p_fence.agent_turn_id, 'step', v_step, p_fence.agent_id, v_outcome, p_fence.turn_epoch, v_step);",
+            "select p_fence.project_id, p_fence.agent_turn_id, 'step', v_step, p_fence.agent_id, v_outcome, p_fence.turn_epoch, v_step where v_outcome = 'suspended';",
         )],
     },
     Mutant {

@@ -23,9 +23,10 @@ use waybill_kernel::{
     call::ClaimedCall,
     card_box,
     intake::{self, Holding, Intake, Order},
+    retry::Transient,
     sweep,
-    turn::{self, Call, Claimed, Ending, Error, Report, Step},
-    work::{self, Kernel},
+    turn::{self, Call, Claimed, Ending, Error, Report, ReportOutcome, Step},
+    work::{self, DbError, Kernel},
 };
 use waybill_orchestrator::{command, relay, watch};
 
@@ -188,7 +189,7 @@ impl Desk {
                 match (context, output) {
                     (Ok(context), Ok(output)) => Ok((context, output)),
                     // A broken connection. Any other error would come again.
-                    _ => Err(Error::TryAgain(sqlx::Error::PoolTimedOut)),
+                    _ => Err(Error::TryAgain(DbError::no_answer())),
                 }
             })?;
             let script = Script::read(&context)?;
@@ -300,8 +301,8 @@ impl Desk {
             let mut alone = self.kernel.alone(claimed.project_id).await?;
             turn::report(&mut alone, &report).await
         })?;
-        if reported.outcome != "dropped" {
-            let again = reported.outcome == "duplicate";
+        if reported.outcome != ReportOutcome::Dropped {
+            let again = reported.outcome == ReportOutcome::Duplicate;
             self.ledger.note(&Entry::Answered { tool_call_id, card_id, again });
         }
         Ok(())

@@ -193,7 +193,7 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         let mut hung = Vec::new();
         let found = turn::show(&mut kernel.begin(project_id).await?, &ids).await?;
         let ended: HashSet<TurnId> =
-            found.iter().filter(|turn| turn.status != "open").map(|turn| turn.agent_turn_id).collect();
+            found.iter().filter(|turn| !turn.status.is_open()).map(|turn| turn.agent_turn_id).collect();
         open.retain(|(turn_id, since)| {
             let is_stuck = since.elapsed() > PATIENCE;
             if is_stuck && !ended.contains(turn_id) {

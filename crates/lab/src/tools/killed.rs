@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 use waybill_bus::nats::Nats;
-use waybill_core::id::{ProjectId, TurnId};
+use waybill_core::{
+    id::{ProjectId, TurnId},
+    turn::TurnStatus,
+};
 use waybill_kernel::{project, resource, sweep, turn, work::Kernel};
 use waybill_orchestrator::{
     command,
@@ -188,10 +191,10 @@ async fn wait(kernel: &Kernel, project_id: ProjectId, turns: &[TurnId], begun: I
         loop {
             let found =
                 turn::show(&mut kernel.begin(project_id).await?, &[*turn_id]).await?.pop().context("the turn")?;
-            match found.status.as_str() {
-                "open" => {}
-                "success" => break,
-                other => bail!("turn {turn_id} ended as {other}"),
+            match found.status {
+                TurnStatus::Open => {}
+                TurnStatus::Success => break,
+                other => bail!("turn {turn_id} ended as {}", other.as_str()),
             }
             if begun.elapsed() > PATIENCE + Duration::from_secs(turns.len() as u64) {
                 bail!("turn {turn_id} did not end");

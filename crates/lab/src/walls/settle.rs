@@ -133,7 +133,7 @@ async fn run_to_end(kernel: &Kernel, project_id: ProjectId, launched: TurnId) ->
     let finished = async {
         loop {
             let found = turn::show(&mut kernel.begin(project_id).await?, &[launched]).await?;
-            if found.first().is_some_and(|turn| turn.status != "open") {
+            if found.first().is_some_and(|turn| !turn.status.is_open()) {
                 return anyhow::Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

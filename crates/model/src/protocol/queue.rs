@@ -13,7 +13,7 @@ impl Protocol {
             return Ok(Flow::Next);
         }
         if pc == 1 {
-            // insert turn … on conflict do nothing
+            // A look at the turn, and its insert, which fails if another transaction wrote it meanwhile.
             view.lock(Row::Turn(turn))?;
             if view.fresh().turns[turn as usize].progress != Progress::None && !self.is(Mutant::EnqueueNotIdempotent) {
                 return Ok(Flow::Abort); // a replay: the turn has the answer

@@ -53,10 +53,10 @@ impl Handler for MapReduce {
             let (stage, tasks) = match batches.last() {
                 None => (PLAN, vec![task(&asked, &asked.planner_profile, Value::Null, None)]),
                 // Another process left it half done: the same tasks, some of which are dispatched.
-                Some(last) if last.status == "open" => {
+                Some(last) if last.status == batch::Status::Open => {
                     (last.stage, tasks(&mut work, &asked, output_box_id, last.stage, &batches).await?)
                 }
-                Some(last) if last.status == "failed" || last.status == "timeout" => {
+                Some(last) if matches!(last.status, batch::Status::Failed | batch::Status::Timeout) => {
                     return failed(work, command, last).await;
                 }
                 Some(last) => {
@@ -168,5 +168,5 @@ async fn failed(work: UnitOfWork, command: &Command, batch: &Batch) -> Result<An
     };
     let Batch { status, n_failed, results_box_id, .. } = batch;
     let result = json!({ "status": status, "stage": stage, "n_failed": n_failed, "results_box_id": results_box_id });
-    answer(work, &command.call, status, result).await
+    answer(work, &command.call, status.as_str(), result).await
 }

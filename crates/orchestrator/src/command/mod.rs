@@ -31,10 +31,12 @@ use waybill_kernel::{
     artifact, blackboard, call,
     call::{Asked, ClaimedCall},
     external,
-    handover::{self, Target},
+    handover::{self, ProfileTarget},
     intake::{self, Intake},
-    request, resource, session,
-    turn::{self, Report},
+    request, resource,
+    retry::Transient,
+    session,
+    turn::{self, Report, ReportOutcome},
     work::{self, Kernel, UnitOfWork},
 };
 
@@ -92,7 +94,7 @@ impl Command {
     }
 
     /// Checks whether the caller's profile may delegate to the target (PM-10).
-    pub fn may_delegate_to(&self, target: &Target) -> Result<(), Error> {
+    pub fn may_delegate_to(&self, target: &ProfileTarget) -> Result<(), Error> {
         if self.profile.delegation_policy.allows(&target.name, &target.tags.iter().cloned().collect()) {
             return Ok(());
         }
@@ -201,12 +203,14 @@ impl Error {
         }
     }
 
-    fn is_transient(&self) -> bool {
-        matches!(self, Error::Turn(error) if error.is_transient())
-    }
-
     fn timed_out(&self) -> bool {
         matches!(self, Error::Turn(error) if error.timed_out())
+    }
+}
+
+impl Transient for Error {
+    fn is_transient(&self) -> bool {
+        matches!(self, Error::Turn(error) if error.is_transient())
     }
 }
 
@@ -302,7 +306,8 @@ async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall
             Ok(answer) => tracing::debug!(%tool_call_id, ?answer, "command answered"),
             // Another orchestrator has it, or its turn no longer waits for it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
-            // Without a limit, a command that always times out would be retried forever.
+            // Not `retry`, which gives up after some seconds: a command waits for a server that is gone. But without a limit, a command that always
+            // times out would be retried forever.
             Err(error) if error.is_transient() && n_timed_out < MOST_TIMED_OUT => {
                 n_timed_out += u32::from(error.timed_out());
                 tracing::debug!(%tool_call_id, %error, "a command is retried");
@@ -421,7 +426,7 @@ pub(crate) async fn answer(
         card,
     };
     let reported = turn::report(&mut work, &report).await?;
-    if reported.outcome != "applied" {
+    if reported.outcome != ReportOutcome::Applied {
         return Err(Error::Turn(turn::Error::Stale(call.tool_call_id.to_string())));
     }
     work.commit().await?;

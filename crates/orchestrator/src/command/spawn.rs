@@ -15,8 +15,9 @@ use waybill_core::{
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
     batch::{self, Fork, JoinsAs},
-    handover::{self, Brings, Named, Pack, Packing, Target},
+    handover::{self, Brings, Named, Pack, Packing, ProfileTarget},
     resource,
+    retry::retry,
     turn::{self, DispatchRequest, Dispatched},
     work::{Kernel, UnitOfWork},
 };
@@ -69,7 +70,7 @@ impl Task {
 #[derive(Clone, Debug)]
 pub struct Addressed<'t> {
     task: &'t Task,
-    target: Target,
+    target: ProfileTarget,
     /// The agent that is reused or cloned.
     existing: Option<AgentId>,
 }
@@ -141,7 +142,7 @@ pub async fn address<'t>(
         }
     }
     let address = |(task, (name, existing))| {
-        let target: &Target = &targets[&name];
+        let target: &ProfileTarget = &targets[&name];
         Addressed { task, target: target.clone(), existing }
     };
     Ok(tasks.iter().zip(names).map(address).collect())
@@ -375,16 +376,7 @@ impl Open<'_> {
     }
 
     async fn dispatch(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {
-        let mut tries = 0;
-        loop {
-            match self.dispatch_once(tasks).await {
-                Err(error) if error.is_transient() && tries < 3 => {
-                    tries += 1;
-                    sleep(BACKOFF * tries).await;
-                }
-                outcome => return outcome,
-            }
-        }
+        retry(|| Box::pin(self.dispatch_once(tasks))).await
     }
 
     async fn dispatch_once(&self, tasks: &[Dispatch<'_>]) -> Result<(), Error> {

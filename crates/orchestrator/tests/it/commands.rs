@@ -124,7 +124,7 @@ impl Team {
     }
 
     pub(crate) async fn claim(&self) -> Option<Claimed> {
-        turn::claim(self.kernel().pool(), &mut Claiming::new(self.worker, target("llm"))).await.unwrap().pop()
+        turn::claim(self.kernel(), &mut Claiming::new(self.worker, target("llm"))).await.unwrap().pop()
     }
 
     /// Lets a running turn call, and wait; gives the call, claimed.
@@ -449,7 +449,7 @@ async fn many_results_come_in_a_box() {
     let call = team.ask(&turn, "fork_join", json!({ "tasks": tasks })).await;
     team.deliver(&call).await.unwrap();
     let mut claiming = Claiming { most: 250, ..Claiming::new(team.worker, target("llm")) };
-    let mut claimed = turn::claim(team.kernel().pool(), &mut claiming).await.unwrap();
+    let mut claimed = turn::claim(team.kernel(), &mut claiming).await.unwrap();
     assert_eq!(claimed.len(), 250, "dispatched in portions, all of them");
     claimed.reverse();
     for child in &claimed {
@@ -642,7 +642,7 @@ async fn a_fork_is_taken_over_in_the_middle() {
     }
     assert_eq!(team.count("select count(*) from state.turns where batch_id is not null").await, 450);
     let mut claiming = Claiming { most: 500, ..Claiming::new(team.worker, target("llm")) };
-    let claimed = turn::claim(team.kernel().pool(), &mut claiming).await.unwrap();
+    let claimed = turn::claim(team.kernel(), &mut claiming).await.unwrap();
     assert_eq!(claimed.len(), 450);
     for child in &claimed {
         team.finish(child, End::Success, text("x")).await;

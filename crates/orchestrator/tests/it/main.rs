@@ -73,7 +73,7 @@ impl House {
         let mut claiming = Claiming { lease: Duration::from_secs(60), ..Claiming::new(WorkerId::new(), llm()) };
         for agent_id in &self.agents {
             self.enqueue(*agent_id).await;
-            let fence = turn::claim(self.t.kernel.pool(), &mut claiming).await.unwrap().remove(0).fence;
+            let fence = turn::claim(&self.t.kernel, &mut claiming).await.unwrap().remove(0).fence;
             let cards = vec![turn::ending_card(End::Success, "said").unwrap()];
             let ending =
                 Ending { fence, status: End::Success, step_id: None, receipt: None, usage: None, seen: None, cards };

@@ -31,7 +31,10 @@ pub(super) fn installed() -> Option<PathBuf> {
 /// Installs a Debian package where we are root; otherwise says what is missing.
 pub fn install_debian(package: &str) -> Result<()> {
     let can = rustix::process::geteuid().is_root() && Path::new("/usr/bin/apt-get").exists();
-    ensure!(can, "{package} is missing: install it (on Debian: apt-get install {package}), or set DATABASE_URL");
+    ensure!(
+        can,
+        "{package} is missing: install it (on Debian: apt-get install {package}), or set DATABASE_URL to use a PostgreSQL that is there"
+    );
     // Debian would start a server of its own beside ours.
     fs::create_dir_all("/etc/postgresql-common/createcluster.d")?;
     fs::write("/etc/postgresql-common/createcluster.d/waybill.conf", "create_main_cluster = false\n")?;

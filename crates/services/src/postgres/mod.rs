@@ -105,7 +105,7 @@ impl Server {
     pub async fn admin(&self) -> Result<PgConnection> {
         PgConnection::connect(self.admin_url.as_str())
             .await
-            .context("cannot connect to PostgreSQL as its administrator")
+            .context("cannot connect to PostgreSQL with the administrator's login: does the server run, and is DATABASE_URL right?")
     }
 
     /// Returns the database that its URL names.
@@ -354,10 +354,16 @@ impl Private {
                     *self.child() = Some(child);
                     return Ok(begun.elapsed());
                 }
-                ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not restart within two minutes");
+                ensure!(
+                    begun.elapsed() < Duration::from_secs(120),
+                    "PostgreSQL did not restart within two minutes: see its log in the data folder"
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            ensure!(begun.elapsed() < Duration::from_secs(120), "postgres did not restart within two minutes");
+            ensure!(
+                begun.elapsed() < Duration::from_secs(120),
+                "PostgreSQL did not restart within two minutes: see its log in the data folder"
+            );
         }
     }
 }

@@ -148,7 +148,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
         }
         Command::ExtendPartitions { weeks, service } => {
             let kernel = service.kernel().await?;
-            let made = retention::extend(&mut *kernel.pool().acquire().await?, weeks).await?;
+            let made = retention::extend_here(&kernel, weeks).await?;
             report(json, "made", u64::from(made.unsigned_abs()))?;
         }
         Command::EmptyRest { owner } => empty_rest(owner, json).await?,

@@ -27,7 +27,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// List all agents that could see a card, and why.
+    /// List every agent that has had access to a card, and why.
     ///
     /// Covers agents that wrote it, got it in a handover, were granted it, or whose children wrote it.
     Sight {

@@ -353,7 +353,7 @@ impl Shown {
                 println!("    {}", output::short(&open.request.about.to_string(), 400));
             }
         }
-        Ok(summary.status != "open")
+        Ok(!summary.status.is_open())
     }
 
     fn card(&mut self, content: &Content, kind: &str) {

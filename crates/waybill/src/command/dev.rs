@@ -272,7 +272,7 @@ impl Database {
         let Some(url) = given else {
             let folder = home.path("postgres");
             if env::var_os("DATABASE_URL").is_some() {
-                eprintln!("DATABASE_URL is set and not used: name a database with `--database-url` instead");
+                eprintln!("DATABASE_URL is set but not used: to use that database, pass it with `--database-url`");
             }
             eprintln!("starting PostgreSQL in {}", folder.display());
             let kept = Kept::start(&folder).await?;
@@ -281,7 +281,21 @@ impl Database {
             }
             let (service_url, owner_url) = (kept.server.service_url(DATABASE), kept.server.owner_url(DATABASE));
             let place = format!("{}, private to this folder", kept.server.place(DATABASE));
-            migrate(&owner_url).await?;
+            match migrate(&owner_url).await {
+                Err(error) if error.is_of_another_build() => {
+                    drop(kept);
+                    let aside = set_aside(home)?;
+                    eprintln!(
+                        "this build of Waybill cannot read the data in the folder, because another build wrote it"
+                    );
+                    eprintln!(
+                        "nothing was deleted: the data was moved to {}, and this build starts without data",
+                        aside.display()
+                    );
+                    return Box::pin(Database::open(home, None)).await;
+                }
+                migrated => migrated?,
+            }
             return Ok(Database { service_url, owner_url, place, kept: Some(Arc::new(kept)) });
         };
         let server = Server::given(url.expose_secret(), home)?;
@@ -294,10 +308,23 @@ impl Database {
     }
 }
 
-async fn migrate(owner_url: &str) -> Result<()> {
+async fn migrate(owner_url: &str) -> Result<(), migrate::Error> {
     let mut owner = migrate::connect_owner(&SecretString::from(owner_url)).await?;
     migrate::run(&mut owner, |_| {}).await?;
     Ok(())
+}
+
+/// Moves the database and what it refers to into a folder of their own, and returns it.
+fn set_aside(home: &Home) -> Result<PathBuf> {
+    let aside = (1..).map(|n| home.path(&format!("old-{n}"))).find(|path| !path.exists()).context("no name is free")?;
+    fs::create_dir(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
+    for name in ["postgres", "artifacts"] {
+        let from = home.path(name);
+        if from.exists() {
+            fs::rename(&from, aside.join(name)).with_context(|| format!("cannot move {}", from.display()))?;
+        }
+    }
+    Ok(aside)
 }
 
 /// Creates the demo project and those of its profiles that do not exist yet.
@@ -318,7 +345,7 @@ async fn seed(kernel: &Kernel) -> Result<ProjectId> {
     // Profiles that a user has changed stay as they are.
     let is_new = |manifest: &Manifest| match manifest {
         Manifest::Profile(profile) => {
-            !there.iter().any(|listed| listed.kind == "profile" && listed.name == profile.name)
+            !there.iter().any(|listed| listed.kind == resource::Kind::Profile && listed.name == profile.name)
         }
         _ => true,
     };

@@ -95,7 +95,7 @@ async fn priced(kernel: &Kernel, providers: &[Provider]) -> Result<Check> {
         for project in &projects {
             let mut work = kernel.begin(project.project_id).await?;
             let listed = resource::list(&mut work).await?;
-            for listed in listed.iter().filter(|listed| listed.kind == "profile") {
+            for listed in listed.iter().filter(|listed| listed.kind == resource::Kind::Profile) {
                 let profile = resource::profile(&mut work, &listed.name).await?.profile;
                 let asks = |model: &String| format!("{}: {} asks {model}", project.slug, profile.name);
                 let summariser = match &profile.summariser {

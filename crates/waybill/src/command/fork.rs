@@ -11,6 +11,7 @@ use waybill_core::{
     card::Content,
     card_box::Span,
     id::{CardId, Name, ProjectId, TurnId},
+    turn::TurnStatus,
 };
 use waybill_kernel::{
     audit, card_box,
@@ -62,7 +63,7 @@ pub(crate) struct Arguments {
 struct Outcome {
     variant: String,
     agent_turn_id: TurnId,
-    status: String,
+    status: TurnStatus,
     n_turns: usize,
     n_steps: i64,
     input_tokens: i64,
@@ -115,7 +116,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     } else {
         print(&outcomes);
     }
-    let failed = outcomes[1..].iter().any(|outcome| outcome.status != "success");
+    let failed = outcomes[1..].iter().any(|outcome| outcome.status != TurnStatus::Success);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -197,7 +198,7 @@ async fn outcome(work: &mut UnitOfWork, variant: &str, tree: Vec<Summary>) -> Re
     Ok(Outcome {
         variant: variant.to_owned(),
         agent_turn_id: root.agent_turn_id,
-        status: root.status.clone(),
+        status: root.status,
         n_turns: tree.len(),
         n_steps: sum(|turn| turn.n_steps),
         input_tokens: sum(|turn| turn.input_tokens),
@@ -227,7 +228,7 @@ fn print(outcomes: &[Outcome]) {
             [
                 one.variant.clone(),
                 one.agent_turn_id.to_string(),
-                one.status.clone(),
+                one.status.as_str().to_owned(),
                 one.n_turns.to_string(),
                 one.n_steps.to_string(),
                 one.input_tokens.to_string(),

@@ -67,7 +67,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Types { place } => {
             let mut work = place.begin().await?;
-            let own = resource::list(&mut work).await?.into_iter().filter(|listed| listed.kind == "handoff_type");
+            let listed = resource::list(&mut work).await?.into_iter();
+            let own = listed.filter(|listed| listed.kind == resource::Kind::HandoffType);
             let own: Vec<Name> = own.map(|listed| listed.name).collect();
             let ours = built_in().iter().map(|known| &known.name).filter(|name| !own.contains(name));
             let mut types = Vec::new();

@@ -99,13 +99,13 @@ pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
                 task.task_index.to_string(),
                 task.agent_id.to_string(),
                 task.agent_turn_id.to_string(),
-                task.status,
+                task.status.as_str().to_owned(),
                 task.deliverable_card_id.map(|card_id| card_id.to_string()).unwrap_or_default(),
                 task.error.unwrap_or_default(),
             ]
         }),
     );
-    println!("{}: {} tasks, {} failed", found.status, found.n_tasks, found.n_failed);
+    println!("{}: {} tasks, {} failed", found.status.as_str(), found.n_tasks, found.n_failed);
     Ok(ExitCode::SUCCESS)
 }
 

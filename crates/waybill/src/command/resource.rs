@@ -51,7 +51,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     listed.into_iter().map(|row| {
                         let target = row.worker_target.map(|target| target.to_string()).unwrap_or_default();
                         [
-                            row.kind,
+                            row.kind.to_string(),
                             row.name.to_string(),
                             row.version.to_string(),
                             target,

@@ -4,7 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use waybill_core::id::{AgentId, BoxId, Name, ProjectId, SessionId};
+use waybill_core::{
+    id::{AgentId, BoxId, Name, ProjectId, SessionId},
+    turn::TurnStatus,
+};
 use waybill_kernel::{turn, work::Kernel};
 use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
 
@@ -125,5 +128,5 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     } else {
         println!("{}", output::content(content.as_ref()));
     }
-    Ok(if root.status == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if root.status == TurnStatus::Success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -59,8 +59,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
     /// Maximum number of workers and tools that wait for work at a time. The same limit applies to event streams.
-    #[arg(long, default_value_t = Limits::default().most_waiting)]
-    most_waiting: usize,
+    #[arg(long, default_value_t = Limits::default().most_polls)]
+    most_polls: usize,
     /// Maximum number of artifact uploads at a time.
     #[arg(long, default_value_t = Limits::default().most_uploads)]
     most_uploads: usize,
@@ -68,8 +68,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = Limits::default().most_connections)]
     most_connections: usize,
     /// Seconds that the oldest turn of a project may wait for a worker. While it waits longer, the project cannot start new turns.
-    #[arg(long, default_value_t = Limits::default().most_wait.as_secs_f64())]
-    most_wait: f64,
+    #[arg(long, default_value_t = Limits::default().most_backlog.as_secs_f64())]
+    most_backlog: f64,
     /// Maximum number of database connections.
     #[arg(long, default_value_t = 8)]
     connections: u32,
@@ -94,10 +94,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_bytes: arguments.most_bytes,
         per_second: arguments.per_second,
         most_at_once: arguments.most_at_once,
-        most_waiting: arguments.most_waiting,
+        most_polls: arguments.most_polls,
         most_uploads: arguments.most_uploads,
         most_connections: arguments.most_connections,
-        most_wait: Duration::from_secs_f64(arguments.most_wait),
+        most_backlog: Duration::from_secs_f64(arguments.most_backlog),
         ..Limits::default()
     };
     let prices = Reached { providers: arguments.providers, secrets: None }.read()?.prices();

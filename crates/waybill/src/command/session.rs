@@ -250,7 +250,7 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
             [
                 turn.agent_turn_id.to_string(),
                 turn.profile_name.map(|name| name.to_string()).unwrap_or_default(),
-                turn.status,
+                turn.status.as_str().to_owned(),
                 turn.n_steps.to_string(),
                 turn.input_tokens.to_string(),
                 turn.cached_tokens.to_string(),

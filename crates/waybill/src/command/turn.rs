@@ -196,7 +196,7 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     let again = steps.iter().filter(|step| step.asked_again == Some(true)).count();
     println!(
         "{}: {} steps, {tokens} tokens, {}; {again} asked again after a takeover",
-        tree[0].status,
+        tree[0].status.as_str(),
         steps.len(),
         dollars(microdollars)
     );
@@ -237,7 +237,7 @@ async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
             }
         }
         if let Some(at) = turn.finished_at {
-            add(at, format!("ended: {}", turn.status));
+            add(at, format!("ended: {}", turn.status.as_str()));
         }
     }
     happened.sort_by_key(|happened| happened.at);

@@ -44,6 +44,9 @@ pub(crate) struct Arguments {
     /// Maximum number of turns that this worker runs at a time.
     #[arg(long, default_value_t = 64)]
     most: usize,
+    /// When several turns of one project end at the same time, commit up to this many in one database transaction. 1 turns this off.
+    #[arg(long, default_value_t = 64)]
+    most_ends: usize,
     /// Maximum number of turns of one project at a time, over all workers.
     #[arg(long, default_value_t = 1_000)]
     in_flight_cap: i32,
@@ -101,7 +104,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         grace: config.grace,
     };
     let worker = Worker::new(kernel, installation.models(), Collector::new(Framework::builtin()));
-    let worker = worker.with_artifacts(artifacts);
+    let worker = worker.with_artifacts(artifacts).with_most_ends(arguments.most_ends);
     let (end_calls, ending) = tokio::sync::oneshot::channel::<()>();
     let answering = async {
         if arguments.tools > 0 {

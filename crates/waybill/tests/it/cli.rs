@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 use waybill_context::{
-    call::Manner,
+    call::RenderConfig,
     framework::Framework,
     policy::{Audience, Policy},
     wire::{Adapter, Params},
@@ -285,7 +285,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     turn::enqueue(&mut work, &[DispatchRequest::instructed(agent_id, question.card_id())], &[question]).await.unwrap();
     work.commit().await.unwrap();
     let worker = lease::start(&t.kernel, &target, Duration::from_secs(600)).await.unwrap();
-    let claimed = turn::claim(t.kernel.pool(), &mut Claiming::new(worker, target)).await.unwrap().remove(0);
+    let claimed = turn::claim(&t.kernel, &mut Claiming::new(worker, target)).await.unwrap().remove(0);
     let policy = Policy { order: Order::Layered, budget: Tokens::new(2_000).unwrap(), per_message: Tokens::ZERO };
     let setting = Setting {
         knowledge: None,
@@ -303,8 +303,8 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     for answer in ["The Nile.", "And the Rhine."] {
         let gathered =
             gather(&t.kernel, &claimed, &setting, &Collector::new(Framework::builtin()), None).await.unwrap();
-        let manner = Manner { adapter: Adapter::OpenaiChat, policy, params: Params::default() };
-        let call = gathered.materials.call(&manner).unwrap();
+        let config = RenderConfig { adapter: Adapter::OpenaiChat, policy, params: Params::default() };
+        let call = gathered.materials.call(&config).unwrap();
         let said = Draft::new(CardType::thought(), Role::Assistant, Content::Text(answer.into())).seal().unwrap();
         let step = Step {
             step_id: StepId::new(),

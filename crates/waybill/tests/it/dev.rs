@@ -214,7 +214,7 @@ fn the_five_minutes_of_the_readme_are_true() {
     dev.end(&folder);
 }
 
-/// Only one `waybill dev` runs per folder, and its PostgreSQL is restarted when it dies.
+/// Only one `waybill dev` runs per folder, its PostgreSQL is restarted when it dies, and data that it cannot read is kept.
 #[test]
 fn a_second_dev_in_a_folder_is_refused_and_a_dead_server_is_started_again() {
     let folder = Folder::new("two-devs");
@@ -242,6 +242,20 @@ fn a_second_dev_in_a_folder_is_refused_and_a_dead_server_is_started_again() {
     assert_ne!(postmaster(), first);
     let run = folder.run("timeout 60 ./target/release/waybill run archivist 'What is bread?'");
     assert!(run.status.success(), "{run:?}\n{}", dev.said());
+    // Data of another build is moved aside, and nothing of it is deleted.
+    let settings = fs::read_to_string(folder.0.join(".waybill/waybill.toml")).unwrap();
+    let owner_url = settings.lines().find_map(|line| line.strip_prefix("owner_url = ")).unwrap().trim_matches('"');
+    let tamper = async {
+        let mut owner = sqlx::PgConnection::connect(owner_url).await.unwrap();
+        let other = "update waybill.migrations set checksum = '\\x00' where version = 1";
+        sqlx::raw_sql(other).execute(&mut owner).await.unwrap();
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(tamper);
+    dev.end(&folder);
+    let dev = Dev::start(&folder, "./target/release/waybill dev");
+    assert!(dev.said().contains("nothing was deleted"), "{}", dev.said());
+    assert!(folder.0.join(".waybill/old-1/postgres/data/PG_VERSION").exists());
+    assert!(folder.run("./target/release/waybill turn list").status.success());
     dev.end(&folder);
 }
 
@@ -263,7 +277,7 @@ async fn dev_uses_another_database_only_when_it_is_named() {
         async |admin: &mut sqlx::PgConnection| -> i64 { sqlx::query_scalar(touched).fetch_one(admin).await.unwrap() };
 
     let dev = Dev::start(&folder, &format!("env DATABASE_URL={app} ./target/release/waybill dev"));
-    for part in ["DATABASE_URL is set and not used", "private to this folder"] {
+    for part in ["DATABASE_URL is set but not used", "private to this folder"] {
         assert!(dev.said().contains(part), "{part}: {}", dev.said());
     }
     assert_eq!(n_roles(&mut admin).await, 0, "nothing was made on the server of DATABASE_URL");

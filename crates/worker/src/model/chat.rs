@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Answer, Called, Error, Reader, Reasoning, cut_off, garbled, sse::Event};
+use super::{Answer, Error, ModelToolCall, Reader, Reasoning, cut_off, garbled, sse::Event};
 
 #[derive(Debug, Default)]
 pub(super) struct Chat {
@@ -81,7 +81,9 @@ impl Chat {
         let same = |place: &usize| id.as_ref().is_none_or(|id| self.answer.calls[*place].provider_call_id == *id);
         let place = known.filter(same).unwrap_or_else(|| {
             self.open.push((piece.index, self.answer.calls.len()));
-            self.answer.calls.push(Called { provider_call_id: id.clone().unwrap_or_default(), ..Called::default() });
+            self.answer
+                .calls
+                .push(ModelToolCall { provider_call_id: id.clone().unwrap_or_default(), ..ModelToolCall::default() });
             self.answer.calls.len() - 1
         });
         let call = &mut self.answer.calls[place];

@@ -20,7 +20,7 @@ use serde_json::Value;
 use waybill_context::compose::without_blocks;
 use waybill_core::tokens;
 
-use super::{Answer, Called, Error, Read, http::Asking};
+use super::{Answer, Error, ModelToolCall, Read, http::ModelRequest};
 
 pub(super) const NAME: &str = "demo";
 
@@ -37,7 +37,7 @@ struct Line {
     after_ms: u64,
 }
 
-pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
+pub(super) async fn ask(asking: &ModelRequest<'_>) -> Result<Answer, Error> {
     let wrong =
         |error: serde_json::Error| Error::Refused(format!("the script of the demo model is not valid: {error}"));
     let script =
@@ -61,7 +61,7 @@ pub(super) async fn ask(asking: &Asking<'_>) -> Result<Answer, Error> {
         None => text.replace("{{query}}", &query).replace("{{result}}", &result).replace("{{summary}}", &summary),
     };
     let json = || serde_json::from_str::<Value>(&result).unwrap_or(Value::Null);
-    let call = |(n, (tool_name, arguments)): (usize, (String, Value))| Called {
+    let call = |(n, (tool_name, arguments)): (usize, (String, Value))| ModelToolCall {
         provider_call_id: format!("call_{n}"),
         tool_name,
         arguments: filled(arguments, &fill, &json).to_string(),

@@ -33,7 +33,7 @@ use waybill_tool::{
 };
 
 use super::{
-    Answer, Answered, Called, Error, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
+    Answer, Answered, Error, ModelToolCall, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
     provider::Provider, responses::Responses, sse::Lines,
 };
 
@@ -42,7 +42,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// One model call.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking<'a> {
+pub struct ModelRequest<'a> {
     pub project_id: ProjectId,
     pub llm: &'a LlmConfig,
     /// The request, byte for byte.
@@ -132,7 +132,7 @@ impl Models {
     }
 
     /// Returns the adapter and the parameters of a request for this model.
-    pub fn manner(&self, llm: &LlmConfig) -> Result<(Adapter, Params), Error> {
+    pub fn config(&self, llm: &LlmConfig) -> Result<(Adapter, Params), Error> {
         let (adapter, params) = match self.provider(llm)? {
             Some((provider, _)) => (provider.adapter, provider::params(provider.adapter, &llm.model, &llm.params)),
             // The demo's script is not sent.
@@ -154,7 +154,11 @@ impl Models {
     }
 
     /// Asks the model, with retries. `on_text` gets each piece of text as it arrives, and the number of the attempt.
-    pub async fn ask(&self, asking: &Asking<'_>, on_text: &(dyn Fn(u16, &str) + Sync)) -> Result<Answered, Error> {
+    pub async fn ask(
+        &self,
+        asking: &ModelRequest<'_>,
+        on_text: &(dyn Fn(u16, &str) + Sync),
+    ) -> Result<Answered, Error> {
         let begun = Instant::now();
         let answered = self.ask_until_answered(asking, on_text).await;
         self.count(asking.llm, &answered, begun.elapsed());
@@ -163,7 +167,7 @@ impl Models {
 
     async fn ask_until_answered(
         &self,
-        asking: &Asking<'_>,
+        asking: &ModelRequest<'_>,
         on_text: &(dyn Fn(u16, &str) + Sync),
     ) -> Result<Answered, Error> {
         let begun = Instant::now();
@@ -251,7 +255,7 @@ impl Models {
 
     /// Masks every used secret in an answer.
     fn clean(&self, answer: Answer) -> Answer {
-        let call = |call: Called| Called { arguments: self.blot(call.arguments), ..call };
+        let call = |call: ModelToolCall| ModelToolCall { arguments: self.blot(call.arguments), ..call };
         let reasoning = |reasoning: Reasoning| Reasoning {
             text: self.blot(reasoning.text),
             verbatim: reasoning.verbatim.map(|verbatim| self.blot(verbatim)),
@@ -318,7 +322,7 @@ impl Models {
         Ok(vectors.into_iter().map(|vector| vector.embedding).collect())
     }
 
-    fn headers(&self, provider: &Provider, asking: &Asking<'_>) -> Result<HeaderMap, Error> {
+    fn headers(&self, provider: &Provider, asking: &ModelRequest<'_>) -> Result<HeaderMap, Error> {
         self.headers_for(provider, asking.project_id, asking.llm.api_key.as_ref(), asking.key)
     }
 
@@ -377,7 +381,7 @@ impl Models {
     async fn attempt(
         &self,
         provider: &Provider,
-        asking: &Asking<'_>,
+        asking: &ModelRequest<'_>,
         headers: HeaderMap,
         on_text: &(dyn Fn(&str) + Sync),
     ) -> Result<Answer, Error> {
@@ -446,7 +450,7 @@ impl Models {
 }
 
 /// Returns the request as it was composed. A field is added that asks the provider to explain cache misses; the model does not see it.
-fn body(provider: &Provider, asking: &Asking<'_>) -> Vec<u8> {
+fn body(provider: &Provider, asking: &ModelRequest<'_>) -> Vec<u8> {
     let request = asking.request;
     match request.strip_suffix(b"}") {
         Some(open) if provider.explains_cache_misses() => {

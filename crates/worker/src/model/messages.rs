@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Called, Error, Reader, Reasoning, cut_off, garbled, sse::Event};
+use super::{Answer, Error, ModelToolCall, Reader, Reasoning, cut_off, garbled, sse::Event};
 
 #[derive(Debug, Default)]
 pub(super) struct Messages {
@@ -196,7 +196,7 @@ impl Reader for Messages {
                 Block::Text { text } => self.answer.text.push_str(&text),
                 Block::ToolUse { id, name, arguments } => {
                     let arguments = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
-                    self.answer.calls.push(Called { provider_call_id: id, tool_name: name, arguments });
+                    self.answer.calls.push(ModelToolCall { provider_call_id: id, tool_name: name, arguments });
                 }
                 _ => {}
             }

@@ -15,7 +15,7 @@ pub mod provider;
 mod responses;
 mod sse;
 
-pub use http::{Asking, Models};
+pub use http::{ModelRequest, Models};
 pub use provider::{Provider, without_price};
 
 /// What a model said.
@@ -23,7 +23,7 @@ pub use provider::{Provider, without_price};
 pub struct Answer {
     pub text: String,
     pub reasoning: Option<Reasoning>,
-    pub calls: Vec<Called>,
+    pub calls: Vec<ModelToolCall>,
     /// Whether it was cut off at the model's output limit.
     pub is_cut: bool,
     pub read: Read,
@@ -43,7 +43,7 @@ pub struct Reasoning {
 
 /// A tool call of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Called {
+pub struct ModelToolCall {
     /// The provider's own id of the call.
     pub provider_call_id: String,
     pub tool_name: String,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::{Answer, Called, Error, Read, Reader, Reasoning, cut_off, garbled, sse::Event};
+use super::{Answer, Error, ModelToolCall, Read, Reader, Reasoning, cut_off, garbled, sse::Event};
 
 #[derive(Debug, Default)]
 pub(super) struct Responses {
@@ -105,7 +105,7 @@ impl Reader for Responses {
                         self.verbatim.push(without_id(raw)?);
                     }
                     Item::FunctionCall { call_id, name, arguments } => {
-                        self.answer.calls.push(Called { provider_call_id: call_id, tool_name: name, arguments });
+                        self.answer.calls.push(ModelToolCall { provider_call_id: call_id, tool_name: name, arguments });
                     }
                     Item::Other => {}
                 }

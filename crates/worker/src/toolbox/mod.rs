@@ -15,7 +15,7 @@ use waybill_core::{
     resource::{AfterExecution, Effect, InternalTool, Profile, Tool},
 };
 
-use crate::{knowledge::USUAL, model::Called};
+use crate::{knowledge::USUAL, model::ModelToolCall};
 use waybill_kernel::{knowledge::Kind, turn::Delegate};
 use waybill_tool::check::fits;
 
@@ -36,7 +36,7 @@ pub struct Toolbox {
 
 /// How a call is handled.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Sorted {
+pub enum Disposition {
     /// It is not made; the model gets the reason.
     Refused(String),
     /// It ends the turn with this.
@@ -88,11 +88,11 @@ impl Toolbox {
     }
 
     /// Decides how a call is handled.
-    pub fn sort(&self, call: &Called, fields: &[Field]) -> Sorted {
-        self.check(call, fields).unwrap_or_else(Sorted::Refused)
+    pub fn sort(&self, call: &ModelToolCall, fields: &[Field]) -> Disposition {
+        self.check(call, fields).unwrap_or_else(Disposition::Refused)
     }
 
-    fn check(&self, call: &Called, fields: &[Field]) -> Result<Sorted, String> {
+    fn check(&self, call: &ModelToolCall, fields: &[Field]) -> Result<Disposition, String> {
         let name = call.tool_name.as_str();
         let internal = self.ours.iter().copied().find(|tool| tool.as_str() == name);
         // A project's tool cannot replace one of Waybill's own.
@@ -111,7 +111,7 @@ impl Toolbox {
             fits(&tool.parameters, &Value::Object(arguments))
                 .map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
             let timeout = Duration::from_secs(tool.timeout_seconds.into());
-            return Ok(Sorted::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
+            return Ok(Disposition::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
         }
         let definition = internal.and_then(|tool| ours::definition(tool, fields, &self.delegates));
         let (Some(internal), Some(definition)) = (internal, definition) else {
@@ -121,41 +121,41 @@ impl Toolbox {
         let arguments = Value::Object(arguments);
         fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
         Ok(match internal {
-            InternalTool::SubmitResult => Sorted::Submits(submitted(arguments, fields)),
-            InternalTool::UpdateTodo => Sorted::Todo(read(name, arguments["changes"].clone())?),
+            InternalTool::SubmitResult => Disposition::Submits(submitted(arguments, fields)),
+            InternalTool::UpdateTodo => Disposition::Todo(read(name, arguments["changes"].clone())?),
             InternalTool::ListArtifacts => {
-                Sorted::Artifact(artifact::Request::List { prefix: said(&arguments, "prefix") })
+                Disposition::Artifact(artifact::Request::List { prefix: said(&arguments, "prefix") })
             }
             InternalTool::PlanReading => {
                 let paths = arguments.get("paths").cloned().unwrap_or_else(|| json!([]));
-                Sorted::Artifact(artifact::Request::Plan { paths: read(name, paths)? })
+                Disposition::Artifact(artifact::Request::Plan { paths: read(name, paths)? })
             }
             InternalTool::ReadArtifact => {
                 let reading: artifact::Reading = read(name, arguments)?;
-                Sorted::Artifact(
+                Disposition::Artifact(
                     reading.request().map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?,
                 )
             }
             InternalTool::SearchArtifacts => {
                 let (text, prefix) = (said(&arguments, "text"), said(&arguments, "prefix"));
-                Sorted::Artifact(artifact::Request::Search { text, prefix })
+                Disposition::Artifact(artifact::Request::Search { text, prefix })
             }
             InternalTool::WriteArtifact => {
                 let media_type = arguments["media_type"].as_str().map(str::to_owned);
                 let (path, content) = (read(name, arguments["path"].clone())?, said(&arguments, "content"));
-                Sorted::Artifact(artifact::Request::Write { path, content, media_type })
+                Disposition::Artifact(artifact::Request::Write { path, content, media_type })
             }
-            InternalTool::SearchKnowledge => Sorted::Knowledge {
+            InternalTool::SearchKnowledge => Disposition::Knowledge {
                 kind: arguments.get("kind").cloned().map_or(Ok(Kind::Knowledge), |kind| read(name, kind))?,
                 question: said(&arguments, "question"),
                 most: arguments["most"].as_u64().map_or(USUAL, |most| usize::try_from(most).unwrap_or(USUAL)),
             },
-            InternalTool::ReadPlan => Sorted::Plan {
+            InternalTool::ReadPlan => Disposition::Plan {
                 name: arguments.get("name").cloned().map(|text| read(name, text)).transpose()?,
                 version: arguments.get("version").cloned().map(|version| read(name, version)).transpose()?,
             },
             // A retry is safe: a handler recognises a call that it has already acted on.
-            _ => Sorted::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
+            _ => Disposition::Leaves { target: PMO.parse().map_err(|_| "no target")?, timeout: COMMAND, once: false },
         })
     }
 
@@ -168,7 +168,7 @@ impl Toolbox {
         }
         let tool = self.tools.iter().find(|tool| tool.name.as_str() == tool_name);
         tool.is_some_and(|tool| tool.after_execution == AfterExecution::Terminate)
-            || result.status == "success" && self.must_end_with.iter().any(|name| name == tool_name)
+            || result.is_success() && self.must_end_with.iter().any(|name| name == tool_name)
     }
 }
 
@@ -219,14 +219,14 @@ mod tests {
         Toolbox::new(&profile, &tools)
     }
 
-    fn sort(name: &str, arguments: &str, fields: &[Field]) -> Sorted {
-        let call = Called { provider_call_id: "c".into(), tool_name: name.into(), arguments: arguments.into() };
+    fn sort(name: &str, arguments: &str, fields: &[Field]) -> Disposition {
+        let call = ModelToolCall { provider_call_id: "c".into(), tool_name: name.into(), arguments: arguments.into() };
         toolbox().sort(&call, fields)
     }
 
     fn refused(name: &str, arguments: &str) -> String {
         match sort(name, arguments, &[]) {
-            Sorted::Refused(why) => why,
+            Disposition::Refused(why) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -241,10 +241,10 @@ mod tests {
         assert!(refused("search", r#"{"q":1}"#).contains("/q"));
         assert!(refused("fork_join", r#"{"tasks":[{"instruction":"x"}]}"#).contains("target_ref"));
         let (pure, once) = (sort("search", r#"{"q":"x"}"#, &[]), sort("hang_up", r#"{"q":"x"}"#, &[]));
-        assert!(matches!(pure, Sorted::Leaves { once: false, .. }));
-        assert!(matches!(once, Sorted::Leaves { once: true, .. }), "a tool without `effect` counts as `once`");
+        assert!(matches!(pure, Disposition::Leaves { once: false, .. }));
+        assert!(matches!(once, Disposition::Leaves { once: true, .. }), "a tool without `effect` counts as `once`");
         let fork = sort("fork_join", r#"{"tasks":[{"target_ref":"a","instruction":"x"}]}"#, &[]);
-        assert!(matches!(fork, Sorted::Leaves { target, once: false, .. } if target.as_str() == PMO));
+        assert!(matches!(fork, Disposition::Leaves { target, once: false, .. } if target.as_str() == PMO));
     }
 
     /// WK-4: checked against the fields that the result must have.
@@ -259,12 +259,15 @@ mod tests {
         let submits = |arguments: &str| sort("submit_result", arguments, &fields);
         assert_eq!(
             submits(r#"{"answer":"x","score":1}"#),
-            Sorted::Submits(Content::Json(json!({ "answer": "x", "score": 1 })))
+            Disposition::Submits(Content::Json(json!({ "answer": "x", "score": 1 })))
         );
         for wrong in [r#"{"answer":"x"}"#, r#"{"answer":"x","score":"1"}"#, r#"{"answer":"x","score":1,"more":2}"#] {
-            assert!(matches!(submits(wrong), Sorted::Refused(_)), "{wrong}");
+            assert!(matches!(submits(wrong), Disposition::Refused(_)), "{wrong}");
         }
-        assert_eq!(sort("submit_result", r#"{"result":"done"}"#, &[]), Sorted::Submits(Content::Text("done".into())));
+        assert_eq!(
+            sort("submit_result", r#"{"result":"done"}"#, &[]),
+            Disposition::Submits(Content::Text("done".into()))
+        );
     }
 
     /// WK-3: the tool says whether the turn ends, and its result may override that.

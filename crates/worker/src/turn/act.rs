@@ -20,9 +20,9 @@ use waybill_tool::check::{fault, readable};
 use super::{Error, Next, Turn, answer::StepRecord, end::delivering};
 use crate::{
     knowledge::{self, Query},
-    model::Called,
+    model::ModelToolCall,
     toolbox::{
-        Sorted,
+        Disposition,
         artifact::{Desk, Done, Owner, Request},
     },
 };
@@ -45,7 +45,7 @@ impl Turn<'_> {
     pub(super) async fn act(
         &mut self,
         mut cards: Vec<NewCard>,
-        calls: Vec<Called>,
+        calls: Vec<ModelToolCall>,
         record: StepRecord,
     ) -> Result<Next, Error> {
         let step_id = record.step_id;
@@ -71,7 +71,12 @@ impl Turn<'_> {
     }
 
     /// Handles each call as its tool demands. `cards` gets a card for each.
-    async fn make_calls(&self, cards: &mut Vec<NewCard>, calls: Vec<Called>, step_id: StepId) -> Result<Acted, Error> {
+    async fn make_calls(
+        &self,
+        cards: &mut Vec<NewCard>,
+        calls: Vec<ModelToolCall>,
+        step_id: StepId,
+    ) -> Result<Acted, Error> {
         let fields = &self.gathered().result_fields;
         let mut acted = Acted::default();
         let mut desk = self.desk();
@@ -82,18 +87,21 @@ impl Turn<'_> {
             let tool_call_card_id = card.card_id();
             cards.push(card);
             let result = match sorted {
-                Sorted::Refused(why) => failed(why),
-                Sorted::Submits(content) => submit(content, &mut acted.submitted),
-                Sorted::Todo(changes) => self.change_todo(&changes, &mut acted.todo),
-                Sorted::Leaves { .. } | Sorted::Artifact(_) | Sorted::Knowledge { .. } | Sorted::Plan { .. }
+                Disposition::Refused(why) => failed(why),
+                Disposition::Submits(content) => submit(content, &mut acted.submitted),
+                Disposition::Todo(changes) => self.change_todo(&changes, &mut acted.todo),
+                Disposition::Leaves { .. }
+                | Disposition::Artifact(_)
+                | Disposition::Knowledge { .. }
+                | Disposition::Plan { .. }
                     if self.recorded.is_some() =>
                 {
                     self.recorded_result(&called, cards)
                 }
-                Sorted::Artifact(request) => self.use_artifacts(&mut desk, &request).await?,
-                Sorted::Knowledge { kind, question, most } => self.look_up(kind, &question, most).await?,
-                Sorted::Plan { name, version } => self.read_plan(name, version).await?,
-                Sorted::Leaves { target, timeout, once } => {
+                Disposition::Artifact(request) => self.use_artifacts(&mut desk, &request).await?,
+                Disposition::Knowledge { kind, question, most } => self.look_up(kind, &question, most).await?,
+                Disposition::Plan { name, version } => self.read_plan(name, version).await?,
+                Disposition::Leaves { target, timeout, once } => {
                     acted.leaving.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
                     continue;
                 }
@@ -130,7 +138,7 @@ impl Turn<'_> {
     }
 
     /// Returns the recorded result of this call: the n-th for its n-th repetition, the last one after that.
-    fn recorded_result(&self, called: &Called, written: &[NewCard]) -> ResultContent {
+    fn recorded_result(&self, called: &ModelToolCall, written: &[NewCard]) -> ResultContent {
         let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
         let arguments = parsed(&called.arguments);
         let is_this = |name: &str, text: &str| name == called.tool_name && parsed(text) == arguments;
@@ -256,7 +264,7 @@ fn answered(status: &str, result: impl Into<Value>) -> ResultContent {
     ResultContent { status: status.to_owned(), result: result.into(), extra: serde_json::Map::new() }
 }
 
-fn call_draft(tool_call_id: ToolCallId, called: &Called) -> Draft {
+fn call_draft(tool_call_id: ToolCallId, called: &ModelToolCall) -> Draft {
     let label = (!called.provider_call_id.is_empty()).then(|| json::text(&called.provider_call_id).into_owned());
     let content = CallContent {
         tool_name: json::text(&called.tool_name).into_owned(),

@@ -143,9 +143,7 @@ impl Turn<'_> {
         let mut cards = Vec::new();
         for card in step.cards {
             cards.push(match (card.content(), card.tool_call_id()) {
-                (Content::ToolResult(result), Some(call))
-                    if result.status == "success" && changed.contains(&Some(call)) =>
-                {
+                (Content::ToolResult(result), Some(call)) if result.is_success() && changed.contains(&Some(call)) => {
                     self.seal(step.step_id, Draft::tool_result(call, "failed", why.into()))?
                 }
                 _ => card,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::OptionFuture;
 use tokio::time::Instant;
-use waybill_core::turn::{Budget, Limits, Usage};
+use waybill_core::turn::{Budget, Limit, Limits, Usage};
 
 use super::Turn;
 
@@ -20,10 +20,10 @@ impl Turn<'_> {
         self.budget = budget.or(self.budget);
     }
 
-    /// Returns the name of a limit that is used up.
-    pub(super) fn exhausted(&self) -> Option<&'static str> {
+    /// Returns a limit that is used up.
+    pub(super) fn exhausted(&self) -> Option<Limit> {
         if self.expires.is_some_and(|at| at <= Instant::now()) {
-            return Some("seconds");
+            return Some(Limit::Seconds);
         }
         if let Some(exhausted) = self.budget.and_then(|budget| budget.exhausted()) {
             return Some(exhausted);
@@ -32,10 +32,10 @@ impl Turn<'_> {
         let unsaid = |said: fn(&Budget) -> bool| !self.budget.as_ref().is_some_and(said);
         let Limits { steps, tokens, .. } = self.default;
         if unsaid(|budget| budget.steps.is_some()) && steps.is_some_and(|most| self.n_steps >= i64::from(most)) {
-            return Some("steps");
+            return Some(Limit::Steps);
         }
         let over = |most: u32| self.n_tokens >= i64::from(most);
-        (unsaid(|budget| budget.tokens.is_some()) && tokens.is_some_and(over)).then_some("tokens")
+        (unsaid(|budget| budget.tokens.is_some()) && tokens.is_some_and(over)).then_some(Limit::Tokens)
     }
 
     /// Returns an error if money is limited and one of the models has no known price: the limit could never end the turn.

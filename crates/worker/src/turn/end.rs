@@ -5,11 +5,11 @@ use waybill_core::{
     card::{CallContent, Card, CardType, Content, Draft, NewCard, ResultContent, Role},
     id::StepId,
     json,
-    turn::End,
+    turn::{End, Limit},
 };
 use waybill_kernel::turn::{self, Claimed, Ending, Loss, ending_card};
 
-use super::{Error, Halt, Next, Outcome, Turn, answer::StepRecord, hydrate::resources};
+use super::{Error, Halt, Next, Outcome, Turn, answer::StepRecord, load::resources};
 use crate::{serve::Worker, write};
 
 /// What the model reads when it ended its work while a new message for it arrived.
@@ -60,7 +60,7 @@ impl Turn<'_> {
         cards.push(self.seal(step_id.unwrap_or_else(StepId::new), deliverable)?);
         let seen = (status == End::Success).then_some(self.seen);
         let ending = Ending { fence: *self.fence(), status, step_id, receipt, usage, seen, cards: cards.clone() };
-        match write::end(self.kernel(), self.claimed, ending).await {
+        match self.worker.ends().write(self.claimed, ending).await {
             Ok(()) => return Ok(Next::Done(Outcome::Finished(status))),
             Err(turn::Error::Unseen(_)) => {}
             Err(error) => return Err(error.into()),
@@ -87,9 +87,9 @@ pub(super) async fn halt(worker: &Worker, claimed: &Claimed, halt: Halt) -> Resu
         Halt::Stopped { reason } => cancel(worker, claimed, reason).await,
         Halt::Leaving => Ok(Outcome::Left),
         Halt::Over(limit) => {
-            let status = if limit == "seconds" { End::Timeout } else { End::Failed };
-            give_up(worker, claimed, status, "limit_reached", &format!("the turn has used up its limit of {limit}"))
-                .await
+            let status = if limit == Limit::Seconds { End::Timeout } else { End::Failed };
+            let why = format!("the turn has used up its limit of {}", limit.as_str());
+            give_up(worker, claimed, status, "limit_reached", &why).await
         }
         Halt::GiveUp { code, why } => give_up(worker, claimed, End::Failed, code, &why).await,
         // To be retried later by any worker. After too many attempts it fails.
@@ -121,7 +121,7 @@ async fn give_up(worker: &Worker, claimed: &Claimed, status: End, code: &str, wh
 async fn end_with(worker: &Worker, claimed: &Claimed, status: End, deliverable: NewCard) -> Result<Outcome, Error> {
     let cards = vec![deliverable];
     let ending = Ending { fence: claimed.fence, status, step_id: None, receipt: None, usage: None, seen: None, cards };
-    write::end(worker.kernel(), claimed, ending).await?;
+    worker.ends().write(claimed, ending).await?;
     Ok(Outcome::Finished(status))
 }
 

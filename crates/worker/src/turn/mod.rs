@@ -1,7 +1,7 @@
 //! One turn, from start to end (WK-1 … WK-7).
 //!
 //! ```text
-//!   claim ─▶ hydrate ─▶ gather ─▶ compact ─▶ compose ─▶ ask the model ─▶ one transaction for what came back ─┬▶ again, from gather
+//!   claim ─▶ load ────▶ gather ─▶ compact ─▶ compose ─▶ ask the model ─▶ one transaction for what came back ─┬▶ again, from gather
 //!                                                                                                            ├▶ suspend, for calls
 //!                                                                                                            └▶ finish, with the deliverable
 //! ```
@@ -17,7 +17,7 @@ use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Role},
     id::StepId,
     resource::{LlmConfig, Memory},
-    turn::{Budget, End, Fence, Limits},
+    turn::{Budget, End, Fence, Limit, Limits},
 };
 use waybill_kernel::{
     blackboard, fork,
@@ -36,7 +36,7 @@ use crate::{
     write,
 };
 
-mod hydrate;
+mod load;
 
 mod budget;
 mod think;
@@ -90,7 +90,7 @@ pub async fn run(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome,
 
 /// Takes one step after another until the turn ends or waits.
 async fn take_steps(worker: &Worker, holding: &Holding<Claimed>) -> Result<Outcome, Halt> {
-    let mut turn = Turn::hydrate(worker, &holding.claimed).await?;
+    let mut turn = Turn::load(worker, &holding.claimed).await?;
     loop {
         if let Next::Done(outcome) = turn.step(holding).await? {
             return Ok(outcome);
@@ -114,8 +114,8 @@ enum Halt {
     #[error("this worker is shutting down")]
     Leaving,
     /// This limit is used up, or the request alone would use more than what is left of it.
-    #[error("the turn has used up its limit of {0}")]
-    Over(&'static str),
+    #[error("the turn has used up its limit of {}", .0.as_str())]
+    Over(Limit),
     /// No attempt would help.
     #[error("{code}: {why}")]
     GiveUp { code: &'static str, why: String },

@@ -4,15 +4,15 @@ use std::{collections::HashSet, time::Duration};
 
 use serde_json::json;
 use waybill_context::{
-    call::{Call, Manner},
+    call::{Call, RenderConfig},
     wire::Adapter,
 };
-use waybill_core::{bus::Chunk, card::Role, id::StepId, resource::LlmConfig};
+use waybill_core::{bus::Chunk, card::Role, id::StepId, resource::LlmConfig, turn::Limit};
 
 use super::{Halt, Turn};
 use crate::{
     compact::compact,
-    model::{self, Answered, Asking},
+    model::{self, Answered, ModelRequest},
     summarise::Summarise,
 };
 
@@ -55,19 +55,19 @@ impl Turn<'_> {
         let asked_again = std::mem::take(&mut self.asked_again);
         let mut trouble = model::Error::Refused("the profile has no model: set `llm_config`".into());
         for llm in &self.llms {
-            let manner = match self.worker.models().manner(llm) {
-                Ok((adapter, params)) => Manner { adapter, policy: self.setting.policy, params },
+            let config = match self.worker.models().config(llm) {
+                Ok((adapter, params)) => RenderConfig { adapter, policy: self.setting.policy, params },
                 Err(error) => {
                     trouble = error;
                     continue;
                 }
             };
-            let call = self.compose(&manner)?;
+            let call = self.compose(&config)?;
             match self.ask(llm, &call, step_id).await {
                 Ok(mut answered) => {
                     answered.usage.asked_again = asked_again;
                     let receipt = serde_json::to_string(&call.receipt).unwrap_or_default();
-                    return Ok(ModelStep { step_id, adapter: manner.adapter, answered, receipt });
+                    return Ok(ModelStep { step_id, adapter: config.adapter, answered, receipt });
                 }
                 Err(error) => {
                     tracing::warn!(turn = %self.fence().agent_turn_id(), provider = %llm.provider, model = llm.model, %error, "no answer");
@@ -79,11 +79,11 @@ impl Turn<'_> {
     }
 
     /// Composes the request. It must not use more tokens than the turn has left.
-    fn compose(&self, manner: &Manner) -> Result<Call<'_>, Halt> {
-        let call = self.gathered().materials.call(manner)?;
+    fn compose(&self, config: &RenderConfig) -> Result<Call<'_>, Halt> {
+        let call = self.gathered().materials.call(config)?;
         let n_tokens = i64::from(call.receipt.n_tokens.get());
         if self.budget.and_then(|budget| budget.tokens).is_some_and(|left| left < n_tokens) {
-            return Err(Halt::Over("tokens"));
+            return Err(Halt::Over(Limit::Tokens));
         }
         Ok(call)
     }
@@ -97,7 +97,7 @@ impl Turn<'_> {
         let own: HashSet<_> = said.filter_map(|card| card.metadata.step_id).collect();
         let key =
             format!("waybill-{}-{}-{}", self.fence().agent_turn_id(), materials.output.upto, call.receipt.request_hash);
-        let asking = Asking {
+        let asking = ModelRequest {
             project_id: self.fence().project_id(),
             llm,
             request: &call.request,

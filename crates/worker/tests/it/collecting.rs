@@ -182,7 +182,7 @@ async fn what_was_shown_is_kept_for_receipts_and_not_remembered() {
     let next = texts(&gathered);
     assert_eq!(next[4].1, "asked 2");
     assert_eq!((&next[..4], &next[5..]), (&begin[..4], &begin[5..]));
-    let call = gathered.materials.call(&desk.manner()).unwrap();
+    let call = gathered.materials.call(&desk.config()).unwrap();
     assert_eq!(call.receipt.left_out[0].key, BlockKey::Experience);
     assert!(call.composed.messages.iter().any(|message| message.layer == Layer::SystemPrompt));
 
@@ -215,7 +215,7 @@ async fn a_turn_that_is_taken_over_shows_the_same_blocks() {
     let session_id = desk.session().await;
     desk.collector = collector(&[("knowledge__context", Fake::Says("as of Monday")), ("a__context", Fake::Fails)]);
     let claimed = desk.ask(session_id, "What do we know?").await;
-    let first = desk.gather(&claimed).await.materials.call(&desk.manner()).unwrap().into_owned();
+    let first = desk.gather(&claimed).await.materials.call(&desk.config()).unwrap().into_owned();
     let receipt = serde_json::to_string(&first.receipt).unwrap();
     desk.step(&claimed, &[sealed(Role::Assistant, "thinking")], Some(receipt)).await;
     desk.collector = collector(&[
@@ -223,7 +223,7 @@ async fn a_turn_that_is_taken_over_shows_the_same_blocks() {
         ("clock__context", Fake::Counts(Arc::default())),
     ]);
     let claimed = desk.take_over().await;
-    let second = desk.gather(&claimed).await.materials.call(&desk.manner()).unwrap().into_owned();
+    let second = desk.gather(&claimed).await.materials.call(&desk.config()).unwrap().into_owned();
     let said = |call: &waybill_context::call::Call<'_>| String::from_utf8(call.request.clone()).unwrap();
     assert!(said(&second).contains("as of Monday") && said(&second).contains("asked 1"), "{}", said(&second));
     let found = waybill_context::diff::diff(&first, &second);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use waybill_context::{
-    call::Manner,
+    call::RenderConfig,
     compose::without_blocks,
     framework::Framework,
     policy::{Audience, Policy},
@@ -153,15 +153,15 @@ impl Desk {
 
     async fn claim(&self) -> Claimed {
         let mut claiming = Claiming::new(self.worker, target());
-        turn::claim(self.kernel().pool(), &mut claiming).await.unwrap().remove(0)
+        turn::claim(self.kernel(), &mut claiming).await.unwrap().remove(0)
     }
 
     async fn gather(&self, claimed: &Claimed) -> Gathered {
         gather(self.kernel(), claimed, &self.setting, &self.collector, None).await.unwrap()
     }
 
-    fn manner(&self) -> Manner {
-        Manner { adapter: Adapter::OpenaiChat, policy: self.setting.policy, params: Params::default() }
+    fn config(&self) -> RenderConfig {
+        RenderConfig { adapter: Adapter::OpenaiChat, policy: self.setting.policy, params: Params::default() }
     }
 
     async fn step(&self, claimed: &Claimed, cards: &[NewCard], receipt: Option<String>) -> StepId {

@@ -14,7 +14,7 @@ impl Desk {
     /// Asks for the next call's bytes, and keeps its receipt with a step that says something.
     async fn call(&self, claimed: &crate::Claimed, answer: &[NewCard]) -> (StepId, Vec<u8>) {
         let gathered = self.gather(claimed).await;
-        let call = gathered.materials.call(&self.manner()).unwrap();
+        let call = gathered.materials.call(&self.config()).unwrap();
         let receipt = serde_json::to_string(&call.receipt).unwrap();
         (self.step(claimed, answer, Some(receipt)).await, call.request)
     }

@@ -222,7 +222,8 @@ impl Shop {
             if let Some(card_id) = turn.deliverable_card_id {
                 let mut work = self.t.begin().await;
                 let found = card::fetch(&mut work, &[card_id], None).await.unwrap().found.remove(0);
-                return (turn.status, serde_json::to_value(found.into_live().unwrap().content).unwrap());
+                let content = serde_json::to_value(found.into_live().unwrap().content).unwrap();
+                return (turn.status.as_str().to_owned(), content);
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -19,7 +19,7 @@ use waybill_kernel::{
 };
 use waybill_tool::{
     admit::{self, Verdict},
-    conclude::{Said, conclude},
+    conclude::{ToolOutcome, conclude},
 };
 
 use super::{
@@ -205,10 +205,10 @@ pub(crate) async fn report_call(
     drop(work);
     if let Some(held) = held {
         let after = said.after_execution.map(|after| ("after_execution".to_owned(), serde_json::json!(after)));
-        let answer = Said {
+        let answer = ToolOutcome {
             extra: after.into_iter().collect(),
             author_id: Some(caller.actor.clone()),
-            ..Said::new(&said.status, said.result)
+            ..ToolOutcome::new(&said.status, said.result)
         };
         let reported = conclude(&api.kernel, api.config.artifacts.as_ref(), &held, said.card_id, answer).await?;
         return Ok(Json(reported));

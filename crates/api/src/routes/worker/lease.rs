@@ -53,7 +53,8 @@ pub(crate) struct Held {
 
 /// Renew the lease of a worker.
 ///
-/// 410 `lease_lost` means that the lease is lost, with everything that was held under it: continue under another name.
+/// 410 `lease_lost`: the lease has expired, and other workers may already have its turns and calls. Stop working on them, and continue under a
+/// new worker name.
 #[utoipa::path(
     post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat,
     responses((status = 200, body = Held)),

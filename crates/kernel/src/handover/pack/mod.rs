@@ -7,7 +7,7 @@ use sqlx::FromRow;
 use waybill_core::{
     card::{CardType, NewCard, Role},
     handover::Handover,
-    id::{AgentId, BoxId, CardId, Name, SessionId, StepId, Target as Door, TraceId, TurnId},
+    id::{AgentId, BoxId, CardId, Name, SessionId, StepId, Target, TraceId, TurnId},
     resource::Process,
     turn::Limits,
 };
@@ -97,7 +97,7 @@ impl Pack {
 pub struct Packed {
     pub context_box_id: BoxId,
     pub target_profile_box_id: BoxId,
-    pub worker_target: Door,
+    pub worker_target: Target,
     /// The cards that were written for it, in order.
     pub attached_card_ids: Vec<CardId>,
     /// Those of them that ask something.
@@ -106,10 +106,10 @@ pub struct Packed {
 
 /// A profile as far as a delegation needs it.
 #[derive(Clone, Debug, FromRow)]
-pub struct Target {
+pub struct ProfileTarget {
     pub name: Name,
     pub profile_box_id: BoxId,
-    pub worker_target: Door,
+    pub worker_target: Target,
     pub tags: Vec<Name>,
     #[sqlx(json)]
     pub process: Process,
@@ -118,9 +118,9 @@ pub struct Target {
 }
 
 /// Looks up profiles by name.
-pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<HashMap<Name, Target>, Error> {
+pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<HashMap<Name, ProfileTarget>, Error> {
     let project_id = work.project_id();
-    let rows: Vec<Target> = sqlx::query_as(
+    let rows: Vec<ProfileTarget> = sqlx::query_as(
         "select p.name, p.profile_box_id, p.worker_target::text, p.tags, r.content -> 'process' as process, r.content -> 'limits' as limits
            from unnest($2::text[]) as asked (name)
           cross join lateral (select p.* from resource.profiles p where p.project_id = $1 and p.name = asked.name offset 0) p
@@ -130,7 +130,7 @@ pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<Ha
     .bind(names.iter().map(Name::as_str).collect::<Vec<_>>())
     .fetch_all(&mut **work)
     .await?;
-    let found: HashMap<Name, Target> = rows.into_iter().map(|row| (row.name.clone(), row)).collect();
+    let found: HashMap<Name, ProfileTarget> = rows.into_iter().map(|row| (row.name.clone(), row)).collect();
     match names.iter().find(|name| !found.contains_key(*name)) {
         Some(unknown) => Err(Error::NoProfile(unknown.clone())),
         None => Ok(found),
@@ -138,7 +138,7 @@ pub async fn targets(work: &mut UnitOfWork, names: &BTreeSet<Name>) -> Result<Ha
 }
 
 /// Looks up one profile by name.
-pub async fn target(work: &mut UnitOfWork, name: &Name) -> Result<Target, Error> {
+pub async fn target(work: &mut UnitOfWork, name: &Name) -> Result<ProfileTarget, Error> {
     let mut found = targets(work, &BTreeSet::from([name.clone()])).await?;
     found.remove(name).ok_or_else(|| Error::NoProfile(name.clone()))
 }

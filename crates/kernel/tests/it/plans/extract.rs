@@ -128,7 +128,7 @@ async fn functions(t: &TestDb) -> Vec<Statement> {
            from pg_attribute a
            join pg_class c on c.oid = a.attrelid
            join pg_namespace n on n.oid = c.relnamespace
-          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped",
+          where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p', 'c') and a.attnum > 0 and not a.attisdropped",
     )
     .fetch_all(&mut admin)
     .await

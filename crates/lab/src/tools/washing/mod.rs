@@ -14,7 +14,10 @@ use sqlx::PgConnection;
 use tokio::time::sleep;
 use waybill_artifact::{Artifacts, Put, Store};
 use waybill_bus::local::Local;
-use waybill_core::id::{AgentId, ProjectId, SessionId, TurnId};
+use waybill_core::{
+    id::{AgentId, ProjectId, SessionId, TurnId},
+    turn::TurnStatus,
+};
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
     handover, project, resource, turn,
@@ -243,7 +246,7 @@ impl Road {
         Ok(turn_id)
     }
 
-    async fn status(&self, turn_id: TurnId) -> Result<String> {
+    async fn status(&self, turn_id: TurnId) -> Result<TurnStatus> {
         let found = turn::show(&mut self.kernel.begin(self.project_id).await?, &[turn_id]).await?.pop();
         Ok(found.context("the turn is there")?.status)
     }
@@ -251,10 +254,10 @@ impl Road {
     async fn end(&self, turn_id: TurnId) -> Result<()> {
         let begun = Instant::now();
         loop {
-            match self.status(turn_id).await?.as_str() {
-                "success" => return Ok(()),
-                "open" if begun.elapsed() < PATIENCE => sleep(Duration::from_millis(20)).await,
-                other => bail!("turn {turn_id} is {other}"),
+            match self.status(turn_id).await? {
+                TurnStatus::Success => return Ok(()),
+                TurnStatus::Open if begun.elapsed() < PATIENCE => sleep(Duration::from_millis(20)).await,
+                other => bail!("turn {turn_id} is {}", other.as_str()),
             }
         }
     }
@@ -282,7 +285,7 @@ impl Road {
             if begun.elapsed() > PATIENCE || over.is_some_and(|over| over.elapsed() > PATIENCE / 3) {
                 return Ok(Outcome::Nowhere);
             }
-            if over.is_none() && self.status(turn_id).await? != "open" {
+            if over.is_none() && !self.status(turn_id).await?.is_open() {
                 over = Some(Instant::now());
             }
             sleep(Duration::from_millis(20)).await;

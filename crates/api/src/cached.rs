@@ -8,15 +8,15 @@ use std::{
 use tokio::sync::Mutex;
 
 #[derive(Debug)]
-pub(crate) struct Kept<T> {
+pub(crate) struct Cached<T> {
     answer: RwLock<Arc<T>>,
     /// Held by the one request that refreshes the answer; says when that last happened.
     asking: Mutex<Option<Instant>>,
 }
 
-impl<T> Kept<T> {
-    pub(crate) fn new(answer: T) -> Kept<T> {
-        Kept { answer: RwLock::new(Arc::new(answer)), asking: Mutex::default() }
+impl<T> Cached<T> {
+    pub(crate) fn new(answer: T) -> Cached<T> {
+        Cached { answer: RwLock::new(Arc::new(answer)), asking: Mutex::default() }
     }
 
     pub(crate) fn answer(&self) -> Arc<T> {

@@ -31,7 +31,7 @@ use crate::{
 
 impl<'w> Turn<'w> {
     /// Makes the turn from what the database has of it.
-    pub(super) async fn hydrate(worker: &'w Worker, claimed: &'w Claimed) -> Result<Turn<'w>, Halt> {
+    pub(super) async fn load(worker: &'w Worker, claimed: &'w Claimed) -> Result<Turn<'w>, Halt> {
         let found = resources(worker, claimed).await?;
         let Some(profile) = found.profile else {
             return Err(no_profile("the turn has no profile, or its profile has expired or was deleted".to_owned()));
