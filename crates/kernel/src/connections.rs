@@ -82,6 +82,8 @@ impl Connections {
             if is_fit {
                 return Ok(self.leased(connection, made_at, room));
             }
+            // The others have rested for longer: to ask each of them would take half a second each.
+            self.forget();
         }
         Ok(self.leased(self.connect().await?, Instant::now(), room))
     }
@@ -95,6 +97,12 @@ impl Connections {
         let mut pause = FIRST_PAUSE;
         loop {
             match PgConnection::connect_with(&self.options).await {
+                // The address may still lead to the server that became a standby.
+                Ok(mut connection) if self.servers.are_doubted() => {
+                    if self.servers.takes_writes(&mut connection).await? {
+                        return Ok(connection);
+                    }
+                }
                 Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::ConnectionRefused => {}
                 Err(sqlx::Error::Database(error)) if error.is_transient_in_connect_phase() => {}
                 known => return known,
@@ -102,6 +110,12 @@ impl Connections {
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
+    }
+
+    /// Closes what is free.
+    fn forget(&self) {
+        let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
+        free.into_iter().for_each(|free| close(free.connection));
     }
 
     fn take(&self) -> Option<Free> {
@@ -213,9 +227,11 @@ impl Drop for Lease {
     }
 }
 
-/// Says goodbye to the server, without waiting for it.
+/// Says goodbye to the server, without waiting for it. Outside of a runtime the connection ends with its socket.
 fn close(connection: PgConnection) {
-    tokio::spawn(async move { timeout(PING_TIMEOUT, connection.close()).await });
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move { timeout(PING_TIMEOUT, connection.close()).await });
+    }
 }
 
 async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
@@ -247,7 +263,12 @@ impl Servers {
             let after = now + ASKED_EVERY.as_millis() as u64;
             now >= next && self.asked_next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        now < self.doubted_until.load(Ordering::Relaxed) || is_next()
+        self.are_doubted() || is_next()
+    }
+
+    /// Checks whether a standby was found a while ago.
+    fn are_doubted(&self) -> bool {
+        self.now() < self.doubted_until.load(Ordering::Relaxed)
     }
 
     async fn takes_writes(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {

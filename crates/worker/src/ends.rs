@@ -7,15 +7,16 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::future::join_all;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 use waybill_core::id::{BatchId, ProjectId};
 use waybill_kernel::{
     retry::retry,
     turn::{self, Claimed, Ending},
-    work::Kernel,
+    work::{DbError, Kernel},
 };
 
 /// Turns of one project end together. A task of a batch may have to join its batch, so tasks of different batches do not.
@@ -29,6 +30,9 @@ pub(crate) struct Ends {
     /// The groups that are being written.
     groups: Mutex<HashMap<Group, Queue>>,
 }
+
+/// How long an attempt may take: a server that vanished without a word must not hold a writer for ever.
+const ATTEMPT: Duration = Duration::from_secs(20);
 
 /// Transactions of one group that are written at a time.
 const MOST_WRITERS: usize = 2;
@@ -54,7 +58,7 @@ impl Ends {
     pub(crate) async fn write(self: &Arc<Self>, claimed: &Claimed, ending: Ending) -> Result<(), turn::Error> {
         let group = (claimed.fence.project_id(), claimed.batch_id);
         if self.most == 1 {
-            return self.finish(group, &[ending]).await;
+            return self.finish(group, &ending).await;
         }
         let (written, is_written) = oneshot::channel();
         let one = Waiting { ending, written };
@@ -70,24 +74,27 @@ impl Ends {
             // In a task of its own: the others must not be lost with this turn.
             tokio::spawn(Writer { ends: self.clone(), group }.write());
         }
-        is_written.await.expect("a writer answers everything that waits")
+        // A writer that failed says nothing: the turn is tried again.
+        is_written.await.unwrap_or_else(|_| Err(DbError::no_answer().into()))
     }
 
-    /// Writes ends as one transaction, and tries again while it is not known whether they are written.
-    async fn finish(&self, (project_id, batch_id): Group, endings: &[Ending]) -> Result<(), turn::Error> {
-        retry(|| {
-            Box::pin(async {
-                if batch_id.is_none() {
-                    return turn::finish(&mut self.kernel.alone(project_id).await?, endings).await;
-                }
-                let mut work = self.kernel.begin(project_id).await?;
-                let ended = turn::finish(&mut work, endings).await?;
-                work.commit().await?;
-                Ok(ended)
-            })
-        })
-        .await?;
-        Ok(())
+    /// Writes one end, and tries again while it is not known whether it is written.
+    async fn finish(&self, group: Group, ending: &Ending) -> Result<(), turn::Error> {
+        retry(|| Box::pin(self.try_finish(group, std::slice::from_ref(ending)))).await
+    }
+
+    /// Tries once to write ends as one transaction.
+    async fn try_finish(&self, (project_id, batch_id): Group, endings: &[Ending]) -> Result<(), turn::Error> {
+        let attempt = async {
+            if batch_id.is_none() {
+                turn::finish(&mut self.kernel.alone(project_id).await?, endings).await?;
+                return Ok(());
+            }
+            let mut work = self.kernel.begin(project_id).await?;
+            turn::finish(&mut work, endings).await?;
+            Ok(work.commit().await?)
+        };
+        timeout(ATTEMPT, attempt).await.unwrap_or_else(|_| Err(DbError::no_answer().into()))
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<Group, Queue>> {
@@ -115,13 +122,14 @@ impl Writer {
     async fn write_together(&self, ends: Vec<Waiting>) {
         let (endings, written): (Vec<Ending>, Vec<_>) = ends.into_iter().map(|one| (one.ending, one.written)).unzip();
         if endings.len() > 1 {
-            match self.ends.finish(self.group, &endings).await {
+            // Once: one that is locked or too slow must not hold the others up. What was written after all is found by its id.
+            match self.ends.try_finish(self.group, &endings).await {
                 Ok(()) => return written.into_iter().for_each(|written| drop(written.send(Ok(())))),
                 Err(error) => tracing::debug!(%error, n = endings.len(), "ends of turns are written one by one"),
             }
         }
         join_all(endings.iter().zip(written).map(async |(ending, written)| {
-            let _ = written.send(self.ends.finish(self.group, std::slice::from_ref(ending)).await);
+            let _ = written.send(self.ends.finish(self.group, ending).await);
         }))
         .await;
     }
@@ -130,6 +138,8 @@ impl Writer {
     fn next(&self) -> Vec<Waiting> {
         let mut groups = self.ends.groups();
         let Some(queue) = groups.get_mut(&self.group) else { return Vec::new() };
+        // A turn that was taken from this worker waits no longer.
+        queue.waiting.retain(|one| !one.written.is_closed());
         let n = queue.waiting.len().min(self.ends.most);
         let ends: Vec<Waiting> = queue.waiting.drain(..n).collect();
         queue.n_writers -= usize::from(ends.is_empty());

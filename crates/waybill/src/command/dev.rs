@@ -318,10 +318,20 @@ async fn migrate(owner_url: &str) -> Result<(), migrate::Error> {
 fn set_aside(home: &Home) -> Result<PathBuf> {
     let aside = (1..).map(|n| home.path(&format!("old-{n}"))).find(|path| !path.exists()).context("no name is free")?;
     fs::create_dir(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
-    for name in ["postgres", "artifacts"] {
+    // The database last: where its files cannot be moved, it stays as it was.
+    for name in ["artifacts", "postgres"] {
         let from = home.path(name);
-        if from.exists() {
-            fs::rename(&from, aside.join(name)).with_context(|| format!("cannot move {}", from.display()))?;
+        let moved = if from.exists() { fs::rename(&from, aside.join(name)) } else { Ok(()) };
+        if let Err(error) = moved {
+            let _ = fs::rename(aside.join("artifacts"), home.path("artifacts"));
+            let _ = fs::remove_dir(&aside);
+            return Err(error).with_context(|| {
+                format!(
+                    "another build of Waybill wrote this data, and {} cannot be moved to {}",
+                    from.display(),
+                    aside.display()
+                )
+            });
         }
     }
     Ok(aside)

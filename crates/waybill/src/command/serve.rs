@@ -71,7 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = Limits::default().most_backlog.as_secs_f64())]
     most_backlog: f64,
     /// Maximum number of database connections.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Seconds to wait for running requests at shutdown.
     #[arg(long, default_value_t = 10.0)]

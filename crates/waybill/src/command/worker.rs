@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 1_000)]
     in_flight_cap: i32,
     /// Maximum number of database connections.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Lease in seconds: if a process cannot be reached for this long, other processes take over its work. Use the same value for all processes.
     #[arg(long, default_value_t = 4.0)]
