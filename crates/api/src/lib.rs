@@ -268,7 +268,7 @@ async fn connection<I>(
 ) where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    // Cached to the end: the place is free once the connection is closed.
+    // Kept to the end: the place is free once the connection is closed.
     let Accepted { io, peer, place: _place } = accepted;
     let asked = Arc::new(AtomicBool::new(false));
     let has_asked = asked.clone();
@@ -312,7 +312,7 @@ const RECORDED: Duration = Duration::from_secs(5);
 fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<(Router, Arc<Api>), IdentityError> {
     let (router, document) = routes();
     // A request that is being answered uses the database: more at a time would only wait for a connection.
-    let answered = kernel.connections().2 * 2;
+    let answered = kernel.connections().most * 2;
     let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
     let tokens = config.identity.clone().map(Identity::tokens).transpose()?;

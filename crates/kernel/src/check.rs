@@ -239,7 +239,7 @@ async fn server_version(kernel: &Kernel) -> sqlx::Result<Answer> {
 /// another's text, without an error. Sending two texts in alternation on all connections at once reveals that.
 async fn answers_are_our_own(kernel: &Kernel) -> sqlx::Result<Answer> {
     const ROUNDS: i32 = 40;
-    let asked = (0..kernel.connections().2.min(8)).map(async |_| {
+    let asked = (0..kernel.connections().most.min(8)).map(async |_| {
         let mut wrong = 0;
         for round in 0..ROUNDS {
             let left = sqlx::query_scalar("select 'left ' || $1::int4").bind(round);

@@ -8,7 +8,7 @@ use std::{
     io::ErrorKind,
     ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -23,6 +23,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 use waybill_core::metric;
+
+use crate::work::DbError;
 
 /// How long a caller waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,6 +46,14 @@ pub(crate) struct Connections {
     free: Mutex<Vec<Free>>,
     servers: Servers,
     apart: OnceLock<PgPool>,
+}
+
+/// How many connections are in use, how many are free, and how many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub used: usize,
+    pub free: usize,
+    pub most: usize,
 }
 
 struct Free {
@@ -114,16 +124,20 @@ impl Connections {
 
     /// Closes what is free.
     fn forget(&self) {
-        let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
+        let free = std::mem::take(&mut *self.free());
         free.into_iter().for_each(|free| close(free.connection));
     }
 
     fn take(&self) -> Option<Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.free().pop()
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Free>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, connection: PgConnection, made_at: Instant) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free();
         free.push(Free { connection, made_at, since: Instant::now() });
         let ended = if free[0].since.elapsed() > MOST_IDLE { Some(free.remove(0)) } else { None };
         drop(free);
@@ -137,10 +151,9 @@ impl Connections {
         }
     }
 
-    /// Returns how many are in use, how many are free, and how many there may be.
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        let used = self.most as usize - self.room.available_permits();
-        (used, self.free.lock().unwrap_or_else(PoisonError::into_inner).len(), self.most as usize)
+    pub(crate) fn counts(&self) -> Counts {
+        let most = self.most as usize;
+        Counts { used: most - self.room.available_permits(), free: self.free().len(), most }
     }
 
     /// Returns a pool of the driver's own beside these connections.
@@ -156,8 +169,7 @@ impl Connections {
 
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (used, free, most) = self.counts();
-        f.debug_struct("Connections").field("used", &used).field("free", &free).field("most", &most).finish()
+        f.debug_tuple("Connections").field(&self.counts()).finish()
     }
 }
 
@@ -235,11 +247,7 @@ fn close(connection: PgConnection) {
 }
 
 async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
-    timeout(PING_TIMEOUT, connection.ping()).await.unwrap_or_else(|_| Err(no_answer()))
-}
-
-fn no_answer() -> sqlx::Error {
-    sqlx::Error::Io(ErrorKind::TimedOut.into())
+    timeout(PING_TIMEOUT, connection.ping()).await.unwrap_or_else(|_| Err(DbError::no_answer().0))
 }
 
 /// Whether the servers behind the connections still take writes. One that became a standby keeps its connections, answers reads and refuses
@@ -274,7 +282,7 @@ impl Servers {
     async fn takes_writes(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {
         let asked =
             sqlx::query_scalar("select current_setting('transaction_read_only')::boolean").fetch_one(connection);
-        let is_read_only: bool = timeout(PING_TIMEOUT, asked).await.unwrap_or_else(|_| Err(no_answer()))?;
+        let is_read_only: bool = timeout(PING_TIMEOUT, asked).await.unwrap_or_else(|_| Err(DbError::no_answer().0))?;
         if is_read_only {
             self.doubted_until.store(self.now() + DOUBTED_FOR.as_millis() as u64, Ordering::Relaxed);
         }

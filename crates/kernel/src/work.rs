@@ -25,6 +25,8 @@ use crate::{
     retry::Transient,
 };
 
+pub use crate::connections::Counts;
+
 /// How to reach the database.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -196,8 +198,7 @@ impl Kernel {
         self.connections.close().await;
     }
 
-    /// Returns how many connections are in use, how many are free, and how many there may be.
-    pub fn connections(&self) -> (usize, usize, usize) {
+    pub fn connections(&self) -> Counts {
         self.connections.counts()
     }
 

@@ -13,7 +13,10 @@ use clap::Args;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{net::TcpListener, sync::Mutex, time::timeout};
 use waybill_core::metric::{self, Kind};
-use waybill_kernel::{vitals, work::Kernel};
+use waybill_kernel::{
+    vitals,
+    work::{Counts, Kernel},
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
@@ -93,8 +96,8 @@ async fn ready(State(watched): State<Arc<Watched>>) -> (StatusCode, &'static str
 }
 
 async fn show(State(watched): State<Arc<Watched>>) -> ([(&'static str, &'static str); 1], String) {
-    let (used, idle, most) = watched.kernel.connections();
-    for (state, n) in [("used", used), ("idle", idle), ("most", most)] {
+    let Counts { used, free, most } = watched.kernel.connections();
+    for (state, n) in [("used", used), ("idle", free), ("most", most)] {
         metrics::gauge!(metric::POOL_CONNECTIONS, "state" => state).set(n as f64);
     }
     if watched.is_whole {

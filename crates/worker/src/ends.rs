@@ -110,11 +110,7 @@ struct Writer {
 
 impl Writer {
     async fn write(self) {
-        loop {
-            let ends = self.next();
-            if ends.is_empty() {
-                break;
-            }
+        while let Some(ends) = self.next() {
             self.write_together(ends).await;
         }
     }
@@ -135,18 +131,20 @@ impl Writer {
     }
 
     /// Takes what waits. If nothing does, this writer is no longer counted, and the next end begins another.
-    fn next(&self) -> Vec<Waiting> {
+    fn next(&self) -> Option<Vec<Waiting>> {
         let mut groups = self.ends.groups();
-        let Some(queue) = groups.get_mut(&self.group) else { return Vec::new() };
+        let queue = groups.get_mut(&self.group)?;
         // A turn that was taken from this worker waits no longer.
         queue.waiting.retain(|one| !one.written.is_closed());
         let n = queue.waiting.len().min(self.ends.most);
-        let ends: Vec<Waiting> = queue.waiting.drain(..n).collect();
-        queue.n_writers -= usize::from(ends.is_empty());
+        if n > 0 {
+            return Some(queue.waiting.drain(..n).collect());
+        }
+        queue.n_writers -= 1;
         if queue.n_writers == 0 {
             groups.remove(&self.group);
         }
-        ends
+        None
     }
 }
 

@@ -63,7 +63,7 @@ pub struct Worker {
 }
 
 /// How many turns of one project may end in one transaction.
-const MOST_ENDS: usize = 64;
+pub const MOST_ENDS: usize = 64;
 
 impl Worker {
     pub fn new(kernel: Kernel, models: Models, mut collector: Collector) -> Worker {

@@ -11,7 +11,7 @@ use waybill_tool::{secret::Secrets, service};
 use waybill_worker::{
     collect::Collector,
     installation::{Document, Installation},
-    serve::{Config, Worker},
+    serve::{Config, MOST_ENDS, Worker},
 };
 
 use crate::{
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 64)]
     most: usize,
     /// When several turns of one project end at the same time, commit up to this many in one database transaction. 1 turns this off.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = MOST_ENDS)]
     most_ends: usize,
     /// Maximum number of turns of one project at a time, over all workers.
     #[arg(long, default_value_t = 1_000)]

@@ -10,8 +10,15 @@ use std::{
 
 use serde_json::{Value, json};
 use waybill_context::todo::Todo;
-use waybill_core::{card::Draft, id::SessionId, turn::Limits};
-use waybill_kernel::{blackboard, card, turn};
+use waybill_core::{
+    card::Draft,
+    id::SessionId,
+    turn::{Fence, Limits},
+};
+use waybill_kernel::{
+    blackboard, card,
+    turn::{self, Attempts, Loss, Reclaimed},
+};
 use waybill_lab::model::{Asked, Pace, Reply};
 
 use crate::shop::{ADAPTERS, LEASE, Shop, n_said, thought};
@@ -45,6 +52,46 @@ async fn text_is_the_deliverable() {
         assert_eq!(shop.server.n_asked(), 1);
         hand.end().await;
     }
+}
+
+/// WK-7: turns that end at the same time end in one transaction. One that was taken from the worker meanwhile does not end with them, and does
+/// not keep them from ending.
+#[tokio::test]
+async fn turns_end_together_and_a_lost_one_alone() {
+    const TURNS: usize = 24;
+    let pace = Pace { before: Duration::from_secs(2), ..Pace::default() };
+    let mut shop = Shop::new(move |_: &Asked| Reply::say("done").paced(pace)).await;
+    shop.provider(json!({ "silence_seconds": 20 }));
+    shop.profile(ADAPTERS[0], json!({})).await;
+    let mut turns = Vec::new();
+    for _ in 0..TURNS {
+        turns.push(shop.ask("How long?").await);
+    }
+    let hand = shop.hire();
+    while shop.server.n_asked() < TURNS {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut work = shop.t.begin().await;
+    let fence: Fence = sqlx::query_as(
+        "select project_id, agent_id, active_agent_turn_id as agent_turn_id, turn_epoch, claim_token
+           from state.agent_state_head where active_agent_turn_id = $1",
+    )
+    .bind(turns[TURNS / 2])
+    .fetch_one(&mut *work)
+    .await
+    .unwrap();
+    let loss = Loss::Attempt { error: "lost".into(), backoff: Duration::ZERO };
+    assert_eq!(turn::reclaim(&mut work, &fence, &loss, Attempts::default()).await.unwrap(), Reclaimed::Armed);
+    work.commit().await.unwrap();
+    for turn_id in &turns {
+        assert_eq!(shop.ended(*turn_id).await, ("success".into(), json!("done")));
+        assert_eq!(shop.output(*turn_id).await.len(), 1, "it delivers once");
+    }
+    assert_eq!(shop.server.n_asked(), TURNS + 1, "the lost one was taken up again");
+    // Turns of one transaction have the same time.
+    let ends = shop.t.count("select count(distinct finished_at) from state.turns").await;
+    assert!(ends < TURNS as i64, "each turn ended alone");
+    hand.end().await;
 }
 
 /// WK-2, WK-3, CX-8, CX-13: a call has its card and leaves with its step; its answer is read in the next one, and what the turn wrote too.
