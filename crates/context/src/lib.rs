@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! * What can be shown: [`layer`], [`unit`], [`framework`], [`todo`], [`knowledge`], [`handoff`].
+//! * What can be shown: [`layer`], [`mod@unit`], [`framework`], [`mod@todo`], [`knowledge`], [`handoff`].
 //! * How it is put together: [`mod@compose`], [`policy`], [`compact`].
 //! * One call: [`call`], [`wire`], [`receipt`], [`diff`], [`lint`], [`schema`].
 //!
