@@ -9,6 +9,7 @@ CREATE TYPE cardbox.new_card AS (
 	role text,
 	author_id text,
 	hash bytea,
+	salt bytea,
 	tool_call_id uuid,
 	trace_id uuid,
 	step_id uuid,
@@ -22,6 +23,10 @@ CREATE DOMAIN cardbox.role AS text
 	CONSTRAINT role_check CHECK ((VALUE = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text, 'tool'::text])));
 CREATE DOMAIN resource.document_kind AS text
 	CONSTRAINT document_kind_check CHECK ((VALUE = ANY (ARRAY['knowledge'::text, 'experience'::text])));
+CREATE DOMAIN resource.months AS integer
+	CONSTRAINT months_check CHECK (((VALUE >= 1) AND (VALUE <= 120)));
+CREATE DOMAIN resource.retention_phase AS text
+	CONSTRAINT retention_phase_check CHECK ((VALUE = ANY (ARRAY['turns'::text, 'sessions'::text, 'agents'::text, 'refusals'::text, 'cards'::text])));
 CREATE DOMAIN resource.scope AS text
 	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text, 'approver'::text, 'auditor'::text, 'developer'::text])));
 CREATE DOMAIN state.batch_status AS text
@@ -100,6 +105,16 @@ CREATE DOMAIN state.target AS text
 	CONSTRAINT target_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.turn_status AS text
 	CONSTRAINT turn_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text])));
+CREATE FUNCTION cardbox.add_counts(p_one jsonb, p_other jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select coalesce(jsonb_object_agg(n.key, n.total), '{}')
+    from (select u.key, sum(u.value::bigint) as total
+            from (select o.key, o.value from jsonb_each_text(p_one) o union all select t.key, t.value from jsonb_each_text(p_other) t) u
+           group by u.key
+          having sum(u.value::bigint) > 0) n
+$$;
 CREATE FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -140,6 +155,18 @@ begin
   end loop;
   return v_gone;
 end $$;
+CREATE FUNCTION cardbox.conflicting(p_project uuid, p_cards cardbox.new_card[]) RETURNS uuid
+    LANGUAGE sql STABLE
+    AS $$
+  select asked.card_id
+    from unnest(p_cards) asked
+    left join lateral (
+         select c.* from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
+   where c.hash is distinct from asked.hash
+     and (c.content::text, c.tool_calls::text, c.tool_call_id, c.type, c.role::text, c.author_id)
+         is distinct from (asked.content, asked.tool_calls, asked.tool_call_id, asked.type, asked.role, asked.author_id)
+   limit 1
+$$;
 CREATE FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) RETURNS uuid[]
     LANGUAGE plpgsql
     AS $$
@@ -178,14 +205,14 @@ begin
   end if;
   foreach card in array cards loop
     update cardbox.cards c
-       set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
+       set salt = null, content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
      where c.project_id = project and c.card_id = card and c.erased_at is null;
   end loop;
   return query
-    select e.card_id, e.hash, e.erased_at, e.reason
+    select c.card_id, c.hash, c.erased_at, c.erased_reason
       from (select distinct u.card_id from unnest(cards) as u (card_id)) asked
      cross join lateral (
-           select e.* from cardbox.erasures e where e.project_id = project and e.card_id = asked.card_id offset 0) e;
+           select c.* from cardbox.cards c where c.project_id = project and c.card_id = asked.card_id offset 0) c;
 end $$;
 CREATE FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) RETURNS uuid[]
     LANGUAGE plpgsql
@@ -216,9 +243,9 @@ declare
     (old.project_id, old.card_id, old.created_at, old.n_tokens, old.content_addressed, old.type, old.role,
      old.author_id, old.hash, old.tool_call_id, old.trace_id, old.step_id, old.parent_step_id);
   said boolean :=
-    (new.content::text, new.tool_calls::text, new.metadata::text, new.erased_at, new.erased_reason)
+    (new.salt, new.content::text, new.tool_calls::text, new.metadata::text, new.erased_at, new.erased_reason)
     is not distinct from
-    (old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
+    (old.salt, old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
   ended_once boolean :=
     ((new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds)
      or old.expires_at is null and new.expires_at is not null)
@@ -229,13 +256,53 @@ begin
     return new;
   end if;
   if kept and ended_once and current_user = 'waybill_eraser' and old.erased_at is null
-     and new.erased_at is not null and num_nonnulls(new.content, new.tool_calls, new.metadata) = 0 then
+     and new.erased_at is not null and num_nonnulls(new.salt, new.content, new.tool_calls, new.metadata) = 0 then
     insert into cardbox.erasures (project_id, card_id, hash, reason, erased_by, erased_at)
     values (old.project_id, old.card_id, old.hash, new.erased_reason, session_user, new.erased_at);
     return new;
   end if;
+  if kept and ended_once and current_user = 'waybill_remover' and old.erased_at is null
+     and new.erased_at is not null and new.erased_reason = 'retention' and num_nonnulls(new.salt, new.content, new.tool_calls, new.metadata) = 0 then
+    return new;
+  end if;
   raise exception 'card % never changes', old.card_id
     using errcode = 'WB010', hint = 'Write a new card. To destroy content for good, use cardbox.erase.';
+end $$;
+CREATE FUNCTION cardbox.hold(p_project uuid, p_cards uuid[], p_boxes uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_id uuid;
+begin
+  foreach v_id in array p_cards loop
+    perform from cardbox.cards c where c.project_id = p_project and c.card_id = v_id for key share;
+    if not found then
+      raise exception 'a card was removed' using errcode = 'WB404', detail = v_id::text;
+    end if;
+  end loop;
+  foreach v_id in array p_boxes loop
+    perform from cardbox.boxes b where b.project_id = p_project and b.box_id = v_id for key share;
+    if not found then
+      raise exception 'a box was removed' using errcode = 'WB404', detail = v_id::text;
+    end if;
+  end loop;
+  return cardinality(p_cards) + cardinality(p_boxes);
+end $$;
+CREATE FUNCTION cardbox.hold_retention(p_project uuid, p_reason text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_entered text;
+begin
+  v_entered := state.enter(p_project);
+  if p_reason is not null then
+    insert into resource.retention (project_id) values (p_project) on conflict do nothing;
+  end if;
+  update resource.retention r
+     set hold_reason = p_reason, held_since = case when p_reason is not null then now() end, walk_at = now()
+   where r.project_id = p_project and (r.hold_reason is null) = (p_reason is not null);
+  return found;
 end $$;
 CREATE FUNCTION cardbox.holdings(project uuid, card uuid) RETURNS TABLE(box_id uuid, place bigint)
     LANGUAGE sql STABLE
@@ -258,13 +325,17 @@ CREATE FUNCTION cardbox.label() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 declare
-  v_box record;
+  v_box  record;
+  -- The first id of 25 days ago, three days short of the shortest month, written out: a function would cost more than all else that is done here.
+  v_old  uuid := lpad(to_hex((extract(epoch from now()) * 1000)::bigint - 2160000000), 12, '0') || '00000000000000000000';
+  v_held integer;
 begin
   -- Nearly always there is nothing to do, and every append pays for finding that out. From the entries to the few that are labelled, never
   -- the other way round: that is what `offset 0` is for.
   if not exists (
     select from added a
-     where a.card_id is not null
+     where a.card_id < v_old or a.source_box_id < v_old
+        or a.card_id is not null
        and exists (select from cardbox.cards c
                     where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
         or a.source_box_id is not null
@@ -272,6 +343,14 @@ begin
                     where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)) then
     return null;
   end if;
+  for v_box in
+    select distinct a.project_id from added a where a.card_id < v_old or a.source_box_id < v_old
+  loop
+    v_held := cardbox.hold(v_box.project_id,
+      array(select distinct a.card_id from added a where a.card_id < v_old and substr(a.card_id::text, 15, 1) = '7' order by a.card_id),
+      array(select distinct a.source_box_id from added a
+             where a.source_box_id < v_old and substr(a.source_box_id::text, 15, 1) = '7' order by a.source_box_id));
+  end loop;
   for v_box in
     select distinct a.project_id, a.box_id
       from added a
@@ -298,6 +377,26 @@ begin
   end if;
   return new;
 end $$;
+CREATE FUNCTION cardbox.lock_boxes(p_project uuid, p_boxes uuid[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_box uuid;
+begin
+  foreach v_box in array p_boxes loop
+    perform from cardbox.boxes b where b.project_id = p_project and b.box_id = v_box for update skip locked;
+    if not found then
+      return false;
+    end if;
+  end loop;
+  return not state.are_inherited(p_project, p_boxes)
+     and not exists (select
+                       from unnest(p_boxes) as u (box_id)
+                      where exists (select from state.grants g
+                                     where g.box_id = u.box_id and g.project_id = p_project and (g.revoked_at is not null) is not true
+                                    offset 0));
+end $$;
 CREATE FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) RETURNS integer
     LANGUAGE plpgsql STABLE
     AS $$
@@ -317,6 +416,13 @@ begin
   end loop;
   return cardinality(p_cards);
 end $$;
+CREATE FUNCTION cardbox.patched(p_patch jsonb) RETURNS uuid[]
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select array[p_patch #>> '{todo,card_id}', p_patch #>> '{todo,instead_of}', p_patch #>> '{compression,card_id}',
+               p_patch #>> '{compression,instead_of}']::uuid[]
+$$;
 CREATE FUNCTION cardbox.pin() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -374,6 +480,28 @@ CREATE FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) RET
                  where s.project_id = project and s.box_id = r.source_box_id and s.seq between r.first and r.last
                 offset 0) s) p
 $$;
+CREATE FUNCTION cardbox.portion(p_project uuid, p_phase text, p_after uuid, p_last uuid, p_most integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if p_phase = 'turns' then
+    return array(select t.agent_turn_id from state.turns t
+                  where t.project_id = p_project and t.agent_turn_id > p_after and t.agent_turn_id < p_last
+                  order by t.agent_turn_id limit p_most);
+  elsif p_phase = 'sessions' then
+    return array(select s.session_id from state.blackboards s
+                  where s.project_id = p_project and s.session_id > p_after order by s.session_id limit p_most);
+  elsif p_phase = 'agents' then
+    return array(select a.agent_id from resource.project_agents a
+                  where a.project_id = p_project and a.agent_id > p_after order by a.agent_id limit p_most);
+  elsif p_phase = 'refusals' then
+    return array(select r.refusal_id from state.refusals r
+                  where r.project_id = p_project and r.refusal_id > p_after and r.refusal_id < p_last order by r.refusal_id limit p_most);
+  end if;
+  return array(select c.card_id from cardbox.cards c
+                where c.project_id = p_project and c.card_id > p_after and c.card_id < p_last order by c.card_id limit p_most);
+end $$;
 CREATE FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -397,25 +525,20 @@ begin
   end if;
   if v_new then
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r;
     return cardinality(p_cards);
   end if;
   insert into cardbox.cards
-         (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+         (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
           step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
   select r.* from cardbox.rows(p_project, p_cards) r
       on conflict do nothing;
   get diagnostics v_written = row_count;
   if v_written < cardinality(p_cards) then
-    select asked.card_id into v_other
-      from unnest(p_cards) asked
-      left join lateral (
-           select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
-     where c.hash is distinct from asked.hash
-     limit 1;
-    if found then
+    v_other := cardbox.conflicting(p_project, p_cards);
+    if v_other is not null then
       raise exception 'card % exists with other content', v_other using errcode = 'WB002', detail = v_other::text;
     end if;
   end if;
@@ -500,12 +623,12 @@ declare
 begin
   begin
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r;
   exception when unique_violation then
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r
         on conflict do nothing;
@@ -513,10 +636,10 @@ begin
   get diagnostics v_written = row_count;
   return v_written;
 end $$;
-CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, is_external boolean, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
+CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) RETURNS TABLE(card_id uuid, type text, role text, author_id text, hash bytea, salt bytea, n_tokens integer, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, created_at timestamp with time zone, is_external boolean, content json, tool_calls json, metadata json, gone_at timestamp with time zone, gone_why text, gone_reason text)
     LANGUAGE sql STABLE
     AS $$
-  select c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
+  select c.card_id, c.type, c.role, c.author_id, c.hash, case when g.at is null then c.salt end, c.n_tokens, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at, c.is_external,
          case when g.at is null then c.content end,
          case when g.at is null then c.tool_calls end,
@@ -535,21 +658,376 @@ CREATE FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with ti
    where c.project_id = project and c.card_id = card
   offset 0
 $$;
+CREATE FUNCTION cardbox.record_walk(p_project uuid, p_removed jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_random text := replace(gen_random_uuid()::text, '-', '');
+begin
+  -- An id that carries its time, as all of the audit do.
+  insert into state.audit (project_id, audit_id, actor, action, subject, detail)
+  values (p_project, overlay(overlay(lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || substr(v_random, 13)
+                                     placing '7' from 13) placing '8' from 17)::uuid,
+          'retention', 'retention.run', p_project::text, p_removed);
+end $$;
 CREATE FUNCTION cardbox.refuse() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-  if tg_op = 'DELETE' and tg_level = 'ROW' and to_jsonb(old) ->> 'project_id' = current_setting('waybill.deleting', true) then
-    return old;
-  end if;
   raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
     using errcode = 'WB010';
 end $$;
-CREATE FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) RETURNS TABLE(project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, content json, tool_calls json, metadata json)
+CREATE FUNCTION cardbox.remove_agent(p_project uuid, p_agent uuid, p_before timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_memory  uuid;
+  v_boxes   uuid[];
+  v_removed jsonb;
+begin
+  select a.memory_box_id into v_memory
+    from resource.project_agents a
+   where a.project_id = p_project and a.agent_id = p_agent and a.ephemeral and a.created_at < p_before and a.retired_at < p_before
+     for update skip locked;
+  if not found or exists (select from state.turns t where t.agent_id = p_agent and t.project_id = p_project)
+     or exists (select from state.agent_state_head h where h.project_id = p_project and h.agent_id = p_agent) then
+    return null;
+  end if;
+  v_boxes := array_remove(array[v_memory], null);
+  if not cardbox.lock_boxes(p_project, v_boxes) then
+    return null;
+  end if;
+  v_removed := cardbox.remove_boxes(p_project, v_boxes);
+  delete from state.identity_edges e where e.project_id = p_project and e.agent_id = p_agent;
+  delete from resource.project_agents a where a.project_id = p_project and a.agent_id = p_agent;
+  return cardbox.add_counts(v_removed, '{"agents": 1}');
+end $$;
+CREATE FUNCTION cardbox.remove_boxes(p_project uuid, p_boxes uuid[]) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_box     uuid;
+  v_cards   uuid[] := '{}';
+  v_entries bigint := 0;
+  v_n       bigint;
+begin
+  foreach v_box in array p_boxes loop
+    v_cards := v_cards || array(select e.card_id from cardbox.box_entries e
+                                 where e.project_id = p_project and e.box_id = v_box and e.card_id is not null);
+    delete from cardbox.box_entries e where e.project_id = p_project and e.box_id = v_box;
+    get diagnostics v_n = row_count;
+    v_entries := v_entries + v_n;
+    delete from state.grants g where g.box_id = v_box and g.project_id = p_project;
+    delete from cardbox.boxes b where b.project_id = p_project and b.box_id = v_box;
+  end loop;
+  return jsonb_build_object('boxes', cardinality(p_boxes), 'entries', v_entries, 'cards', cardbox.remove_cards(p_project, v_cards));
+end $$;
+CREATE FUNCTION cardbox.remove_cards(p_project uuid, p_cards uuid[]) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_locked uuid[];
+  v_gone   uuid[];
+  v_card   uuid;
+begin
+  v_locked := array(select c.card_id
+                      from (select distinct u.card_id from unnest(p_cards) as u (card_id) where u.card_id is not null) u
+                     cross join lateral (
+                           select c.card_id
+                             from cardbox.cards c
+                            where c.project_id = p_project and c.card_id = u.card_id and not c.content_addressed
+                              for update skip locked) c);
+  -- A later statement than the lock: what was put into a box before it is seen.
+  v_gone := array(select u.card_id
+                    from unnest(v_locked) as u (card_id)
+                   where not exists (select from cardbox.box_entries e where e.project_id = p_project and e.card_id = u.card_id offset 0));
+  foreach v_card in array v_gone loop
+    delete from cardbox.pins p where p.project_id = p_project and p.card_id = v_card;
+    delete from cardbox.cards c where c.project_id = p_project and c.card_id = v_card;
+  end loop;
+  return cardinality(v_gone);
+end $$;
+CREATE FUNCTION cardbox.remove_content(p_project uuid, p_card uuid, p_boxes uuid[], p_cards uuid[]) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_bytes bigint;
+begin
+  select coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0) + coalesce(pg_column_size(c.metadata), 0) into v_bytes
+    from cardbox.cards c
+   where c.project_id = p_project and c.card_id = p_card and c.erased_at is null
+     and (not c.content_addressed or c.type = 'sys.rendered_prompt');
+  if v_bytes is null or p_card = any (p_cards)
+     or exists (select from cardbox.box_entries e
+                 where e.project_id = p_project and e.card_id = p_card and e.box_id = any (p_boxes)) then
+    return null;
+  end if;
+  -- One that is being expired or deleted is not waited for: it is looked at by the next walk.
+  perform from cardbox.cards c where c.project_id = p_project and c.card_id = p_card for no key update skip locked;
+  if not found then
+    return null;
+  end if;
+  update cardbox.cards c
+     set salt = null, content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = 'retention'
+   where c.project_id = p_project and c.card_id = p_card and c.erased_at is null;
+  return v_bytes;
+end $$;
+CREATE FUNCTION cardbox.remove_session(p_project uuid, p_session uuid, p_before timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_board record;
+  v_boxes uuid[];
+  v_loose uuid[];
+  v_n     bigint;
+begin
+  select s.messages_box_id, s.mapreduce_results_box_id, s.todo_card_id, s.compression_card_id into v_board
+    from state.blackboards s
+   where s.project_id = p_project and s.session_id = p_session and s.created_at < p_before and s.ended_at < p_before
+     for update skip locked;
+  if not found or exists (select from state.turns t where t.session_id = p_session and t.project_id = p_project) then
+    return null;
+  end if;
+  v_boxes := array[v_board.messages_box_id, v_board.mapreduce_results_box_id];
+  if not cardbox.lock_boxes(p_project, v_boxes) then
+    return null;
+  end if;
+  v_loose := array(select u.card_id
+                     from state.patches p
+                    cross join lateral unnest(cardbox.patched(p.patch)) as u (card_id)
+                    where p.project_id = p_project and p.session_id = p_session);
+  delete from state.patches p where p.project_id = p_project and p.session_id = p_session;
+  get diagnostics v_n = row_count;
+  delete from state.blackboards s where s.project_id = p_project and s.session_id = p_session;
+  return cardbox.add_counts(cardbox.remove_boxes(p_project, v_boxes),
+    jsonb_build_object('sessions', 1, 'patches', v_n,
+                       'cards', cardbox.remove_cards(p_project, v_loose || v_board.todo_card_id || v_board.compression_card_id)));
+end $$;
+CREATE FUNCTION cardbox.remove_turn(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_turn    record;
+  v_calls   uuid[];
+  v_batches uuid[];
+  v_boxes   uuid[];
+  v_loose   uuid[];
+  v_id      uuid;
+  v_step    record;
+  v_n       bigint;
+  v_removed jsonb := '{"turns": 1}';
+begin
+  -- Nearly all that stay do so for a reason that can be seen without a lock.
+  if state.why_kept(p_project, p_turn, p_before, p_relayed) is not null then
+    return null;
+  end if;
+  select t.context_box_id, t.output_box_id, t.session_id, t.steer_card_ids into v_turn
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn
+     for update skip locked;
+  if not found then
+    return null;
+  end if;
+  v_calls := state.calls_of(p_project, v_turn.output_box_id);
+  v_batches := state.batches_of(p_project, p_turn, v_calls);
+  v_boxes := state.boxes_of(p_project, p_turn, v_batches);
+  if not cardbox.lock_boxes(p_project, v_boxes) then
+    return null;
+  end if;
+  -- Again, now that it is locked.
+  if state.why_kept(p_project, p_turn, p_before, p_relayed) is not null then
+    return null;
+  end if;
+  -- What people were asked about its calls is in no box.
+  v_loose := array(select o.card_id from state.outbox o
+                    where o.project_id = p_project and o.agent_turn_id = p_turn and o.event = 'request' and o.card_id is not null);
+  if v_turn.session_id is not null then
+    for v_step in
+      select p.step_id, p.patch
+        from state.agent_steps s
+       cross join lateral (
+             select p.step_id, p.patch
+               from state.patches p
+              where p.project_id = p_project and p.session_id = v_turn.session_id and p.step_id = s.step_id
+             offset 0) p
+       where s.project_id = p_project and s.agent_turn_id = p_turn
+    loop
+      -- What a session still goes by stays with it.
+      v_loose := v_loose || array(
+        select u.card_id
+          from unnest(cardbox.patched(v_step.patch)) as u (card_id)
+         where not exists (select from state.blackboards s
+                            where s.project_id = p_project and s.session_id = v_turn.session_id
+                              and u.card_id in (s.todo_card_id, s.compression_card_id)
+                           offset 0));
+      delete from state.patches p where p.project_id = p_project and p.session_id = v_turn.session_id and p.step_id = v_step.step_id;
+      v_removed := cardbox.add_counts(v_removed, '{"patches": 1}');
+    end loop;
+  end if;
+  foreach v_id in array v_calls || v_batches || v_turn.steer_card_ids loop
+    delete from state.execution_edges e where e.project_id = p_project and e.correlation_id = v_id and e.agent_turn_id = p_turn;
+    get diagnostics v_n = row_count;
+    v_removed := cardbox.add_counts(v_removed, jsonb_build_object('edges', v_n));
+  end loop;
+  foreach v_id in array v_batches loop
+    delete from state.pmo_batch_tasks k where k.project_id = p_project and k.batch_id = v_id;
+    delete from state.pmo_batch_slots s where s.project_id = p_project and s.batch_id = v_id;
+    delete from state.pmo_batches b where b.project_id = p_project and b.batch_id = v_id;
+    v_removed := cardbox.add_counts(v_removed, '{"batches": 1}');
+  end loop;
+  delete from state.receipts r where r.project_id = p_project and r.agent_turn_id = p_turn;
+  get diagnostics v_n = row_count;
+  v_removed := cardbox.add_counts(v_removed, jsonb_build_object('receipts', v_n));
+  delete from state.agent_steps s where s.project_id = p_project and s.agent_turn_id = p_turn;
+  get diagnostics v_n = row_count;
+  v_removed := cardbox.add_counts(v_removed, jsonb_build_object('steps', v_n));
+  delete from state.outbox o where o.project_id = p_project and o.agent_turn_id = p_turn;
+  get diagnostics v_n = row_count;
+  v_removed := cardbox.add_counts(v_removed, jsonb_build_object('events', v_n));
+  delete from state.handovers h where h.project_id = p_project and h.context_box_id = v_turn.context_box_id and v_turn.context_box_id = any (v_boxes);
+  get diagnostics v_n = row_count;
+  v_removed := cardbox.add_counts(v_removed, jsonb_build_object('handovers', v_n));
+  delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
+  delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
+  delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
+  return cardbox.add_counts(v_removed, jsonb_build_object('cards', cardbox.remove_cards(p_project, v_loose)));
+end $$;
+CREATE FUNCTION cardbox.retain(p_project uuid, p_most integer) RETURNS TABLE(removed jsonb, is_over boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered text;
+  v_walk    record;
+  v_set     record;
+  v_portion record;
+  v_total   jsonb;
+begin
+  -- What another transaction has come to hold meanwhile must be seen.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'retention runs in read committed' using errcode = '25001';
+  end if;
+  if not pg_try_advisory_xact_lock(hashtextextended('waybill.retention', 0)) then
+    return;
+  end if;
+  v_entered := state.enter(p_project);
+  select r.phase, r.walked_to, r.removed into v_walk
+    from resource.retention r
+   where r.project_id = p_project
+     for no key update;
+  if not found then
+    return;
+  end if;
+  select s.content_months, s.record_months, s.next_at, s.hold_reason into v_set from resource.retention_of(p_project) s;
+  if v_set.hold_reason is not null or v_set.content_months is null then
+    if v_walk.removed <> '{}' then
+      perform cardbox.record_walk(p_project, v_walk.removed);
+    end if;
+    update resource.retention r
+       set walk_at = case when v_set.hold_reason is not null then now() + interval '1 day' else coalesce(v_set.next_at, 'infinity') end,
+           phase = 'turns', walked_to = '00000000-0000-0000-0000-000000000000', removed = '{}'
+     where r.project_id = p_project;
+    return query select '{}'::jsonb, true;
+    return;
+  end if;
+  v_portion := cardbox.retain_before(p_project, now() - make_interval(months => v_set.content_months),
+    now() - make_interval(months => v_set.record_months), v_walk.phase, v_walk.walked_to, greatest(p_most, 1));
+  v_total := cardbox.add_counts(v_walk.removed, v_portion.removed);
+  if v_portion.phase is null and v_total <> '{}' then
+    perform cardbox.record_walk(p_project, v_total);
+  end if;
+  update resource.retention r
+     set phase = coalesce(v_portion.phase, 'turns'), walked_to = v_portion.walked_to,
+         removed = case when v_portion.phase is null then '{}' else v_total end,
+         walked_at = case when v_portion.phase is null then now() else r.walked_at end,
+         walk_at = case when v_portion.phase is not null then now()
+                        when v_total ?| array['turns', 'sessions', 'agents'] then now() + interval '1 minute'
+                        else now() + interval '1 day' end
+   where r.project_id = p_project;
+  return query select v_portion.removed, v_portion.phase is null;
+end $$;
+CREATE FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_entered  text;
+  v_deleting text;
+  v_relayed  boolean;
+  v_ids      uuid[] := '{}';
+  v_id       uuid;
+  v_boxes    uuid[];
+  v_cards    uuid[];
+  v_bytes    bigint;
+  -- Next to nothing is done to most cards.
+  v_most     integer := case p_phase when 'cards' then p_most * 10 else p_most end;
+  v_until    timestamptz := clock_timestamp() + interval '5 seconds';
+  v_is_cut   boolean := false;
+begin
+  v_entered := state.enter(p_project);
+  v_deleting := set_config('waybill.deleting', p_project::text, true);
+  retain_before.removed := '{}';
+  -- All events are being published again, to a new stream: no turn goes before its events are there.
+  if p_phase = 'cards' and p_content is not null or p_phase <> 'cards' and p_record is not null
+     and (p_phase <> 'turns' or not exists (select from state.relay_shards s where s.replay_after < s.replay_upto)) then
+    -- A turn that began after the horizon has not ended before it.
+    v_ids := cardbox.portion(p_project, p_phase, p_after, state.first_id(case p_phase when 'cards' then p_content else p_record end), v_most);
+  end if;
+  if v_ids <> '{}' and p_phase = 'turns' then
+    v_relayed := exists (select from state.relay_shards s where s.stream_made_at is not null);
+  elsif v_ids <> '{}' and p_phase = 'cards' then
+    v_boxes := state.reached_boxes(p_project);
+    v_cards := state.reached_cards(p_project);
+  end if;
+  -- The youngest first: children begin after their parents, and go before them.
+  for v_id in select u.id from unnest(v_ids) as u (id) order by u.id desc loop
+    -- Turns may be large. What is left of the portion is looked at by the next one.
+    if retain_before.removed <> '{}' and clock_timestamp() > v_until then
+      v_is_cut := true;
+      exit;
+    end if;
+    if p_phase = 'cards' then
+      v_bytes := cardbox.remove_content(p_project, v_id, v_boxes, v_cards);
+      continue when v_bytes is null;
+      retain_before.removed := cardbox.add_counts(retain_before.removed, jsonb_build_object('contents', 1, 'bytes', v_bytes));
+    elsif p_phase = 'refusals' then
+      delete from state.refusals r where r.project_id = p_project and r.refusal_id = v_id;
+      retain_before.removed := cardbox.add_counts(retain_before.removed, '{"refusals": 1}');
+    else
+      retain_before.removed := cardbox.add_counts(retain_before.removed, coalesce(
+        case p_phase when 'turns' then cardbox.remove_turn(p_project, v_id, p_record, v_relayed)
+                     when 'sessions' then cardbox.remove_session(p_project, v_id, p_record)
+                     else cardbox.remove_agent(p_project, v_id, p_record) end, '{}'));
+    end if;
+  end loop;
+  v_deleting := set_config('waybill.deleting', '', true);
+  if v_is_cut then
+    retain_before.phase := p_phase;
+    retain_before.walked_to := p_after;
+  elsif cardinality(v_ids) = v_most then
+    retain_before.phase := p_phase;
+    retain_before.walked_to := v_ids[v_most];
+  else
+    retain_before.phase := case p_phase when 'turns' then 'sessions' when 'sessions' then 'agents' when 'agents' then 'refusals'
+                                        when 'refusals' then 'cards' end;
+    retain_before.walked_to := '00000000-0000-0000-0000-000000000000';
+  end if;
+end $$;
+CREATE FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) RETURNS TABLE(project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, salt bytea, tool_call_id uuid, trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamp with time zone, content json, tool_calls json, metadata json)
     LANGUAGE sql STABLE
     AS $$
-  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
+  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.salt, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
          c.content::json, c.tool_calls::json, c.metadata::json
     from unnest(p_cards) c
@@ -581,6 +1059,41 @@ CREATE FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) RETUR
   union all
   select o.first, box, o.first, o.last from own o where o.first <= o.last
 $$;
+CREATE FUNCTION cardbox.set_retention(p_project uuid, p_content integer, p_record integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_entered text;
+  v_now     record;
+  v_content integer;
+  v_record  integer;
+begin
+  v_entered := state.enter(p_project);
+  insert into resource.retention (project_id) values (p_project) on conflict do nothing;
+  perform from resource.retention r where r.project_id = p_project for no key update;
+  select r.content_months, r.record_months, r.next_content_months, r.next_record_months, r.next_at into v_now
+    from resource.retention_of(p_project) r;
+  if (v_now.content_months, v_now.record_months, v_now.next_at) is not distinct from (p_content, p_record, null)
+     or v_now.next_at is not null and (v_now.next_content_months, v_now.next_record_months) is not distinct from (p_content, p_record) then
+    return false;
+  end if;
+  -- `greatest` passes over nulls, and here they are the longest.
+  v_content := case when v_now.content_months is not null and p_content is not null then greatest(v_now.content_months, p_content) end;
+  v_record := case when v_now.record_months is not null and p_record is not null then greatest(v_now.record_months, p_record) end;
+  if (v_content, v_record) is not distinct from (p_content, p_record) then
+    update resource.retention r
+       set content_months = p_content, record_months = p_record, next_content_months = null, next_record_months = null, next_at = null,
+           walk_at = now()
+     where r.project_id = p_project;
+  else
+    update resource.retention r
+       set content_months = v_content, record_months = v_record, next_content_months = p_content, next_record_months = p_record,
+           next_at = now() + interval '7 days', walk_at = now()
+     where r.project_id = p_project;
+  end if;
+  return true;
+end $$;
 CREATE FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -635,6 +1148,18 @@ begin
   select count(*) into v_put from put;
   return v_put;
 end $$;
+CREATE FUNCTION resource.retention_of(p_project uuid) RETURNS TABLE(content_months integer, record_months integer, next_content_months integer, next_record_months integer, next_at timestamp with time zone, hold_reason text, held_since timestamp with time zone, walked_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+  select case when r.next_at <= now() then r.next_content_months else r.content_months end,
+         case when r.next_at <= now() then r.next_record_months else r.record_months end,
+         case when r.next_at > now() then r.next_content_months end,
+         case when r.next_at > now() then r.next_record_months end,
+         case when r.next_at > now() then r.next_at end,
+         r.hold_reason, r.held_since, r.walked_at
+    from resource.retention r
+   where r.project_id = p_project
+$$;
 CREATE FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) RETURNS TABLE(document_id uuid, seq integer, score double precision)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1353,6 +1878,12 @@ CREATE FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) RET
           limit p_most) c
    limit p_most
 $$;
+CREATE FUNCTION scheduler.projects_to_retain(p_most integer) RETURNS TABLE(project_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select r.project_id from resource.retention r where r.walk_at <= now() order by r.walk_at limit p_most
+$$;
 CREATE FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1497,13 +2028,13 @@ CREATE FUNCTION scheduler.stopping_batches(p_shards smallint[], p_most integer) 
           limit p_most) b
    limit p_most
 $$;
-CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TABLE(shard smallint, replayed boolean, stream_made_at timestamp with time zone, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid, event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid, traceparent text, tracestate text, created_at timestamp with time zone)
+CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TABLE(shard smallint, replayed boolean, stream_made_at timestamp with time zone, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid, event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid, traceparent text, tracestate text, created_at timestamp with time zone, root_turn_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select s.shard, s.replay_after < s.replay_upto, s.stream_made_at, o.project_id, coalesce(t.channel, 'public'), o.agent_id, o.agent_turn_id,
          o.event, o.event_id, o.outbox_seq, o.status, o.turn_epoch, o.step_id, o.card_id, t.trace_id, t.traceparent, t.tracestate,
-         o.created_at
+         o.created_at, coalesce(t.root_turn_id, o.agent_turn_id)
     from state.relay_shards s
    cross join lateral (
          (select o.* from state.outbox o
@@ -1534,7 +2065,7 @@ CREATE FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) RETURNS TAB
                    order by o.outbox_seq
                    limit p_most) o)) o
     left join lateral (
-         select t.channel, t.trace_id, t.traceparent, t.tracestate
+         select t.channel, t.root_turn_id, t.trace_id, t.traceparent, t.tracestate
            from state.turns t
           where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
          offset 0) t on true
@@ -1568,10 +2099,7 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
    union all
   select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
    union all
-  select 'waybill_rest_rows', h.parent, null, coalesce(sum(r.n_rows), 0)
-    from state.history() h left join state.rest() r on r.parent = h.parent group by h.parent
-   union all
-  select 'waybill_weeks_ahead', null, null, state.weeks_ahead()
+  select 'waybill_history_ahead_seconds', h.parent, null, extract(epoch from state.history_ahead(h.parent)) from state.history() h
    union all
   select 'waybill_updates', s.schemaname || '.' || s.relname, u.status, u.n
     from pg_stat_user_tables s
@@ -1583,6 +2111,13 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
     from pg_stat_user_tables s
    where (s.schemaname, s.relname) in
          (('state', 'agent_state_head'), ('state', 'agent_inbox'), ('state', 'waiting_calls'), ('state', 'turns'), ('cardbox', 'boxes'))
+   union all
+  -- A value has one row or more there, and 2^32 values are the most that a table can have.
+  select 'waybill_toast_rows', n.nspname || '.' || c.relname, null, greatest(t.reltuples, 0)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    join pg_class t on t.oid = c.reltoastrelid
+   where n.nspname = 'cardbox' and c.relname = 'cards'
    union all
   -- Who else is connected is for those to see who may: whether they may is a check of `waybill doctor`.
   select 'waybill_oldest_transaction_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)
@@ -1639,6 +2174,7 @@ declare
   v_parent state.budgets;
   v_shares integer;
   v_given  record;
+  v_turn   record;
 begin
   select b.* into v_parent
     from state.budgets b
@@ -1664,11 +2200,13 @@ begin
      cross join lateral (select least(l.steps, v_parent.steps_left / v_shares) as steps, least(l.tokens, v_parent.tokens_left / v_shares) as tokens,
                                 least(l.microdollars, v_parent.microdollars_left / v_shares) as microdollars) g
      where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
- returning steps_left, tokens_left, microdollars_left, expires_at
+ returning agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at
   )
   select count(*)::integer as n, sum(c.steps_left) as steps, sum(c.tokens_left) as tokens, sum(c.microdollars_left) as microdollars,
          bool_or(c.steps_left < 1) as no_steps, bool_or(c.tokens_left < 1) as no_tokens, bool_or(c.microdollars_left < 1) as no_money,
-         bool_or(c.expires_at <= now()) as no_time
+         bool_or(c.expires_at <= now()) as no_time,
+         jsonb_object_agg(c.agent_turn_id, jsonb_strip_nulls(jsonb_build_object(
+           'steps', c.steps_left, 'tokens', c.tokens_left, 'microdollars', c.microdollars_left, 'deadline_at', c.expires_at))) as limits
     into v_given
     from child c;
   if v_given.no_steps or v_given.no_tokens or v_given.no_money or v_given.no_time then
@@ -1680,6 +2218,14 @@ begin
      set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars,
          own_steps = b.own_steps - v_given.steps, own_tokens = b.own_tokens - v_given.tokens, own_microdollars = b.own_microdollars - v_given.microdollars
    where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
+  -- On record with the turn: its budget goes when it ends.
+  for v_turn in
+    select g.key::uuid as agent_turn_id, g.value as limits from jsonb_each(v_given.limits) g where g.value <> '{}'
+  loop
+    update state.turns t
+       set limits = v_turn.limits
+     where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id;
+  end loop;
   return v_given.n;
 end $_$;
 CREATE FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) RETURNS integer
@@ -1708,6 +2254,15 @@ begin
   get diagnostics v_n = row_count;
   return v_n;
 end $$;
+CREATE FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select
+                   from unnest(p_boxes) as u (box_id)
+                  where exists (select from cardbox.box_entries e
+                                 where e.project_id = p_project and e.source_box_id = u.box_id and e.box_id <> all (p_boxes)
+                                offset 0))
+$$;
 CREATE FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1754,6 +2309,36 @@ begin
                       where b.project_id = p_project and b.tool_call_id = p_call and b.status = 'open')
   returning c.target into call_target;
 end $$;
+CREATE FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select b.batch_id
+                 from unnest(p_calls) as c (tool_call_id)
+                cross join lateral (
+                      select b.batch_id
+                        from state.pmo_batches b
+                       where b.project_id = p_project and b.tool_call_id = c.tool_call_id and b.parent_agent_turn_id = p_turn
+                      offset 0) b)
+$$;
+CREATE FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select b.box_id
+                 from state.turns t
+                cross join lateral (values (t.context_box_id), (t.output_box_id)) as u (box_id)
+                cross join lateral (
+                      select b.box_id
+                        from cardbox.boxes b
+                       where b.project_id = p_project and b.box_id = u.box_id and b.agent_turn_id = p_turn
+                      offset 0) b
+                where t.project_id = p_project and t.agent_turn_id = p_turn
+                union
+               select k.results_box_id
+                 from unnest(p_batches) as u (batch_id)
+                cross join lateral (
+                      select k.results_box_id from state.pmo_batches k where k.project_id = p_project and k.batch_id = u.batch_id offset 0) k
+                where k.results_box_id is not null)
+$$;
 CREATE FUNCTION state.budget_of(p_project uuid, p_turn uuid) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -1761,6 +2346,15 @@ CREATE FUNCTION state.budget_of(p_project uuid, p_turn uuid) RETURNS jsonb
                             'seconds', extract(epoch from b.expires_at - clock_timestamp()))
     from state.budgets b
    where b.project_id = p_project and b.agent_turn_id = p_turn
+$$;
+CREATE FUNCTION state.calls_of(p_project uuid, p_output uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select distinct c.tool_call_id
+                 from cardbox.box_entries e
+                cross join lateral (
+                      select c.tool_call_id from cardbox.cards c where c.project_id = p_project and c.card_id = e.card_id offset 0) c
+                where e.project_id = p_project and e.box_id = p_output and e.card_id is not null and c.tool_call_id is not null)
 $$;
 CREATE FUNCTION state.catch_up(p_project uuid, p_turn uuid) RETURNS integer
     LANGUAGE plpgsql
@@ -2131,6 +2725,7 @@ declare
   v_within boolean;
   v_started_by   text;
   v_on_behalf_of text;
+  v_root   uuid;
 begin
   v_entered := state.enter(p_project);
   enqueue.agent_turn_id := p_new.agent_turn_id;
@@ -2149,6 +2744,9 @@ begin
   end if;
   if p_new.agent_turn_id > state.horizon() then
     raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
+  end if;
+  if p_new.agent_turn_id < state.yesterday() and not state.has_partitions(p_new.agent_turn_id) then
+    raise exception 'the history of a turn with this id has no partition' using errcode = '23514', constraint = 'of_the_past';
   end if;
   -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither. The agent's lock comes with it: whatever is
   -- looked up later is as this lock left it. A replay that was not seen above fails at the turn's key, and is retried.
@@ -2178,17 +2776,17 @@ begin
     v_started_by := nullif(current_setting('waybill.actor', true), '');
     v_on_behalf_of := nullif(current_setting('waybill.on_behalf_of', true), '');
   else
-    select t.started_by, t.on_behalf_of into v_started_by, v_on_behalf_of
+    select t.started_by, t.on_behalf_of, t.root_turn_id into v_started_by, v_on_behalf_of, v_root
       from state.turns t where t.project_id = p_project and t.agent_turn_id = p_new.parent_agent_turn_id;
   end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-          source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-          traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+          source_agent_id, parent_agent_turn_id, root_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth,
+          trace_id, traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
   values (p_project, p_new.agent_turn_id, p_new.agent_id, coalesce(p_new.channel, 'public'), p_new.profile_box_id,
           p_new.context_box_id, p_new.output_box_id, p_new.query_card_ids, p_new.session_id, p_new.source_agent_id,
-          p_new.parent_agent_turn_id, p_new.parent_step_id, p_new.parent_tool_call_id, p_new.batch_id, p_new.task_index,
-          p_new.recursion_depth, p_new.trace_id, p_new.traceparent, p_new.tracestate, p_new.emit_state_event, v_started_by, v_on_behalf_of,
+          p_new.parent_agent_turn_id, coalesce(v_root, p_new.parent_agent_turn_id, p_new.agent_turn_id), p_new.parent_step_id,
+          p_new.parent_tool_call_id, p_new.batch_id, p_new.task_index, p_new.recursion_depth, p_new.trace_id, p_new.traceparent, p_new.tracestate, p_new.emit_state_event, v_started_by, v_on_behalf_of,
           enqueue.turn_epoch);
   v_within := state.check_quota(p_project, 1);
   if p_new.session_id is not null and not exists (
@@ -2312,6 +2910,10 @@ begin
     if exists (select from unnest(v_new) as n (agent_turn_id) where n.agent_turn_id > state.horizon()) then
       raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
     end if;
+    if exists (select from unnest(v_new) as n (agent_turn_id)
+                where n.agent_turn_id < state.yesterday() and not state.has_partitions(n.agent_turn_id)) then
+      raise exception 'the history of a turn with this id has no partition' using errcode = '23514', constraint = 'of_the_past';
+    end if;
     v_within := state.check_quota(p_project, cardinality(v_new));
     v_written := cardbox.put(p_project, p_cards);
     --! enqueue_many.cards
@@ -2369,17 +2971,17 @@ begin
     ), turn as (
       insert into state.turns
              (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-              source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-              traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+              source_agent_id, parent_agent_turn_id, root_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth,
+              trace_id, traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
       select p_project, p.agent_turn_id, p.agent_id, coalesce(p.channel, 'public'), p.profile_box_id, p.context_box_id,
-             p.output_box_id, p.query_card_ids, p.session_id, p.source_agent_id, p.parent_agent_turn_id, p.parent_step_id,
-             p.parent_tool_call_id, p.batch_id, p.task_index, p.recursion_depth, p.trace_id, p.traceparent, p.tracestate, p.emit_state_event,
+             p.output_box_id, p.query_card_ids, p.session_id, p.source_agent_id, p.parent_agent_turn_id,
+             coalesce(k.root_turn_id, p.parent_agent_turn_id, p.agent_turn_id), p.parent_step_id, p.parent_tool_call_id, p.batch_id, p.task_index, p.recursion_depth, p.trace_id, p.traceparent, p.tracestate, p.emit_state_event,
              case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else k.started_by end,
              case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else k.on_behalf_of end,
              p.epoch
         from placed p
         left join lateral (
-             select k.started_by, k.on_behalf_of
+             select k.started_by, k.on_behalf_of, k.root_turn_id
                from state.turns k
               where k.project_id = p_project and k.agent_turn_id = p.parent_agent_turn_id
              offset 0) k on true
@@ -2432,7 +3034,7 @@ CREATE FUNCTION state.entries_read() RETURNS bigint
     AS $$
   select pg_stat_get_xact_tuples_returned('state.inbox_ready'::regclass) + pg_stat_get_xact_tuples_returned('state.inbox_in_flight'::regclass)
 $$;
-CREATE FUNCTION state.extend_partitions(weeks integer) RETURNS integer
+CREATE FUNCTION state.extend_partitions() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '50ms'
@@ -2445,23 +3047,15 @@ begin
     return 0;
   end if;
   for v_missing in
-    select h.parent, w.week
-      from state.history() h
-     cross join lateral (select date_trunc('week', now(), 'UTC') + n * interval '7 days' as week
-                           from generate_series(0, least(weeks, 104)) n) w
-     where to_regclass(format('parts.%I', state.partition_name(h.parent, w.week))) is null
-     order by w.week, h.parent
+    select m.parent, m.starts_at, m.ends_at from state.missing_partitions() m order by m.starts_at, m.parent
   loop
     continue when v_missing.parent = any (v_used);
     begin
-      perform state.make_partition(v_missing.parent, v_missing.week, false);
+      perform state.make_partition(v_missing.parent, v_missing.starts_at, v_missing.ends_at);
       return 1;
     exception
       when lock_not_available then
         v_used := v_used || v_missing.parent;
-      when check_violation then
-        -- Rows of that week lie in the rest. `waybill admin empty-rest` moves them.
-        raise warning 'no partition of % for the week of %: rows of it are in the rest', v_missing.parent, v_missing.week::date;
     end;
   end loop;
   if cardinality(v_used) > 0 then
@@ -2758,6 +3352,14 @@ CREATE FUNCTION state.first_id(p_at timestamp with time zone) RETURNS uuid
     AS $$
   select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
+CREATE FUNCTION state.has_partitions(p_id uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select bool_and(exists (select from state.partitions(h.parent) p
+                           where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
+    from state.history() h
+$$;
 CREATE FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -2769,13 +3371,40 @@ CREATE FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) RET
                                  where e.project_id = p_project and e.card_id = s.card_id and e.box_id = t.output_box_id and e.seq > p_seen
                                 offset 0))
 $$;
-CREATE FUNCTION state.history() RETURNS TABLE(parent text, cut_on text)
+CREATE FUNCTION state.history() RETURNS TABLE(parent text)
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  values ('agent_steps', 'agent_turn_id'), ('execution_edges', 'correlation_id'), ('outbox', 'agent_turn_id'),
-         ('patches', 'step_id'), ('receipts', 'agent_turn_id'), ('refusals', 'refusal_id')
+  values ('agent_steps'), ('execution_edges'), ('outbox'), ('patches'), ('receipts'), ('refusals')
 $$;
+CREATE FUNCTION state.history_ahead(p_parent text) RETURNS interval
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select case when bool_or(p.starts_at <= now() and now() < p.ends_at)
+              then min(p.ends_at) filter (where now() < p.ends_at and p.next_at is distinct from p.ends_at) - now()
+              else interval '0' end
+    from state.partitions(p_parent) p
+$$;
+CREATE FUNCTION state.hold_granted() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_held integer;
+begin
+  v_held := cardbox.hold(new.project_id, '{}', array[new.box_id]);
+  return new;
+end $$;
+CREATE FUNCTION state.hold_source() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform from state.turns t where t.project_id = new.project_id and t.agent_turn_id = new.source_turn_id for key share;
+  if not found then
+    raise exception 'no such turn' using errcode = 'WB404', detail = new.source_turn_id::text;
+  end if;
+  return new;
+end $$;
 CREATE FUNCTION state.horizon() RETURNS uuid
     LANGUAGE sql STABLE
     AS $$
@@ -2850,39 +3479,19 @@ begin
             for no key update) l;
   return coalesce(v_here, '{}');
 end $$;
-CREATE FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) RETURNS bigint
+CREATE FUNCTION state.make_partition(p_parent text, p_starts_at timestamp with time zone, p_ends_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
+    AS $$
 declare
-  v_name    constant text := state.partition_name(p_parent, p_week);
-  v_from    constant uuid := state.first_id(p_week);
-  v_to      constant uuid := state.first_id(p_week + interval '7 days');
-  v_cut_on  constant text := (select h.cut_on from state.history() h where h.parent = p_parent);
-  v_columns text;
-  v_moved   bigint := 0;
+  v_name constant text := p_parent || '_' || to_char(p_starts_at at time zone 'UTC', 'YYYYMMDD');
 begin
-  if not p_with_rest then
-    -- What attaching would wait for, before anything is made.
-    execute format('lock table parts.%I in access exclusive mode', p_parent || '_rest');
-  end if;
-  execute format('create table parts.%I (like state.%I including all)', v_name, p_parent)
-          || case p_parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
-  if p_with_rest then
-    -- History is append-only; this moves it. Also keeps writers away from the rest until it is done.
-    execute format('alter table parts.%I disable trigger user', p_parent || '_rest');
-    select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into v_columns
-      from pg_attribute a
-     where a.attrelid = format('state.%I', p_parent)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '';
-    execute format('insert into parts.%1$I (%2$s) select %2$s from parts.%3$I where %4$I >= $1 and %4$I < $2',
-                   v_name, v_columns, p_parent || '_rest', v_cut_on) using v_from, v_to;
-    get diagnostics v_moved = row_count;
-    execute format('delete from parts.%1$I where %2$I >= $1 and %2$I < $2', p_parent || '_rest', v_cut_on) using v_from, v_to;
-    execute format('alter table parts.%I enable trigger user', p_parent || '_rest');
-  end if;
-  execute format('alter table state.%I attach partition parts.%I for values from (%L) to (%L)', p_parent, v_name, v_from, v_to);
-  return v_moved;
-end $_$;
+  execute format('create table parts.%I (like state.%I including all)
+                    with (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_freeze_min_age = 0%s)', v_name, p_parent,
+                 case p_parent when 'outbox' then ', autovacuum_vacuum_scale_factor = 0.02' else '' end);
+  execute format('alter table state.%I attach partition parts.%I for values from (%L) to (%L)',
+                 p_parent, v_name, state.first_id(p_starts_at), state.first_id(p_ends_at));
+end $$;
 CREATE FUNCTION state.mark_queue(p_target text, p_project uuid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3004,6 +3613,8 @@ begin
              select h.part, h.source_box_id, h.upto
                from state.handovers h
               where h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+                -- Retention may have removed what it was taken from.
+                and exists (select from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0)
              offset 0) h
        cross join lateral cardbox.runs(p_project, h.source_box_id, 1, h.upto) r
     ), placed as (
@@ -3049,12 +3660,22 @@ begin
           where t.project_id = p_project and t.agent_turn_id = h.active_agent_turn_id
          offset 0) t on true;
 end $$;
-CREATE FUNCTION state.minted_at(p_id uuid) RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE
+CREATE FUNCTION state.missing_partitions() RETURNS TABLE(parent text, starts_at timestamp with time zone, ends_at timestamp with time zone)
+    LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select case when substr(p_id::text, 15, 1) = '7'
-              then to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) end
+  select h.parent, m.starts_at, least((date_trunc(s.step, m.starts_at at time zone 'UTC') + s.lasts) at time zone 'UTC', m.next_at)
+    from (select history_step as step, ('1 ' || history_step)::interval as lasts, now() - interval '2 days' as oldest from waybill.schema) s
+   cross join state.history() h
+   cross join lateral (
+         select case when p.next_at is null then p.ends_at else greatest(p.ends_at, date_trunc(s.step, s.oldest, 'UTC')) end, p.next_at
+           from state.partitions(h.parent) p
+          where p.next_at is distinct from p.ends_at and coalesce(p.next_at > s.oldest, true)
+          union all
+         select date_trunc(s.step, s.oldest, 'UTC'), min(p.starts_at)
+           from state.partitions(h.parent) p
+         having coalesce(min(p.starts_at) > now(), true)) m (starts_at, next_at)
+   where m.starts_at < now() + greatest(interval '4 weeks', 2 * s.lasts)
 $$;
 CREATE FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) RETURNS record
     LANGUAGE plpgsql
@@ -3205,11 +3826,15 @@ begin
   end loop;
   return v_n;
 end $$;
-CREATE FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) RETURNS text
-    LANGUAGE sql IMMUTABLE
+CREATE FUNCTION state.partitions(p_parent text) RETURNS TABLE(partition regclass, starts_at timestamp with time zone, ends_at timestamp with time zone, next_at timestamp with time zone)
+    LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select p_parent || '_' || to_char(p_week at time zone 'UTC', 'YYYYMMDD')
+  select c.oid, state.time_of(b.ids[1]), state.time_of(b.ids[2]), lead(state.time_of(b.ids[1])) over (order by b.ids[1])
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+   cross join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([0-9a-f-]+)''\) TO \(''([0-9a-f-]+)''\)')) b (ids)
+   where i.inhparent = format('state.%I', p_parent)::regclass and not i.inhdetachpending
 $$;
 CREATE FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) RETURNS boolean
     LANGUAGE plpgsql
@@ -3308,6 +3933,152 @@ end $$;
 CREATE FUNCTION state.place_of_begun() RETURNS bigint
     LANGUAGE sql
     AS $$ select nextval('state.agent_inbox_inbox_seq_seq') - 4611686018427387904 $$;
+CREATE FUNCTION state.plan_retention(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, OUT contents bigint, OUT bytes bigint, OUT turns bigint, OUT boxes bigint, OUT cards bigint, OUT kept jsonb, OUT is_all boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+declare
+  v_first   constant uuid := '00000000-0000-0000-0000-000000000000';
+  v_boxes   uuid[] := state.reached_boxes(p_project);
+  v_cards   uuid[] := state.reached_cards(p_project);
+  v_relayed boolean := scheduler.oldest_unpublished() is not null;
+  v_last    uuid := state.first_id(p_content);
+  v_after   uuid := v_first;
+  v_until   timestamptz := clock_timestamp() + interval '1 second';
+  v_page    record;
+  v_ids     uuid[];
+  v_id      uuid;
+  v_why     text;
+begin
+  plan_retention.contents := 0;
+  plan_retention.bytes := 0;
+  plan_retention.turns := 0;
+  plan_retention.boxes := 0;
+  plan_retention.cards := 0;
+  plan_retention.kept := '{}';
+  plan_retention.is_all := true;
+  while v_last is not null loop
+    select count(*) as n_seen, (array_agg(c.card_id order by c.card_id desc))[1] as last_card_id,
+           count(*) filter (where c.is_said and not k.is_reached) as n_gone, count(*) filter (where c.is_said and k.is_reached) as n_kept,
+           coalesce(sum(c.size) filter (where c.is_said and not k.is_reached), 0) as n_bytes
+      into v_page
+      from (select c.card_id, c.erased_at is null and (not c.content_addressed or c.type = 'sys.rendered_prompt') as is_said,
+                   coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0)
+                   + coalesce(pg_column_size(c.metadata), 0) as size
+              from cardbox.cards c
+             where c.project_id = p_project and c.card_id > v_after and c.card_id < v_last
+             order by c.card_id
+             limit 1000) c
+     cross join lateral (
+           select c.card_id = any (v_cards)
+                  or exists (select from cardbox.box_entries e
+                              where e.project_id = p_project and e.card_id = c.card_id and e.box_id = any (v_boxes)
+                             offset 0) as is_reached
+           offset 0) k;
+    plan_retention.contents := plan_retention.contents + v_page.n_gone;
+    plan_retention.bytes := plan_retention.bytes + v_page.n_bytes;
+    plan_retention.kept := cardbox.add_counts(plan_retention.kept, jsonb_build_object('contents that open turns read', v_page.n_kept));
+    exit when v_page.n_seen < 1000;
+    v_after := v_page.last_card_id;
+    if clock_timestamp() > v_until then
+      plan_retention.is_all := false;
+      exit;
+    end if;
+  end loop;
+  v_last := state.first_id(p_record);
+  v_after := v_first;
+  v_until := clock_timestamp() + interval '1 second';
+  while v_last is not null loop
+    v_ids := array(select t.agent_turn_id from state.turns t
+                    where t.project_id = p_project and t.agent_turn_id > v_after and t.agent_turn_id < v_last
+                    order by t.agent_turn_id limit 100);
+    foreach v_id in array v_ids loop
+      v_why := state.why_kept(p_project, v_id, p_record, v_relayed);
+      -- What stays because of turns that go too goes by the time that walks come to their end.
+      if v_why is null or v_why in ('children', 'batch') then
+        select plan_retention.boxes + count(*), plan_retention.cards + coalesce(sum(b.length), 0)
+          into plan_retention.boxes, plan_retention.cards
+          from unnest(state.boxes_of(p_project, v_id, '{}')) as u (box_id)
+         cross join lateral (
+               select b.length from cardbox.boxes b where b.project_id = p_project and b.box_id = u.box_id offset 0) b;
+        plan_retention.turns := plan_retention.turns + 1;
+      elsif v_why <> 'recent' then
+        plan_retention.kept := cardbox.add_counts(plan_retention.kept, jsonb_build_object(v_why, 1));
+      end if;
+    end loop;
+    exit when cardinality(v_ids) < 100;
+    v_after := v_ids[100];
+    if clock_timestamp() > v_until then
+      plan_retention.is_all := false;
+      exit;
+    end if;
+  end loop;
+end $$;
+CREATE FUNCTION state.reached_boxes(p_project uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  with own as materialized (
+    select b.box_id
+      from state.agent_inbox i
+     cross join lateral (
+           select t.context_box_id, t.output_box_id
+             from state.turns t
+            where t.project_id = p_project and t.agent_turn_id = i.agent_turn_id
+            union all
+           select t.context_box_id, t.output_box_id
+             from state.forks f
+            cross join lateral (
+                  select t.context_box_id, t.output_box_id
+                    from state.turns t
+                   where t.project_id = p_project and t.agent_turn_id = f.source_turn_id
+                  offset 0) t
+            where f.project_id = p_project and f.agent_turn_id = i.agent_turn_id
+            union all
+           select c.context_box_id, c.output_box_id
+             from state.turns c
+            where c.parent_agent_turn_id = i.agent_turn_id and c.project_id = p_project
+            union all
+           select k.results_box_id, null
+             from state.turns t
+            cross join lateral unnest(state.batches_of(p_project, t.agent_turn_id, state.calls_of(p_project, t.output_box_id))) as u (batch_id)
+            cross join lateral (
+                  select k.results_box_id from state.pmo_batches k where k.project_id = p_project and k.batch_id = u.batch_id offset 0) k
+            where t.project_id = p_project and t.agent_turn_id = i.agent_turn_id
+           offset 0) t
+     cross join lateral (values (t.context_box_id), (t.output_box_id)) as b (box_id)
+     where i.project_id = p_project and b.box_id is not null
+  )
+  select array(select o.box_id from own o
+                union
+               select r.source_box_id
+                 from own o
+                cross join lateral (
+                      select e.source_box_id
+                        from cardbox.box_entries e
+                       where e.project_id = p_project and e.box_id = o.box_id and e.source_box_id is not null
+                      offset 0) r)
+$$;
+CREATE FUNCTION state.reached_cards(p_project uuid) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select n.card_id
+                 from state.agent_inbox i
+                cross join lateral (
+                      select unnest(array[c.request_card_id, c.decision_card_id]) as card_id
+                        from state.waiting_calls c
+                       where c.project_id = p_project and c.agent_turn_id = i.agent_turn_id
+                       union all
+                      select unnest(array[s.todo_card_id, s.compression_card_id])
+                        from state.turns t
+                       cross join lateral (
+                             select s.todo_card_id, s.compression_card_id
+                               from state.blackboards s
+                              where s.project_id = p_project and s.session_id = t.session_id
+                             offset 0) s
+                       where t.project_id = p_project and t.agent_turn_id = i.agent_turn_id
+                      offset 0) n
+                where i.project_id = p_project and n.card_id is not null)
+$$;
 CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RETURNS TABLE(box_id uuid, length bigint, upto bigint, via text)
     LANGUAGE sql STABLE
     AS $$
@@ -3524,13 +4295,6 @@ begin
   --! reclaim_call.armed
   return v_target;
 end $$;
-CREATE FUNCTION state.refuse_time() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  raise exception 'an id of % is not of the present time', tg_table_name using errcode = '23514', constraint = 'of_the_present';
-end $$;
 CREATE FUNCTION state.release(p_project uuid, p_turn uuid) RETURNS TABLE(worker_targets text[])
     LANGUAGE plpgsql
     AS $$
@@ -3712,21 +4476,6 @@ begin
   end if;
   return query select 'applied'::text, v_turn, null::text;
 end $$;
-CREATE FUNCTION state.rest() RETURNS TABLE(parent text, week timestamp with time zone, n_rows bigint)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
-declare
-  v_table record;
-begin
-  for v_table in select h.* from state.history() h loop
-    return query execute format(
-      'select %1$L::text, r.week, count(*)
-         from (select case when m.at between ''2020-01-01'' and now() + interval ''104 weeks'' then date_trunc(''week'', m.at, ''UTC'') end as week
-                 from (select state.minted_at(%2$I) as at from parts.%3$I limit 100000) m) r
-        group by r.week', v_table.parent, v_table.cut_on, v_table.parent || '_rest');
-  end loop;
-end $_$;
 CREATE FUNCTION state.retire(p_project uuid, p_agents uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -4171,13 +4920,14 @@ begin
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone, p_cards) e;
 end $$;
-CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, parent_agent_turn_id uuid, batch_id uuid, task_index integer, recursion_depth integer, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text, on_behalf_of text, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
+CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, source_agent_id uuid, parent_agent_turn_id uuid, root_turn_id uuid, parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text, on_behalf_of text, limits jsonb, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
     LANGUAGE sql STABLE
     AS $$
   select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
-         t.session_id, t.channel::text, t.parent_agent_turn_id, t.batch_id, t.task_index, t.recursion_depth,
+         t.session_id, t.channel::text, t.source_agent_id, t.parent_agent_turn_id, t.root_turn_id, t.parent_step_id, t.parent_tool_call_id,
+         t.batch_id, t.task_index, t.recursion_depth, t.trace_id,
          t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id, t.started_by,
-         t.on_behalf_of, t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+         t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
@@ -4236,23 +4986,37 @@ begin
   get diagnostics v_told = row_count;
   return v_told;
 end $$;
-CREATE FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) RETURNS uuid[]
-    LANGUAGE sql STABLE
+CREATE FUNCTION state.time_of(p_id text) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  with recursive below (agent_turn_id, depth) as (
-    select t.agent_turn_id, 0 from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn
-     union all
-    select c.agent_turn_id, b.depth + 1
-      from below b
-     cross join lateral (
-           select c.agent_turn_id
-             from state.turns c
-            where c.project_id = p_project and c.parent_agent_turn_id = b.agent_turn_id
-           offset 0) c
-  )
-  select coalesce(array_agg(b.agent_turn_id order by b.depth, b.agent_turn_id), '{}')
-    from (select b.agent_turn_id, b.depth from below b limit p_most) b
+  select to_timestamp(('x' || lpad(replace(left(p_id, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0)
 $$;
+CREATE FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_found uuid[] := '{}';
+  v_level uuid[];
+begin
+  select coalesce(array_agg(t.agent_turn_id), '{}') into v_level
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  while cardinality(v_level) > 0 loop
+    v_found := (v_found || v_level)[1:p_most];
+    exit when cardinality(v_found) >= p_most;
+    select coalesce(array_agg(c.agent_turn_id order by c.agent_turn_id), '{}') into v_level
+      from (select c.agent_turn_id
+              from unnest(v_level) as asker (agent_turn_id)
+             cross join lateral (
+                   select c.agent_turn_id
+                     from state.turns c
+                    where c.project_id = p_project and c.parent_agent_turn_id = asker.agent_turn_id
+                   offset 0) c
+             limit p_most - cardinality(v_found)) c;
+  end loop;
+  return v_found;
+end $$;
 CREATE FUNCTION state.turns_of_session(p_project uuid, p_session uuid) RETURNS TABLE(agent_turn_id uuid, status text, context_box_id uuid, output_box_id uuid)
     LANGUAGE sql STABLE
     AS $$
@@ -4308,15 +5072,72 @@ CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
 $$;
-CREATE FUNCTION state.weeks_ahead() RETURNS integer
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
+CREATE FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) RETURNS text
+    LANGUAGE plpgsql STABLE
     AS $$
-  select coalesce(min(w.n) - 1, 105)::integer
-    from generate_series(0, 105) as w (n)
-   where exists (select from state.history() h
-                  where to_regclass(format('parts.%I', state.partition_name(h.parent,
-                          date_trunc('week', now(), 'UTC') + w.n * interval '7 days'))) is null)
+declare
+  v_turn    record;
+  v_batches uuid[];
+  v_boxes   uuid[];
+begin
+  select t.status::text as is_status, t.finished_at, t.parent_agent_turn_id, t.output_box_id into v_turn
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if v_turn.is_status = 'open' then
+    return 'open';
+  end if;
+  if (v_turn.finished_at < p_before) is not true then
+    return 'recent';
+  end if;
+  if exists (select from state.turns t
+              where t.project_id = p_project and t.agent_turn_id = v_turn.parent_agent_turn_id
+                and (t.status = 'open' or t.finished_at >= p_before)) then
+    return 'parent';
+  end if;
+  if exists (select from state.turns t where t.parent_agent_turn_id = p_turn and t.project_id = p_project) then
+    return 'children';
+  end if;
+  if exists (select from state.forks f where f.source_turn_id = p_turn and f.project_id = p_project) then
+    return 'fork';
+  end if;
+  if p_relayed and exists (select from state.outbox o
+                            where o.project_id = p_project and o.agent_turn_id = p_turn and o.published_at is null) then
+    return 'event';
+  end if;
+  v_batches := state.batches_of(p_project, p_turn, state.calls_of(p_project, v_turn.output_box_id));
+  if exists (select
+               from unnest(v_batches) as u (batch_id)
+              where exists (select from state.pmo_batches b
+                             where b.project_id = p_project and b.batch_id = u.batch_id and (b.status = 'open' or b.stopping)
+                            offset 0)
+                 or exists (select
+                              from state.pmo_batch_tasks k
+                             cross join lateral (
+                                   select t.agent_turn_id
+                                     from state.turns t
+                                    where t.project_id = p_project and t.agent_turn_id = k.agent_turn_id
+                                   offset 0) t
+                             where k.project_id = p_project and k.batch_id = u.batch_id
+                            offset 0)) then
+    return 'batch';
+  end if;
+  v_boxes := state.boxes_of(p_project, p_turn, v_batches);
+  if state.are_inherited(p_project, v_boxes) then
+    return 'box';
+  end if;
+  if exists (select
+               from unnest(v_boxes) as u (box_id)
+              where exists (select from state.grants g
+                             where g.box_id = u.box_id and g.project_id = p_project and (g.revoked_at < p_before) is not true
+                            offset 0)) then
+    return 'grant';
+  end if;
+  return null;
+end $$;
+CREATE FUNCTION state.yesterday() RETURNS uuid
+    LANGUAGE sql STABLE
+    AS $$
+  select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - 86400000), 12, '0') || '00000000000000000000')::uuid
 $$;
 CREATE TABLE cardbox.artifacts (
     project_id uuid NOT NULL,
@@ -4360,7 +5181,8 @@ CREATE TABLE cardbox.box_entries (
     CONSTRAINT box_entries_check2 CHECK (((from_seq >= 1) AND (to_seq >= from_seq))),
     CONSTRAINT box_entries_check3 CHECK ((source_box_id <> box_id)),
     CONSTRAINT box_entries_seq_check CHECK ((seq >= 1))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_freeze_min_age='0');
 ALTER TABLE ONLY cardbox.box_entries FORCE ROW LEVEL SECURITY;
 CREATE TABLE cardbox.boxes (
     project_id uuid NOT NULL,
@@ -4384,6 +5206,7 @@ CREATE TABLE cardbox.cards (
     role cardbox.role NOT NULL,
     author_id text,
     hash bytea NOT NULL,
+    salt bytea,
     tool_call_id uuid,
     trace_id uuid,
     step_id uuid,
@@ -4401,12 +5224,20 @@ CREATE TABLE cardbox.cards (
     CONSTRAINT cards_check CHECK (((content IS NULL) = (erased_at IS NOT NULL))),
     CONSTRAINT cards_check1 CHECK (((deleted_at IS NULL) = (deleted_reason IS NULL))),
     CONSTRAINT cards_check2 CHECK (((erased_at IS NULL) = (erased_reason IS NULL))),
-    CONSTRAINT cards_check3 CHECK ((content_addressed OR (type !~~ 'sys.%'::text))),
-    CONSTRAINT cards_check4 CHECK (((NOT content_addressed) OR (expires_at IS NULL))),
+    CONSTRAINT cards_check3 CHECK (
+CASE
+    WHEN content_addressed THEN ((salt IS NULL) AND (expires_at IS NULL))
+    ELSE ((type !~~ 'sys.%'::text) AND (COALESCE(octet_length(salt), 0) =
+    CASE
+        WHEN (erased_at IS NULL) THEN 16
+        ELSE 0
+    END))
+END),
     CONSTRAINT cards_hash_check CHECK ((octet_length(hash) = 32)),
     CONSTRAINT cards_n_tokens_check CHECK ((n_tokens >= 0)),
     CONSTRAINT cards_ttl_seconds_check CHECK ((ttl_seconds > 0))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_freeze_min_age='0');
 ALTER TABLE ONLY cardbox.cards FORCE ROW LEVEL SECURITY;
 CREATE TABLE cardbox.erasures (
     project_id uuid NOT NULL,
@@ -4634,6 +5465,26 @@ CREATE TABLE resource.projects (
     CONSTRAINT projects_slug_check CHECK ((slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.projects FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.retention (
+    project_id uuid NOT NULL,
+    content_months resource.months,
+    record_months resource.months,
+    next_content_months resource.months,
+    next_record_months resource.months,
+    next_at timestamp with time zone,
+    hold_reason text,
+    held_since timestamp with time zone,
+    phase resource.retention_phase DEFAULT 'turns'::text NOT NULL,
+    walked_to uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    removed jsonb DEFAULT '{}'::jsonb NOT NULL,
+    walk_at timestamp with time zone DEFAULT now() NOT NULL,
+    walked_at timestamp with time zone,
+    CONSTRAINT retention_check CHECK (((hold_reason IS NULL) = (held_since IS NULL))),
+    CONSTRAINT retention_check1 CHECK ((COALESCE((content_months)::integer, 1000) <= COALESCE((record_months)::integer, 1000))),
+    CONSTRAINT retention_check2 CHECK ((COALESCE((next_content_months)::integer, 1000) <= COALESCE((next_record_months)::integer, 1000))),
+    CONSTRAINT retention_hold_reason_check CHECK (((length(hold_reason) >= 1) AND (length(hold_reason) <= 1000)))
+);
+ALTER TABLE ONLY resource.retention FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.tools (
     project_id uuid NOT NULL,
     name text NOT NULL,
@@ -4764,6 +5615,7 @@ CREATE TABLE state.turns (
     session_id uuid,
     source_agent_id uuid,
     parent_agent_turn_id uuid,
+    root_turn_id uuid NOT NULL,
     parent_step_id uuid,
     parent_tool_call_id uuid,
     batch_id uuid,
@@ -4776,6 +5628,7 @@ CREATE TABLE state.turns (
     started_by text,
     on_behalf_of text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    limits jsonb,
     dispatched_epoch bigint,
     finished_at timestamp with time zone,
     deliverable_card_id uuid,
@@ -5078,6 +5931,8 @@ ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_pkey PRIMARY KEY (project_id);
 ALTER TABLE ONLY resource.projects
     ADD CONSTRAINT projects_slug_key UNIQUE (slug);
+ALTER TABLE ONLY resource.retention
+    ADD CONSTRAINT retention_pkey PRIMARY KEY (project_id);
 ALTER TABLE ONLY resource.tools
     ADD CONSTRAINT tools_pkey PRIMARY KEY (project_id, name);
 ALTER TABLE ONLY resource.words
@@ -5153,6 +6008,7 @@ CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
 CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id);
 CREATE INDEX chunks_by_word ON resource.chunks USING gin (words) WITH (fastupdate=off);
 CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_id, project_id);
+CREATE INDEX retention_due ON resource.retention USING btree (walk_at);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE (closed_at IS NULL);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
@@ -5179,15 +6035,19 @@ CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
 CREATE INDEX turns_by_parent ON state.turns USING btree (parent_agent_turn_id, project_id) WHERE (parent_agent_turn_id IS NOT NULL);
+CREATE INDEX turns_by_root ON state.turns USING btree (root_turn_id, project_id, agent_turn_id) WHERE (root_turn_id <> agent_turn_id);
 CREATE INDEX turns_by_session ON state.turns USING btree (session_id, project_id, agent_turn_id) WHERE (session_id IS NOT NULL);
+CREATE TRIGGER fixed BEFORE UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
+CREATE TRIGGER fixed BEFORE UPDATE ON cardbox.erasures FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON cardbox.pins FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a card says what it said');
 CREATE TRIGGER grow BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN (((new.length < old.length) OR (new.box_id <> old.box_id) OR (new.project_id <> old.project_id))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER guard BEFORE UPDATE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.guard_card();
 CREATE TRIGGER keep BEFORE UPDATE ON cardbox.blobs FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('content never changes');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.box_entries FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box only grows');
-CREATE TRIGGER keep BEFORE DELETE ON cardbox.boxes FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a box is kept for ever');
-CREATE TRIGGER keep BEFORE DELETE ON cardbox.cards FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a card is kept for ever');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.erasures FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON cardbox.pins FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a card says what it said');
+CREATE TRIGGER keep BEFORE DELETE ON cardbox.box_entries FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a box only grows');
+CREATE TRIGGER keep BEFORE DELETE ON cardbox.boxes FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a box is kept for ever');
+CREATE TRIGGER keep BEFORE DELETE ON cardbox.cards FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a card is kept for ever');
+CREATE TRIGGER keep BEFORE DELETE ON cardbox.erasures FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('the audit is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON cardbox.pins FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a card says what it said');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.box_entries FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('a box only grows');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.boxes FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('boxes are kept for ever');
 CREATE TRIGGER keep_all BEFORE TRUNCATE ON cardbox.cards FOR EACH STATEMENT EXECUTE FUNCTION cardbox.refuse('cards are kept for ever');
@@ -5199,16 +6059,27 @@ CREATE TRIGGER "real" BEFORE INSERT ON cardbox.erasures FOR EACH ROW WHEN ((pg_t
 CREATE TRIGGER stay BEFORE UPDATE ON cardbox.boxes FOR EACH ROW WHEN ((old.has_external AND (NOT new.has_external))) EXECUTE FUNCTION cardbox.refuse('what came from outside stays so');
 CREATE TRIGGER stay BEFORE UPDATE ON cardbox.cards FOR EACH ROW WHEN ((new.is_external <> old.is_external)) EXECUTE FUNCTION cardbox.refuse('where a card came from never changes');
 CREATE TRIGGER once BEFORE UPDATE ON resource.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a key that was revoked stays revoked');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.audit FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was done is on record');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.forks FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was changed is on record');
-CREATE TRIGGER keep BEFORE DELETE ON state.grants FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a grant is on record');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.handovers FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a handover is on record');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.patches FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
-CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON state.refusals FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.agent_steps FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.audit FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was done is on record');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.execution_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.forks FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('what was changed is on record');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.handovers FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('a handover is on record');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.identity_edges FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.patches FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.refusals FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER hold BEFORE INSERT ON state.forks FOR EACH ROW EXECUTE FUNCTION state.hold_source();
+CREATE TRIGGER hold BEFORE INSERT ON state.grants FOR EACH ROW EXECUTE FUNCTION state.hold_granted();
+CREATE TRIGGER keep BEFORE DELETE ON state.agent_steps FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.audit FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('what was done is on record');
+CREATE TRIGGER keep BEFORE DELETE ON state.execution_edges FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.forks FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('what was changed is on record');
+CREATE TRIGGER keep BEFORE DELETE ON state.grants FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a grant is on record');
+CREATE TRIGGER keep BEFORE DELETE ON state.handovers FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('a handover is on record');
+CREATE TRIGGER keep BEFORE DELETE ON state.identity_edges FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.patches FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.receipts FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.refusals FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER once BEFORE UPDATE ON state.grants FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a grant ends once');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.artifacts ENABLE ROW LEVEL SECURITY;
@@ -5245,13 +6116,16 @@ CREATE POLICY project ON resource.plans USING ((project_id = (current_setting('w
 CREATE POLICY project ON resource.profiles USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.project_agents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.projects USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.retention USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.tools USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.words USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.retention ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON resource.api_keys FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.project_agents FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON resource.retention FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE resource.tools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.words ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.agent_inbox ENABLE ROW LEVEL SECURITY;
@@ -5302,6 +6176,7 @@ ALTER TABLE state.queue_marks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
+CREATE POLICY remover ON state.relay_shards FOR SELECT TO waybill_remover USING (true);
 CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.idempotency TO waybill_scheduler USING (true);
@@ -5321,31 +6196,46 @@ ALTER TABLE state.waiting_calls ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.worker_leases ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA cardbox TO waybill_common;
 GRANT ALL ON SCHEMA cardbox TO waybill_eraser;
+GRANT ALL ON SCHEMA cardbox TO waybill_remover;
 GRANT USAGE ON SCHEMA cardbox TO waybill_scheduler;
 GRANT USAGE ON SCHEMA resource TO waybill_common;
 GRANT USAGE ON SCHEMA resource TO waybill_scheduler;
+GRANT USAGE ON SCHEMA resource TO waybill_remover;
 GRANT ALL ON SCHEMA resource TO waybill_librarian;
 GRANT USAGE ON SCHEMA scheduler TO waybill_common;
 GRANT ALL ON SCHEMA scheduler TO waybill_scheduler;
 GRANT USAGE ON SCHEMA state TO waybill_common;
 GRANT USAGE ON SCHEMA state TO waybill_scheduler;
+GRANT USAGE ON SCHEMA state TO waybill_remover;
+REVOKE ALL ON FUNCTION cardbox.add_counts(p_one jsonb, p_other jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.add_counts(p_one jsonb, p_other jsonb) TO waybill_remover;
+GRANT ALL ON FUNCTION cardbox.add_counts(p_one jsonb, p_other jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.collect(p_project uuid, p_most integer, p_grace interval) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.conflicting(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.conflicting(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.delete(p_project uuid, p_cards uuid[], p_reason text) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.erase(project uuid, cards uuid[], why text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.expire(p_project uuid, p_cards uuid[], p_seconds integer) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.guard_card() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.hold(p_project uuid, p_cards uuid[], p_boxes uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.hold(p_project uuid, p_cards uuid[], p_boxes uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.hold_retention(p_project uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.hold_retention(p_project uuid, p_reason text) TO waybill_service;
 REVOKE ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.holdings(project uuid, card uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.label() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.label_card() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.lock_boxes(p_project uuid, p_boxes uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.n_within(p_project uuid, p_cards uuid[], p_bytes bigint) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.patched(p_patch jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.pin() FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.places(project uuid, box uuid, lo bigint, hi bigint) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.portion(p_project uuid, p_phase text, p_after uuid, p_last uuid, p_most integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.put(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.put_artifact(p_project uuid, p_upload uuid, p_path text, p_media_type text, p_author text, p_hash bytea, p_size bigint, p_tokens bigint, p_estimate boolean, p_pieces bytea, p_quota bigint) FROM PUBLIC;
@@ -5354,15 +6244,31 @@ REVOKE ALL ON FUNCTION cardbox.put_many(p_project uuid, p_cards cardbox.new_card
 GRANT ALL ON FUNCTION cardbox.put_many(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.reading(project uuid, card uuid, as_of timestamp with time zone) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.record_walk(p_project uuid, p_removed jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.refuse() FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_agent(p_project uuid, p_agent uuid, p_before timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_boxes(p_project uuid, p_boxes uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_cards(p_project uuid, p_cards uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_content(p_project uuid, p_card uuid, p_boxes uuid[], p_cards uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_session(p_project uuid, p_session uuid, p_before timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_turn(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) TO waybill_service;
+GRANT ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) TO waybill_common;
+REVOKE ALL ON FUNCTION cardbox.set_retention(p_project uuid, p_content integer, p_record integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION cardbox.set_retention(p_project uuid, p_content integer, p_record integer) TO waybill_service;
 REVOKE ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION resource.forget_chunks(p_project uuid, p_document uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION resource.put_chunks(p_project uuid, p_document uuid, p_chunks jsonb) TO waybill_common;
+REVOKE ALL ON FUNCTION resource.retention_of(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION resource.retention_of(p_project uuid) TO waybill_remover;
+GRANT ALL ON FUNCTION resource.retention_of(p_project uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) TO waybill_common;
 REVOKE ALL ON FUNCTION resource.search_words(p_project uuid, p_kind text, p_folders text[], p_words text[], p_most integer) FROM PUBLIC;
@@ -5458,6 +6364,9 @@ GRANT ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most inte
 REVOKE ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) TO waybill_orchestrator;
 REVOKE ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.publish_to(p_made_at timestamp with time zone) TO waybill_orchestrator;
@@ -5492,12 +6401,24 @@ REVOKE ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb)
 GRANT ALL ON FUNCTION state.allot(p_project uuid, p_parent uuid, p_asked jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) TO waybill_remover;
+GRANT ALL ON FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_common;
+REVOKE ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_remover;
+GRANT ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) TO waybill_remover;
+GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) TO waybill_common;
+REVOKE ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) TO waybill_remover;
+GRANT ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.catch_up(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.check_quota(p_project uuid, p_more integer) FROM PUBLIC;
@@ -5517,12 +6438,13 @@ GRANT ALL ON FUNCTION state.enqueue(p_project uuid, p_new state.new_turn, p_card
 REVOKE ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns state.new_turn[], p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.enqueue_many(p_project uuid, p_agents uuid[], p_turns state.new_turn[], p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.enter(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_remover;
 GRANT ALL ON FUNCTION state.enter(p_project uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.entries_read() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.entries_read() TO waybill_common;
 GRANT ALL ON FUNCTION state.entries_read() TO waybill_scheduler;
-REVOKE ALL ON FUNCTION state.extend_partitions(weeks integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.extend_partitions(weeks integer) TO waybill_common;
+REVOKE ALL ON FUNCTION state.extend_partitions() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.extend_partitions() TO waybill_common;
 REVOKE ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.fail_tasks(p_project uuid, p_batch uuid, p_indexes integer[], p_error text) TO waybill_common;
 REVOKE ALL ON FUNCTION state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[], OUT worker_targets text[], OUT batches uuid[], OUT duplicate boolean) FROM PUBLIC;
@@ -5530,12 +6452,22 @@ GRANT ALL ON FUNCTION state.finish(p_project uuid, p_end state.ending, p_alone b
 REVOKE ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns uuid[], p_ends state.ending[], p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.first_id(p_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_remover;
 GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_common;
+REVOKE ALL ON FUNCTION state.has_partitions(p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.has_partitions(p_id uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) TO waybill_common;
 REVOKE ALL ON FUNCTION state.history() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.history() TO waybill_common;
 GRANT ALL ON FUNCTION state.history() TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.history_ahead(p_parent text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.history_ahead(p_parent text) TO waybill_common;
+GRANT ALL ON FUNCTION state.history_ahead(p_parent text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.hold_granted() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.hold_granted() TO waybill_common;
+REVOKE ALL ON FUNCTION state.hold_source() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.hold_source() TO waybill_common;
 REVOKE ALL ON FUNCTION state.horizon() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.horizon() TO waybill_common;
 REVOKE ALL ON FUNCTION state.is_long(n_entries bigint) FROM PUBLIC;
@@ -5552,8 +6484,8 @@ REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLI
 GRANT ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.lock_heads(p_project uuid, p_agents uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.make_partition(p_parent text, p_week timestamp with time zone, p_with_rest boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.make_partition(p_parent text, p_starts_at timestamp with time zone, p_ends_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.make_partition(p_parent text, p_starts_at timestamp with time zone, p_ends_at timestamp with time zone) TO waybill_common;
 REVOKE ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_common;
 GRANT ALL ON FUNCTION state.mark_queue(p_target text, p_project uuid) TO waybill_scheduler;
@@ -5561,9 +6493,8 @@ REVOKE ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question 
 GRANT ALL ON FUNCTION state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.memory_of(p_project uuid, p_agents uuid[], p_boxes uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.minted_at(p_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.minted_at(p_id uuid) TO waybill_common;
-GRANT ALL ON FUNCTION state.minted_at(p_id uuid) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.missing_partitions() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.missing_partitions() TO waybill_common;
 REVOKE ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_common;
 GRANT ALL ON FUNCTION state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid, OUT project_id uuid, OUT agent_id uuid, OUT agent_turn_id uuid, OUT turn_epoch bigint, OUT inbox_seq bigint, OUT message_type text, OUT n_lost_leases integer, OUT retry_count integer, OUT stop_asked boolean) TO waybill_scheduler;
@@ -5574,12 +6505,21 @@ REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token big
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.partition_name(p_parent text, p_week timestamp with time zone) TO waybill_common;
+REVOKE ALL ON FUNCTION state.partitions(p_parent text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.partitions(p_parent text) TO waybill_common;
+GRANT ALL ON FUNCTION state.partitions(p_parent text) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[], OUT duplicate boolean) TO waybill_common;
 REVOKE ALL ON FUNCTION state.place_of_begun() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.place_of_begun() TO waybill_common;
+REVOKE ALL ON FUNCTION state.plan_retention(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, OUT contents bigint, OUT bytes bigint, OUT turns bigint, OUT boxes bigint, OUT cards bigint, OUT kept jsonb, OUT is_all boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.plan_retention(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, OUT contents bigint, OUT bytes bigint, OUT turns bigint, OUT boxes bigint, OUT cards bigint, OUT kept jsonb, OUT is_all boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.reached_boxes(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reached_boxes(p_project uuid) TO waybill_remover;
+GRANT ALL ON FUNCTION state.reached_boxes(p_project uuid) TO waybill_common;
+REVOKE ALL ON FUNCTION state.reached_cards(p_project uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reached_cards(p_project uuid) TO waybill_remover;
+GRANT ALL ON FUNCTION state.reached_cards(p_project uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUBLIC;
@@ -5588,8 +6528,6 @@ REVOKE ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_back
 GRANT ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) TO waybill_common;
-REVOKE ALL ON FUNCTION state.refuse_time() FROM PUBLIC;
-GRANT ALL ON FUNCTION state.refuse_time() TO waybill_common;
 REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;
@@ -5598,9 +6536,6 @@ REVOKE ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) FROM
 GRANT ALL ON FUNCTION state.remember_turns(p_project uuid, p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.rest() FROM PUBLIC;
-GRANT ALL ON FUNCTION state.rest() TO waybill_common;
-GRANT ALL ON FUNCTION state.rest() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) FROM PUBLIC;
@@ -5633,29 +6568,38 @@ GRANT ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) TO waybill_com
 REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_common;
 GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.time_of(p_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_common;
+GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_common;
 REVOKE ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_common;
-REVOKE ALL ON FUNCTION state.weeks_ahead() FROM PUBLIC;
-GRANT ALL ON FUNCTION state.weeks_ahead() TO waybill_common;
-GRANT ALL ON FUNCTION state.weeks_ahead() TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) TO waybill_remover;
+GRANT ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.yesterday() FROM PUBLIC;
+GRANT ALL ON FUNCTION state.yesterday() TO waybill_common;
 GRANT SELECT,INSERT,DELETE ON TABLE cardbox.artifacts TO waybill_common;
 GRANT UPDATE(removed_at) ON TABLE cardbox.artifacts TO waybill_common;
 GRANT SELECT,INSERT,DELETE ON TABLE cardbox.blobs TO waybill_common;
 GRANT UPDATE(is_estimate) ON TABLE cardbox.blobs TO waybill_common;
 GRANT SELECT,INSERT ON TABLE cardbox.box_entries TO waybill_common;
+GRANT SELECT,DELETE ON TABLE cardbox.box_entries TO waybill_remover;
 GRANT SELECT ON TABLE cardbox.boxes TO waybill_common;
+GRANT SELECT,DELETE ON TABLE cardbox.boxes TO waybill_remover;
 GRANT INSERT(project_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(box_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(length),UPDATE(length) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(agent_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(agent_turn_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT UPDATE(has_external) ON TABLE cardbox.boxes TO waybill_common;
+GRANT UPDATE(has_external) ON TABLE cardbox.boxes TO waybill_remover;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_common;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_eraser;
+GRANT SELECT,DELETE ON TABLE cardbox.cards TO waybill_remover;
 GRANT INSERT(project_id) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(card_id) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(n_tokens) ON TABLE cardbox.cards TO waybill_common;
@@ -5664,6 +6608,9 @@ GRANT INSERT(type) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(role) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(author_id) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(hash) ON TABLE cardbox.cards TO waybill_common;
+GRANT INSERT(salt) ON TABLE cardbox.cards TO waybill_common;
+GRANT UPDATE(salt) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(salt) ON TABLE cardbox.cards TO waybill_remover;
 GRANT INSERT(tool_call_id) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(trace_id) ON TABLE cardbox.cards TO waybill_common;
 GRANT INSERT(step_id) ON TABLE cardbox.cards TO waybill_common;
@@ -5673,16 +6620,22 @@ GRANT INSERT(expires_at),UPDATE(expires_at) ON TABLE cardbox.cards TO waybill_co
 GRANT UPDATE(deleted_at) ON TABLE cardbox.cards TO waybill_common;
 GRANT UPDATE(deleted_reason) ON TABLE cardbox.cards TO waybill_common;
 GRANT UPDATE(erased_at) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(erased_at) ON TABLE cardbox.cards TO waybill_remover;
 GRANT UPDATE(erased_reason) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(erased_reason) ON TABLE cardbox.cards TO waybill_remover;
 GRANT INSERT(content) ON TABLE cardbox.cards TO waybill_common;
 GRANT UPDATE(content) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(content) ON TABLE cardbox.cards TO waybill_remover;
 GRANT INSERT(tool_calls) ON TABLE cardbox.cards TO waybill_common;
 GRANT UPDATE(tool_calls) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(tool_calls) ON TABLE cardbox.cards TO waybill_remover;
 GRANT INSERT(metadata) ON TABLE cardbox.cards TO waybill_common;
 GRANT UPDATE(metadata) ON TABLE cardbox.cards TO waybill_eraser;
+GRANT UPDATE(metadata) ON TABLE cardbox.cards TO waybill_remover;
 GRANT SELECT ON TABLE cardbox.erasures TO waybill_common;
 GRANT SELECT,INSERT ON TABLE cardbox.erasures TO waybill_eraser;
 GRANT SELECT,INSERT ON TABLE cardbox.pins TO waybill_common;
+GRANT SELECT,DELETE ON TABLE cardbox.pins TO waybill_remover;
 GRANT SELECT,INSERT,DELETE ON TABLE cardbox.uploads TO waybill_common;
 GRANT SELECT(project_id) ON TABLE cardbox.uploads TO waybill_scheduler;
 GRANT SELECT(upload_id) ON TABLE cardbox.uploads TO waybill_scheduler;
@@ -5690,15 +6643,21 @@ GRANT UPDATE(expires_at) ON TABLE cardbox.uploads TO waybill_common;
 GRANT SELECT(expires_at) ON TABLE cardbox.uploads TO waybill_scheduler;
 GRANT UPDATE(condemned) ON TABLE cardbox.uploads TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.agent_steps TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.agent_steps TO waybill_remover;
 GRANT SELECT,INSERT ON TABLE state.execution_edges TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.execution_edges TO waybill_remover;
 GRANT USAGE ON SEQUENCE state.outbox_seq TO waybill_common;
 GRANT SELECT,USAGE ON SEQUENCE state.outbox_seq TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.outbox TO waybill_scheduler;
+GRANT SELECT,DELETE ON TABLE state.outbox TO waybill_remover;
 GRANT UPDATE(published_at) ON TABLE state.outbox TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.patches TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.patches TO waybill_remover;
 GRANT SELECT,INSERT ON TABLE state.receipts TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.receipts TO waybill_remover;
 GRANT SELECT,INSERT ON TABLE state.refusals TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.refusals TO waybill_remover;
 GRANT INSERT ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.api_keys TO waybill_scheduler;
@@ -5758,11 +6717,13 @@ GRANT UPDATE(worker_target) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(tags) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(updated_at) ON TABLE resource.profiles TO waybill_service;
 GRANT SELECT,INSERT ON TABLE resource.project_agents TO waybill_common;
+GRANT SELECT,DELETE ON TABLE resource.project_agents TO waybill_remover;
 GRANT SELECT(project_id) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT SELECT(agent_id) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT UPDATE(memory_box_id) ON TABLE resource.project_agents TO waybill_common;
 GRANT UPDATE(retire_by) ON TABLE resource.project_agents TO waybill_common;
 GRANT SELECT(retire_by) ON TABLE resource.project_agents TO waybill_scheduler;
+GRANT UPDATE(retire_by) ON TABLE resource.project_agents TO waybill_remover;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_common;
 GRANT SELECT(retired_at) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT SELECT ON TABLE resource.projects TO waybill_common;
@@ -5776,6 +6737,11 @@ GRANT UPDATE(max_running_turns) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(max_running_turns) ON TABLE resource.projects TO waybill_scheduler;
 GRANT UPDATE(max_microdollars) ON TABLE resource.projects TO waybill_service;
 GRANT UPDATE(artifact_bytes) ON TABLE resource.projects TO waybill_common;
+GRANT SELECT ON TABLE resource.retention TO waybill_common;
+GRANT SELECT,UPDATE ON TABLE resource.retention TO waybill_remover;
+GRANT SELECT(project_id) ON TABLE resource.retention TO waybill_scheduler;
+GRANT INSERT(project_id) ON TABLE resource.retention TO waybill_remover;
+GRANT SELECT(walk_at) ON TABLE resource.retention TO waybill_scheduler;
 GRANT SELECT ON TABLE resource.tools TO waybill_common;
 GRANT INSERT ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
@@ -5786,6 +6752,7 @@ GRANT SELECT,INSERT,DELETE ON TABLE resource.words TO waybill_common;
 GRANT SELECT ON TABLE resource.words TO waybill_librarian;
 GRANT UPDATE(n_chunks) ON TABLE resource.words TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_inbox TO waybill_common;
+GRANT SELECT ON TABLE state.agent_inbox TO waybill_remover;
 GRANT SELECT(project_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.agent_inbox TO waybill_scheduler;
 GRANT SELECT(agent_id) ON TABLE state.agent_inbox TO waybill_scheduler;
@@ -5809,11 +6776,20 @@ GRANT SELECT,USAGE ON SEQUENCE state.agent_inbox_inbox_seq_seq TO waybill_schedu
 GRANT USAGE ON SEQUENCE state.agent_inbox_inbox_seq_seq TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.agent_state_head TO waybill_common;
 GRANT SELECT ON TABLE state.agent_state_head TO waybill_scheduler;
+GRANT SELECT ON TABLE state.agent_state_head TO waybill_remover;
 GRANT UPDATE(status) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT UPDATE(claim_token) ON TABLE state.agent_state_head TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.audit TO waybill_service;
+GRANT INSERT(project_id) ON TABLE state.audit TO waybill_remover;
+GRANT INSERT(audit_id) ON TABLE state.audit TO waybill_remover;
+GRANT INSERT(actor) ON TABLE state.audit TO waybill_remover;
+GRANT INSERT(action) ON TABLE state.audit TO waybill_remover;
+GRANT INSERT(subject) ON TABLE state.audit TO waybill_remover;
+GRANT INSERT(detail) ON TABLE state.audit TO waybill_remover;
 GRANT SELECT,INSERT,DELETE ON TABLE state.blackboards TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.blackboards TO waybill_remover;
 GRANT UPDATE(title) ON TABLE state.blackboards TO waybill_common;
+GRANT UPDATE(title) ON TABLE state.blackboards TO waybill_remover;
 GRANT UPDATE(labels) ON TABLE state.blackboards TO waybill_common;
 GRANT UPDATE(messages_box_id) ON TABLE state.blackboards TO waybill_common;
 GRANT UPDATE(todo_card_id) ON TABLE state.blackboards TO waybill_common;
@@ -5822,6 +6798,7 @@ GRANT UPDATE(mapreduce_results_box_id) ON TABLE state.blackboards TO waybill_com
 GRANT UPDATE(ended_at) ON TABLE state.blackboards TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.budgets TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.turns TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.turns TO waybill_remover;
 GRANT SELECT(project_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(agent_id) ON TABLE state.turns TO waybill_scheduler;
@@ -5834,13 +6811,16 @@ GRANT SELECT(query_card_ids) ON TABLE state.turns TO waybill_scheduler;
 GRANT UPDATE(steer_card_ids) ON TABLE state.turns TO waybill_common;
 GRANT SELECT(session_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(parent_agent_turn_id) ON TABLE state.turns TO waybill_scheduler;
+GRANT SELECT(root_turn_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(parent_step_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(batch_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(recursion_depth) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(trace_id) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(traceparent) ON TABLE state.turns TO waybill_scheduler;
 GRANT SELECT(tracestate) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(tracestate) ON TABLE state.turns TO waybill_remover;
 GRANT SELECT(emit_state_event) ON TABLE state.turns TO waybill_scheduler;
+GRANT UPDATE(limits) ON TABLE state.turns TO waybill_common;
 GRANT UPDATE(finished_at) ON TABLE state.turns TO waybill_common;
 GRANT UPDATE(deliverable_card_id) ON TABLE state.turns TO waybill_common;
 GRANT UPDATE(turn_epoch) ON TABLE state.turns TO waybill_common;
@@ -5848,18 +6828,25 @@ GRANT UPDATE(claim_token) ON TABLE state.turns TO waybill_common;
 GRANT SELECT ON TABLE state.edges TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.forgotten_sessions TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.forks TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.forks TO waybill_remover;
 GRANT SELECT,INSERT ON TABLE state.grants TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.grants TO waybill_remover;
 GRANT UPDATE(revoked_at) ON TABLE state.grants TO waybill_common;
 GRANT UPDATE(revoked_by) ON TABLE state.grants TO waybill_common;
 GRANT SELECT,INSERT ON TABLE state.handovers TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.handovers TO waybill_remover;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.idempotency TO waybill_common;
 GRANT DELETE ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(expires_at) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.identity_edges TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.identity_edges TO waybill_remover;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.pmo_batch_slots TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.pmo_batch_slots TO waybill_remover;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_tasks TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.pmo_batch_tasks TO waybill_remover;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batches TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.pmo_batches TO waybill_remover;
 GRANT SELECT(project_id) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(batch_id) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(status) ON TABLE state.pmo_batches TO waybill_scheduler;
@@ -5869,13 +6856,18 @@ GRANT SELECT(stopping) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT(shard) ON TABLE state.pmo_batches TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.quarantine TO waybill_common;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.quarantine TO waybill_scheduler;
+GRANT SELECT,DELETE ON TABLE state.quarantine TO waybill_remover;
 GRANT SELECT ON TABLE state.queue_marks TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
+GRANT SELECT(stream_made_at) ON TABLE state.relay_shards TO waybill_remover;
+GRANT SELECT(replay_after) ON TABLE state.relay_shards TO waybill_remover;
+GRANT SELECT(replay_upto) ON TABLE state.relay_shards TO waybill_remover;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.spending TO waybill_common;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.waiting_calls TO waybill_common;
 GRANT SELECT ON TABLE state.waiting_calls TO waybill_scheduler;
+GRANT SELECT ON TABLE state.waiting_calls TO waybill_remover;
 GRANT UPDATE(status) ON TABLE state.waiting_calls TO waybill_scheduler;
 GRANT UPDATE(claim_token) ON TABLE state.waiting_calls TO waybill_scheduler;
 GRANT UPDATE(worker_id) ON TABLE state.waiting_calls TO waybill_scheduler;

@@ -10,6 +10,7 @@ use axum::{
     extract::{ConnectInfo, FromRequestParts, RawPathParams},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use waybill_core::{
     artifact::ArtifactPath,
@@ -253,6 +254,11 @@ impl Caller {
         self.may_start(&profile.ok_or_else(unknown)?)
     }
 
+    /// Returns the same caller without its slot, for what outlives the request.
+    pub(crate) fn apart(&self) -> Caller {
+        Caller { place: Arc::default(), ..self.clone() }
+    }
+
     /// Gives up its slot, while the request waits for something other than the database.
     pub(crate) fn rest(&self) {
         self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -280,9 +286,20 @@ impl Caller {
     pub(crate) async fn is_shut_out(&self, api: &Api) -> bool {
         match &self.standing {
             Standing::Key(key) => matches!(key::find(&api.kernel, key).await, Ok(None)),
-            Standing::Token(ends) => chrono::Utc::now().timestamp() >= *ends,
+            Standing::Token(ends) => Utc::now().timestamp() >= *ends,
             Standing::Loopback => false,
         }
+    }
+
+    /// Returns when its key or token ends. `None` means that it has no end.
+    pub(crate) async fn expires_at(&self, api: &Api) -> Result<Option<DateTime<Utc>>, Problem> {
+        Ok(match &self.standing {
+            Standing::Key(key) => {
+                key::show(&mut self.begin(api).await?, key.key_id()).await?.and_then(|key| key.expires_at)
+            }
+            Standing::Token(ends) => DateTime::from_timestamp(*ends, 0),
+            Standing::Loopback => None,
+        })
     }
 
     pub(crate) async fn begin(&self, api: &Api) -> Result<UnitOfWork, Problem> {
@@ -306,18 +323,19 @@ impl FromRequestParts<Arc<Api>> for Caller {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Caller, Problem> {
         let params = RawPathParams::from_request_parts(parts, api).await;
         let params = params.map_err(|error| Problem::invalid(error.to_string()))?;
+        // `None` means the project of the key or token itself.
         let asked = params.iter().find(|(name, _)| *name == "project").map(|(_, value)| value.to_owned());
-        let asked = asked.unwrap_or_default();
+        let asked = asked.as_deref();
         let address = peer(parts).map(|peer| peer.ip());
         let asker = parts.extensions.get::<Asker>().cloned().unwrap_or_default();
         let caller = match (bearer(&parts.headers)?, &api.tokens) {
-            (None, _) => without_key(api, parts, address, &asked).await,
+            (None, _) => without_key(api, parts, address, asked).await,
             (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => {
-                with_token(api, tokens, token, address, &asked).await
+                with_token(api, tokens, token, address, asked).await
             }
             (Some(key), _) => {
                 let key = key.parse().map_err(|error: MalformedKey| unauthorized(&error.to_string()))?;
-                with_key(api, key, address, &asked, &asker).await
+                with_key(api, key, address, asked, &asker).await
             }
         }?;
         asker.is(caller.project_id, Actor { name: caller.actor.clone(), address });
@@ -337,7 +355,7 @@ async fn with_key(
     api: &Api,
     key: ApiKey,
     address: Option<IpAddr>,
-    asked: &str,
+    asked: Option<&str>,
     asker: &Asker,
 ) -> Result<Caller, Problem> {
     // A known key waits in its own lane, before the database is asked whether it is still valid.
@@ -362,6 +380,7 @@ async fn with_key(
         api.gate.remember(hash, lane, holder.name.clone());
         api.gate.pass(lane.key_id)?;
     }
+    let asked = asked.unwrap_or(&holder.slug);
     let named = asked.parse::<ProjectId>().ok();
     let own = named == Some(holder.project_id) || asked == holder.slug;
     if !own && Guard::Project.stands() {
@@ -388,7 +407,7 @@ async fn with_token(
     tokens: &Tokens,
     token: &str,
     address: Option<IpAddr>,
-    asked: &str,
+    asked: Option<&str>,
 ) -> Result<Caller, Problem> {
     let holder = match tokens.read(token).await {
         Ok(holder) => holder,
@@ -404,6 +423,10 @@ async fn with_token(
     };
     let key_id = KeyId::from_bytes(hashed(&holder.subject));
     api.gate.pass(key_id)?;
+    let only = holder.scopes.keys().next().filter(|_| holder.scopes.len() == 1);
+    let asked = asked.or(only.map(String::as_str)).ok_or_else(|| {
+        Problem::invalid("this token names several projects, or none: read `/v1/projects/PROJECT` for one of them")
+    })?;
     // A caller never waits in the lane of a project that its token does not name.
     let project_id = match holder.scopes.contains_key(asked) {
         true => ProjectId::from_bytes(hashed(asked)),
@@ -443,11 +466,17 @@ async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, Strin
 }
 
 /// Accepts a caller without a key, if it is on this machine and the configuration allows that; but not on behalf of a page in a browser.
-async fn without_key(api: &Api, parts: &Parts, address: Option<IpAddr>, asked: &str) -> Result<Caller, Problem> {
+async fn without_key(
+    api: &Api,
+    parts: &Parts,
+    address: Option<IpAddr>,
+    asked: Option<&str>,
+) -> Result<Caller, Problem> {
     let here = address.is_some_and(|address| address.is_loopback());
-    if api.config.access != Access::Loopback || !here || !names_loopback(&parts.headers) {
+    let may = api.config.access == Access::Loopback && here && names_loopback(&parts.headers);
+    let Some(asked) = asked.filter(|_| may) else {
         return Err(unauthorized("send an API key in the header `Authorization: Bearer wb_…`"));
-    }
+    };
     let _place = api.gate.enter(Lane::STRANGERS).await?;
     let found = find_project(api, asked).await?;
     let (project_id, slug) = found.ok_or_else(|| no_project(asked))?;

@@ -44,13 +44,15 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use waybill_artifact::Artifacts;
 use waybill_core::turn::Prices;
-use waybill_kernel::work::Kernel;
+use waybill_kernel::{turn::Told, work::Kernel};
 
-use routes::Watchers;
+use routes::{TokenEvent, Watchers};
 use tls::Greeted;
 
 mod cached;
 mod caller;
+mod compress;
+mod kept;
 mod limit;
 mod problem;
 mod refused;
@@ -130,20 +132,20 @@ impl Api {
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Waybill", description = "A context kernel for multi-agent LLM systems."),
+    info(title = "Waybill", description = "HTTP API of Waybill: run turns of LLM agents, and see exactly what each model saw."),
     modifiers(&Security),
-    components(schemas(Problem)),
+    components(schemas(Problem, Told, TokenEvent)),
     security(("key" = [])),
     tags(
-        (name = "turns", description = "Start, watch, inspect and stop work."),
+        (name = "turns", description = "Start, watch, inspect, stop and fork turns."),
         (name = "sessions", description = "Conversations of several turns: messages, todo list, summary."),
-        (name = "context", description = "What a model saw, byte for byte, and why."),
-        (name = "cards", description = "Cards, and boxes that hold them by reference. Read only."),
-        (name = "artifacts", description = "Bulk content by path: streamed, versioned, verified."),
-        (name = "handoffs", description = "Packages that name artifacts, and requests that people decide."),
-        (name = "knowledge", description = "Documents that a project knows, and deliverables that it has published."),
-        (name = "resources", description = "Profiles, tools, plans, handoff types, settings, agents, keys, audit."),
-        (name = "worker", description = "Run turns and answer calls, under the same fence as Waybill's own processes."),
+        (name = "context", description = "Show what a model saw, byte for byte, and where it came from."),
+        (name = "cards", description = "Read cards, and the boxes that contain them. Delete cards, or set when they expire."),
+        (name = "artifacts", description = "Store, list, read and remove files by path. New content becomes a new version."),
+        (name = "handoffs", description = "Check and send handoff packages. List and decide the requests of agents to people."),
+        (name = "knowledge", description = "Manage and search documents, and published results of earlier turns."),
+        (name = "resources", description = "Profiles, tools, plans, handoff types, settings, retention, agents, keys, audit."),
+        (name = "worker", description = "For workers and tools of your own: claim turns and calls, write steps, report results."),
     )
 )]
 struct Document;
@@ -158,13 +160,15 @@ impl Modify for Security {
 }
 
 fn routes() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
-    let routes = OpenApiRouter::with_openapi(Document::openapi()).nest("/v1/projects/{project}", routes::all());
+    let routes = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(routes::outside())
+        .nest("/v1/projects/{project}", routes::all());
     let (router, mut document) = routes.split_for_parts();
     Everywhere.modify(&mut document);
     (router, document)
 }
 
-/// What every operation has: the project parameter, and the shape of a refusal.
+/// What every operation has: the project parameter, if it is below a project, and the shape of a refusal.
 struct Everywhere;
 
 impl Modify for Everywhere {
@@ -178,13 +182,15 @@ impl Modify for Everywhere {
             .build();
         let problem = Content::new(Some(Ref::from_schema_name("Problem")));
         let refusal = ResponseBuilder::new()
-            .description("The request was refused: what is wrong, and what to do.")
+            .description("The request failed. The body says what is wrong and what to do.")
             .content("application/problem+json", problem)
             .build();
-        for item in document.paths.paths.values_mut() {
+        for (path, item) in &mut document.paths.paths {
             let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
             for operation in operations.into_iter().flatten() {
-                operation.parameters.get_or_insert_default().insert(0, RefOr::T(project.clone()));
+                if path.contains("{project}") {
+                    operation.parameters.get_or_insert_default().insert(0, RefOr::T(project.clone()));
+                }
                 operation.responses.responses.insert("default".to_owned(), RefOr::T(refusal.clone()));
             }
         }
@@ -328,6 +334,7 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
     let router = router
         .route_layer(axum::middleware::from_fn_with_state(api.clone(), refused::note))
         .route_layer(axum::middleware::from_fn(limit::count))
+        .route_layer(axum::middleware::from_fn(compress::compress))
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
         .route("/ready", get(ready))

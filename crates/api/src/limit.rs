@@ -466,7 +466,8 @@ impl Backlog {
     pub(crate) async fn late(&self, kernel: &Kernel) -> Arc<Late> {
         let look = async {
             let late = vitals::late(kernel, self.most_backlog).await;
-            let late = late.inspect_err(|error| tracing::warn!(%error, "the queues could not be read")).ok()?;
+            let late =
+                late.inspect_err(|error| tracing::warn!(%error, "the backlog of turns could not be read")).ok()?;
             let late = late.into_iter().map(|late| ((late.project_id, late.worker_target), late.oldest_seconds));
             Some(Late(late.collect()))
         };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use waybill_core::{error::causes, metric};
 use waybill_kernel::{
-    artifact, blackboard, card, card_box, handover, key, knowledge, project, request, resource,
+    artifact, blackboard, card, card_box, grant, handover, key, knowledge, project, request, resource, retain,
     retry::Transient,
     session, turn,
     work::{self, DbError},
@@ -18,7 +18,7 @@ use waybill_orchestrator::{fork, replay};
 
 use crate::caller::forbidden;
 
-/// What is wrong with a request, and what to do.
+/// Why a request failed, and what to do.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Problem {
     /// URI of the kind of problem: `urn:waybill:CODE`.
@@ -30,7 +30,7 @@ pub struct Problem {
     status: u16,
     /// What is wrong in this case, and what to do.
     detail: String,
-    /// Stable code, for programs.
+    /// Short code for programs, such as `not_found`. It stays the same in later versions.
     code: &'static str,
     /// Seconds to wait before a retry. Absent if no time is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl Problem {
 
     /// A fault of the server. The log says what it was.
     pub(crate) fn internal(error: impl std::fmt::Display) -> Problem {
-        tracing::error!(%error, "a request failed");
+        tracing::error!(%error, "the server could not handle a request");
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
@@ -203,6 +203,15 @@ impl From<resource::Error> for Problem {
     }
 }
 
+impl From<retain::Error> for Problem {
+    fn from(error: retain::Error) -> Problem {
+        match error {
+            retain::Error::Db(error) => database(&error),
+            other => Problem::invalid(other.to_string()),
+        }
+    }
+}
+
 impl From<key::Error> for Problem {
     fn from(error: key::Error) -> Problem {
         let said = error.to_string();
@@ -310,6 +319,15 @@ impl From<librarian::Error> for Problem {
             librarian::Error::Card(error) => error.into(),
             librarian::Error::NotDelivered(_) => Problem::not_found(error.to_string()),
             librarian::Error::Empty(_) => Problem::invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<grant::Error> for Problem {
+    fn from(error: grant::Error) -> Problem {
+        match error {
+            grant::Error::Db(error) => database(&error),
+            unknown => Problem::not_found(unknown.to_string()),
         }
     }
 }

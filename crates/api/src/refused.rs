@@ -71,7 +71,10 @@ impl Refused {
             before => {
                 let more = before.map_or(0, |(_, n)| n);
                 *before = Some((Instant::now(), 0));
-                tracing::warn!(more, "a request without a valid key was refused");
+                tracing::warn!(
+                    more,
+                    "refused a request without a valid API key, and `more` others since the last such line"
+                );
             }
         }
     }
@@ -87,7 +90,7 @@ impl Refused {
                 work.commit().await
             };
             if let Err(error) = written.await {
-                tracing::warn!(%error, "refusals could not be written to the audit");
+                tracing::warn!(%error, "refused requests could not be recorded in the audit: trying again later");
                 self.add(project_id, actor, code, n);
             }
         }

@@ -1,6 +1,6 @@
 //! Requests as handlers want them. What cannot be read is answered with a problem.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Bytes,
@@ -30,7 +30,7 @@ use crate::{
 pub(crate) struct Body<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
-    _place: Option<Place>,
+    pub(crate) place: Option<Place>,
 }
 
 /// A body as it was sent.
@@ -79,7 +79,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
         let (value, place) = offload::run(body.len(), move || (serde_json::from_slice(&body), place)).await;
         let value =
             value.map_err(|error| Problem::invalid(format!("the body of the request is not valid: {error}")))?;
-        Ok(Body { value, bytes, _place: place })
+        Ok(Body { value, bytes, place })
     }
 }
 
@@ -178,6 +178,17 @@ pub(crate) fn most(asked: Option<u16>) -> Result<usize, Problem> {
         return Err(Problem::invalid(format!("`most` must be 1 to {MOST}")));
     }
     Ok(most)
+}
+
+/// The longest that a request waits.
+const LONGEST_WAIT: f64 = 30.0;
+
+/// Reads for how long a request is to wait.
+pub(crate) fn wait(seconds: f64) -> Result<Duration, Problem> {
+    if !(0.0..=LONGEST_WAIT).contains(&seconds) {
+        return Err(Problem::invalid("`wait_seconds` must be 0 to 30"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// Checks that a list is not too long.

@@ -25,8 +25,8 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 #[into_params(parameter_in = Header)]
 #[allow(dead_code, reason = "read from the headers by hand, so that a wrong one gets our own error message")]
 pub(crate) struct OnceParams {
-    /// Idempotency key. A request that is sent again with the same key within 24 hours is done once, and gets the same answer. If omitted, a request
-    /// that is sent again is done again.
+    /// Idempotency key. If you send the same request again with the same key within 24 hours, the server does not carry it out again, and returns the
+    /// first response. If omitted, the server carries out every request.
     #[param(rename = "Idempotency-Key", min_length = 1, max_length = 200, pattern = "^[!-~]+$")]
     key: Option<String>,
 }
@@ -102,11 +102,14 @@ impl Once {
 
     fn hash(&self, body: &[u8]) -> CardHash {
         let mut hasher = blake3::Hasher::new();
-        hasher
-            .update(self.method.as_str().as_bytes())
-            .update(b" ")
-            .update(self.uri.to_string().as_bytes())
-            .update(b"\n");
+        hasher.update(self.method.as_str().as_bytes()).update(b" ").update(self.asked().as_bytes()).update(b"\n");
         CardHash::from_bytes(*hasher.update(body).finalize().as_bytes())
+    }
+
+    /// Returns what was asked for. How long the caller waits for it is no part of that.
+    fn asked(&self) -> String {
+        let query = self.uri.query().unwrap_or_default();
+        let rest: Vec<&str> = query.split('&').filter(|part| !part.starts_with("wait_seconds=")).collect();
+        format!("{}?{}", self.uri.path(), rest.join("&"))
     }
 }

@@ -30,7 +30,7 @@ pub enum Subject {
 
 /// The text is not a subject that Waybill uses.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a subject of Waybill: expected {expected}")]
+#[error("{text:?} is not a NATS subject of Waybill: expected {expected}")]
 pub struct Malformed {
     text: String,
     expected: &'static str,
@@ -121,11 +121,13 @@ mod tests {
     const ID: &str = "019a84f2-6c1e-7cc3-98c4-dc0c0c07398f";
 
     fn an_event(event: EventKind) -> Event {
+        let agent_turn_id = TurnId::new();
         Event {
             project_id: ID.parse().unwrap(),
             channel: "team-7".parse().unwrap(),
             agent_id: ID.parse().unwrap(),
-            agent_turn_id: TurnId::new(),
+            agent_turn_id,
+            root_turn_id: agent_turn_id,
             event,
             event_id: EventId::new(),
             outbox_seq: 1,

@@ -49,7 +49,7 @@ pub struct Materials {
 }
 
 /// A block whose source failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LeftOut {
     pub key: BlockKey,
     pub why: String,

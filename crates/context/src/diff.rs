@@ -8,33 +8,74 @@ use waybill_core::{id::CardId, tokens::Tokens};
 use crate::{call::Call, compose::Composed, layer::Layer, unit::Message};
 
 /// A card of one of the two calls.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Line {
     pub layer: Layer,
     pub card_id: CardId,
 }
 
 /// The first message that differs: from here on the prompt cache misses.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Break {
     /// The number of the message, from 1; 0 means the tools, which come before all messages.
     pub message: usize,
+    /// The layer of that message in the left call, and in the right one.
     pub left: Option<Layer>,
     pub right: Option<Layer>,
     /// The cards that caused it: those of this message that the other call does not have at this place.
     pub card_ids: Vec<CardId>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Tokens of both calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Sides {
+    pub left: Tokens,
+    pub right: Tokens,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// Both calls have it, and it says the same.
+    Same,
+    /// Both calls have it, and it says something else.
+    Changed,
+    OnlyLeft,
+    OnlyRight,
+    /// Both calls have it, but at another place among the others.
+    Moved,
+}
+
+/// One message of the two calls. A system prompt, a block and the query are the same message if their layer is; others if their card is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Op {
+    pub op: Fate,
+    /// The number of the message in the left call, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<usize>,
+    /// The number of the message in the right call, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub right: Option<usize>,
+    /// The tokens of the message: in the right call, if that has it.
+    pub tokens: Tokens,
+}
+
+/// How the right call differs from the left one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Diff {
+    /// Cards that only the left call has.
     pub only_left: Vec<Line>,
+    /// Cards that only the right call has.
     pub only_right: Vec<Line>,
     /// In both, but not in the same order: the fewest that would have to move.
     pub moved: Vec<CardId>,
     pub left_tokens: Tokens,
     pub right_tokens: Tokens,
-    /// Tokens of each layer, left and right, where they differ.
-    pub layers: BTreeMap<String, (Tokens, Tokens)>,
+    /// Tokens of each layer, where they differ.
+    pub layers: BTreeMap<String, Sides>,
+    /// The messages of both calls, in the order of the right one. What only the left one has stands where it was.
+    pub ops: Vec<Op>,
     /// How many messages and tokens at the beginning are the same.
     pub same_messages: usize,
     pub same_tokens: Tokens,
@@ -68,6 +109,7 @@ fn of_messages(left: &Composed<'_>, right: &Composed<'_>) -> Diff {
         left_tokens: left.n_tokens,
         right_tokens: right.n_tokens,
         layers: layers(left, right),
+        ops: ops(left, right),
         same_messages: same,
         same_tokens: right.messages[..same].iter().map(|message| message.n_tokens).sum(),
         first_break: (same < left.messages.len())
@@ -103,18 +145,71 @@ fn first_break(left: Option<&Message<'_>>, right: Option<&Message<'_>>, same: us
     Break { message: same + 1, left: layer(left), right: layer(right), card_ids }
 }
 
-fn layers(left: &Composed<'_>, right: &Composed<'_>) -> BTreeMap<String, (Tokens, Tokens)> {
-    let mut layers: BTreeMap<String, (Tokens, Tokens)> = BTreeMap::new();
+fn layers(left: &Composed<'_>, right: &Composed<'_>) -> BTreeMap<String, Sides> {
+    let mut layers: BTreeMap<String, Sides> = BTreeMap::new();
     for message in &left.messages {
-        let tokens = &mut layers.entry(message.layer.to_string()).or_default().0;
+        let tokens = &mut layers.entry(message.layer.to_string()).or_default().left;
         *tokens = *tokens + message.n_tokens;
     }
     for message in &right.messages {
-        let tokens = &mut layers.entry(message.layer.to_string()).or_default().1;
+        let tokens = &mut layers.entry(message.layer.to_string()).or_default().right;
         *tokens = *tokens + message.n_tokens;
     }
-    layers.retain(|_, (left, right)| left != right);
+    layers.retain(|_, Sides { left, right }| left != right);
     layers
+}
+
+/// What makes a message of one call the same as one of the other.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    Layer(&'a Layer),
+    Card(CardId),
+}
+
+fn key<'a>(message: &'a Message<'_>) -> Key<'a> {
+    match (&message.layer, message.sources.first()) {
+        // The first source identifies the message.
+        (Layer::CheckpointMessages | Layer::Steps, Some(source)) => Key::Card(source.card_id),
+        (layer, _) => Key::Layer(layer),
+    }
+}
+
+fn ops(left: &Composed<'_>, right: &Composed<'_>) -> Vec<Op> {
+    let places: HashMap<Key<'_>, usize> = right.messages.iter().map(key).zip(0..).collect();
+    let mut taken = HashSet::with_capacity(places.len());
+    let common: Vec<(usize, usize)> = left
+        .messages
+        .iter()
+        .map(key)
+        .enumerate()
+        .filter_map(|(n, key)| Some((n, *places.get(&key)?)))
+        .filter(|(_, place)| taken.insert(*place))
+        .collect();
+    let kept = in_order(&common);
+    let is_common: HashSet<usize> = common.iter().map(|(theirs, _)| *theirs).collect();
+    let moved: HashMap<usize, usize> =
+        common.iter().zip(0..).filter(|(_, n)| !kept.contains(n)).map(|((theirs, ours), _)| (*ours, *theirs)).collect();
+    let ends = (left.messages.len(), right.messages.len());
+    let mut found = Vec::with_capacity(ends.0.max(ends.1));
+    let (mut theirs, mut ours) = (0, 0);
+    let kept = common.iter().zip(0..).filter(|(_, n)| kept.contains(n)).map(|(pair, _)| *pair);
+    for (until_theirs, until_ours) in kept.chain([ends]) {
+        for n in (theirs..until_theirs).filter(|n| !is_common.contains(n)) {
+            found.push(Op { op: Fate::OnlyLeft, left: Some(n + 1), right: None, tokens: left.messages[n].n_tokens });
+        }
+        for n in ours..until_ours {
+            let from = moved.get(&n).map(|from| from + 1);
+            let op = if from.is_some() { Fate::Moved } else { Fate::OnlyRight };
+            found.push(Op { op, left: from, right: Some(n + 1), tokens: right.messages[n].n_tokens });
+        }
+        if let (Some(before), Some(after)) = (left.messages.get(until_theirs), right.messages.get(until_ours)) {
+            let op = if is_same(before, after) { Fate::Same } else { Fate::Changed };
+            let (left, right) = (Some(until_theirs + 1), Some(until_ours + 1));
+            found.push(Op { op, left, right, tokens: after.n_tokens });
+        }
+        (theirs, ours) = (until_theirs + 1, until_ours + 1);
+    }
+    found
 }
 
 /// Returns the common cards that are not part of the longest common order.
@@ -122,6 +217,12 @@ fn moved(left: &[Line], right: &[Line]) -> Vec<CardId> {
     let places: HashMap<CardId, usize> = right.iter().enumerate().map(|(place, line)| (line.card_id, place)).collect();
     let common: Vec<(CardId, usize)> =
         left.iter().filter_map(|line| Some((line.card_id, *places.get(&line.card_id)?))).collect();
+    let kept = in_order(&common);
+    common.iter().enumerate().filter(|(n, _)| !kept.contains(n)).map(|(_, (card_id, _))| *card_id).collect()
+}
+
+/// Returns which elements make up the longest run whose places increase.
+fn in_order<T>(common: &[(T, usize)]) -> HashSet<usize> {
     // Patience sorting: `piles[n]` ends the best run of length n + 1; each element knows the one before it in its run.
     let (mut piles, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::with_capacity(common.len()));
     for (n, (_, place)) in common.iter().enumerate() {
@@ -135,7 +236,7 @@ fn moved(left: &[Line], right: &[Line]) -> Vec<CardId> {
         kept.insert(n);
         next = before[n];
     }
-    common.iter().enumerate().filter(|(n, _)| !kept.contains(n)).map(|(_, (card_id, _))| *card_id).collect()
+    kept
 }
 
 #[cfg(test)]
@@ -145,6 +246,22 @@ mod tests {
 
     fn call(script: &str) -> Call<'static> {
         golden::read(script).call(Adapter::OpenaiChat)
+    }
+
+    /// Writes the ops of a diff, such as `1=1 2!2 3~4 5- +6`: the same, changed, moved, only in the left call, only in the right one.
+    fn written(diff: &Diff) -> String {
+        let number = |n: Option<usize>| n.map(|n| n.to_string()).unwrap_or_default();
+        let word = |op: &Op| {
+            let sign = match op.op {
+                Fate::Same => "=",
+                Fate::Changed => "!",
+                Fate::OnlyLeft => "-",
+                Fate::OnlyRight => "+",
+                Fate::Moved => "~",
+            };
+            format!("{}{sign}{}", number(op.left), number(op.right))
+        };
+        diff.ops.iter().map(word).collect::<Vec<_>>().join(" ")
     }
 
     const SCRIPT: &str = "react cache_first 900
@@ -165,6 +282,7 @@ query: q";
         assert_eq!((diff.first_break.clone(), diff.same_messages), (None, left.composed.messages.len()));
         assert_eq!((diff.only_left.len(), diff.only_right.len(), diff.moved.len()), (0, 1, 0));
         assert_eq!(diff.layers.keys().collect::<Vec<_>>(), ["steps"]);
+        assert_eq!(written(&diff), "1=1 2=2 3=3 4=4 5=5 6=6 +7");
     }
 
     /// NX-2: a line of the script is the same card as long as it is at the same place.
@@ -177,6 +295,7 @@ query: q";
         assert_eq!((place.message, place.right), (6, Some(Layer::Query)));
         let todo = right.composed.messages[5].sources[0].card_id;
         assert_eq!((place.card_ids, found.only_right[0].card_id), (vec![todo], todo));
+        assert_eq!(written(&diff(&left, &right)), "1=1 2=2 3=3 4=4 5=5 6!6");
 
         // In the layered order the same change is seen two messages earlier, before the history.
         let layered = |script: &str| call(&script.replace("cache_first", "layered"));
@@ -186,8 +305,9 @@ query: q";
         let mut shorter = left.clone();
         let gone = shorter.composed.messages.remove(3);
         let found = diff(&left, &shorter);
-        assert_eq!(found.first_break.unwrap().message, 4);
+        assert_eq!(found.first_break.as_ref().unwrap().message, 4);
         assert_eq!(found.only_left, [Line { layer: Layer::CheckpointMessages, card_id: gone.sources[0].card_id }]);
+        assert_eq!(written(&found), "1=1 2=2 3=3 4- 5=4 6=5");
     }
 
     #[test]
@@ -199,6 +319,7 @@ query: q";
         let diff = diff(&left, &right);
         assert_eq!(diff.moved, [first.sources[0].card_id]);
         assert!(diff.only_left.is_empty() && diff.only_right.is_empty());
+        assert_eq!(written(&diff), "1=1 2=2 4=3 5=4 3~5 6=6");
     }
 
     #[test]

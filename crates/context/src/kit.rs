@@ -9,7 +9,7 @@ use chrono::DateTime;
 use proptest::prelude::*;
 use serde_json::json;
 use waybill_core::{
-    card::{CallContent, Card, CardHash, CardType, Content, Draft, Gone, Reading, Role, Tombstone, ToolCall},
+    card::{self, CallContent, Card, CardHash, CardType, Content, Draft, Gone, Reading, Role, Tombstone, ToolCall},
     card_box::{Origin, Placed},
     id::{BoxId, CardId, ToolCallId},
     tokens::Tokens,
@@ -158,7 +158,7 @@ impl Kit {
     }
 
     pub(crate) fn text(&mut self, name: &str, n: i32) -> Text {
-        let source = Source { card_id: CardId::new(), hash: CardHash::from_bytes([7; 32]) };
+        let source = Source { card_id: CardId::new(), hash: CardHash::from_bytes([7; 32]), origin: card::Origin::User };
         self.names.insert(source.card_id, name.to_owned());
         Text { text: name.to_owned(), n_tokens: tokens(n), sources: smallvec::smallvec![source] }
     }

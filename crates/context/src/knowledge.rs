@@ -174,11 +174,14 @@ pub fn fuse<K: Clone + Eq + Hash>(lists: &[Vec<K>], most: usize) -> Vec<K> {
 }
 
 /// Where a piece that is shown came from. The receipt keeps it with the block.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Provenance {
+    /// Path of the document.
     pub path: String,
     pub version: i32,
+    /// The hash of the document's content.
     pub hash: String,
+    /// Which piece of the document.
     pub seq: i32,
 }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize, Serializer};
 use smallvec::smallvec;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 use waybill_core::{card::Card, tokens::Tokens};
 
 use crate::unit::{self, Sources};
@@ -36,6 +37,15 @@ impl Serialize for Layer {
         serializer.collect_str(self)
     }
 }
+
+impl utoipa::PartialSchema for Layer {
+    fn schema() -> RefOr<Schema> {
+        let said = "Where a message comes from: `system_prompt`, `checkpoint_messages`, `query`, `steps`, or a block, whose name ends in `__context`.";
+        ObjectBuilder::new().schema_type(Type::String).description(Some(said)).into()
+    }
+}
+
+impl utoipa::ToSchema for Layer {}
 
 /// The name of a block. Every name ends in `__context`, also those of registered blocks (CX-4).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,6 +96,15 @@ impl fmt::Display for BlockKey {
         f.write_str(self.as_str())
     }
 }
+
+impl utoipa::PartialSchema for BlockKey {
+    fn schema() -> RefOr<Schema> {
+        let pattern = "^[a-z0-9_]+__context$";
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).max_length(Some(64)).into()
+    }
+}
+
+impl utoipa::ToSchema for BlockKey {}
 
 /// A text that cannot be the name of a block.
 #[derive(Debug, thiserror::Error)]

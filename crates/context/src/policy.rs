@@ -14,7 +14,7 @@ use crate::layer::{BlockKey, Contexts};
 pub const POLICY_VERSION: u32 = 2;
 
 /// The order of layers, and the budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Policy {
     pub order: Order,
     /// The tokens of everything that the model reads.

@@ -11,6 +11,7 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 use waybill_core::{
     card::{Card, CardHash, Gone, Reading, Tombstone},
     card_box::{Placed, Places, Span},
@@ -49,6 +50,14 @@ impl fmt::Debug for Digest {
     }
 }
 
+impl utoipa::PartialSchema for Digest {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9a-f]{64}$")).into()
+    }
+}
+
+impl utoipa::ToSchema for Digest {}
+
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -64,10 +73,11 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// A block, by its card.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BlockRef {
     pub key: BlockKey,
     pub card_id: CardId,
+    /// Whether it was collected again for every step.
     pub every_step: bool,
     /// Where it came from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +85,7 @@ pub struct BlockRef {
 }
 
 /// What one model call saw.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Receipt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt_card_id: Option<CardId>,
@@ -92,6 +102,7 @@ pub struct Receipt {
     pub n_pinned: usize,
     /// Positions of the context box whose cards had ended.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
+    #[schema(value_type = Vec<Span>)]
     pub gone: Places,
     pub query_card_ids: Vec<CardId>,
     /// The span of the output box.
@@ -105,6 +116,8 @@ pub struct Receipt {
     pub framework_version: String,
     pub adapter: String,
     pub adapter_version: u32,
+    /// Parameters of the profile that were sent as they are: any JSON.
+    #[schema(value_type = serde_json::Map<String, serde_json::Value>)]
     pub params: Params,
 
     pub n_messages: usize,
@@ -127,13 +140,13 @@ pub struct Found {
 /// Why the same bytes cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} cards that the model was shown have been erased: {card_ids:?}; the hashes of all cards {}", card_ids.len(), if *.cards_verified { "still match the receipt" } else { "do not match the receipt" })]
+    #[error("the request cannot be rendered again, because {} of its cards have been erased: {card_ids:?}; the hashes of all its cards {}", card_ids.len(), if *.cards_verified { "still match the receipt" } else { "do not match the receipt" })]
     Erased { card_ids: Vec<CardId>, cards_verified: bool },
     #[error("the receipt was written with {0}, which this version of Waybill does not support")]
     RendererGone(String),
-    #[error("cards that the model was shown are missing: {0:?}")]
+    #[error("the request cannot be rendered again, because some of its cards are missing from the database: {0:?}")]
     Missing(Vec<CardId>),
-    #[error("the request was rendered again with the hash {rendered}, but the receipt has {receipt}")]
+    #[error("the request could not be reproduced: its hash is now {rendered}, but the receipt has {receipt}")]
     Mismatch { rendered: Digest, receipt: Digest },
     #[error(transparent)]
     Call(#[from] CallError),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 use waybill_core::{
-    card::{Card, CardHash, CardType, Content, Draft, Reading, Role, ToolCall},
+    card::{Card, CardHash, CardType, Content, Draft, Origin, Reading, Role, ToolCall},
     card_box::Placed,
     id::{CardId, ToolCallId},
     tokens::{self, Tokens},
@@ -18,10 +18,12 @@ use waybill_core::{
 use crate::layer::Layer;
 
 /// A card from which a message was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, utoipa::ToSchema)]
 pub struct Source {
     pub card_id: CardId,
     pub hash: CardHash,
+    /// Where the card came from.
+    pub origin: Origin,
 }
 
 /// The cards from which a message was made: usually one.
@@ -121,7 +123,7 @@ impl<'a> Reasoning<'a> {
 }
 
 pub(crate) fn source(card: &Card) -> Source {
-    Source { card_id: card.card_id, hash: card.hash }
+    Source { card_id: card.card_id, hash: card.hash, origin: card.origin }
 }
 
 /// Returns the content of a card as text.
@@ -145,7 +147,7 @@ fn plain(value: &Value) -> Cow<'_, str> {
 }
 
 /// Why a card is not shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// It does not fit the budget.
@@ -165,7 +167,7 @@ pub enum Reason {
 }
 
 /// Cards that are not shown, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Omitted {
     pub card_ids: Vec<CardId>,
     pub reason: Reason,

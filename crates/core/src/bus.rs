@@ -130,6 +130,8 @@ pub struct Event {
     pub channel: Channel,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
+    /// The turn at the top of its tree: itself, if no turn started it.
+    pub root_turn_id: TurnId,
     pub event: EventKind,
     pub event_id: EventId,
     /// Orders the events of one agent.

@@ -29,24 +29,24 @@ impl Span {
     }
 }
 
-/// Where a card itself stands: the box it was put into, not one that holds it by range.
+/// Box and position at which a card was written. Other boxes can include it from there by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Origin {
     pub box_id: BoxId,
     pub seq: i64,
 }
 
-/// A card as it was read from a box.
+/// A card of a box, with its position.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Placed {
-    /// Its position in the box that was read.
+    /// Position of the card in the box that was read, counted from 1.
     pub place: i64,
-    /// Where the card itself stands.
+    /// Box and position at which the card was written.
     pub origin: Origin,
-    /// Where else it stands, among the places that were read.
+    /// If the card occurs again among the positions that were read: where it was written, for each of these occurrences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Origin>,
-    /// The card, or what is left of it.
+    /// The card. If it has expired or was deleted, only its id, its hash and the reason.
     pub reading: Reading,
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::{id::Name, request, tokens::Tokens};
 
 /// A kind of handoff package: what it must say, and what must be true before it is sent (HO-7).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HandoffType {
     pub name: Name,
@@ -30,7 +30,7 @@ fn some_thousands() -> Tokens {
 }
 
 /// What must be true before a package is sent. `at` and `within` are JSON Pointers into the package, in which `*` stands for each entry.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gate {
     /// Where the package names artifacts. Each of them must exist.
@@ -53,7 +53,7 @@ pub struct Gate {
     pub approval: Option<ApprovalRule>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRule {
     pub at: String,
@@ -67,7 +67,7 @@ pub struct PathRule {
     pub schema: Option<Map<String, Value>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileRule {
     pub path: String,
@@ -79,21 +79,21 @@ pub struct FileRule {
     pub schema: Option<Map<String, Value>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FolderRule {
     pub at: String,
 }
 
 /// Each of `items` says at `at` how urgent it is: `high`, `medium` or `low`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriorityRule {
     pub items: String,
     pub at: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarningRule {
     /// JSON Schema of a package that needs no warning.
@@ -102,7 +102,7 @@ pub struct WarningRule {
 }
 
 /// A package is sent once a person has approved it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRule {
     /// JSON Schema of the packages that need an approval. If empty, all do.

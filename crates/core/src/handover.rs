@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::{card::CardType, id::Name};
 
 /// How the context of a turn is made from the arguments of a call.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Handover {
     pub target_profile_config: TargetProfile,
@@ -16,7 +16,7 @@ pub struct Handover {
 }
 
 /// The receiver, if the arguments do not name a `profile_name`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub struct TargetProfile {
 }
 
 /// Which arguments become cards, in this order, and what goes along.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextPacking {
     pub pack_arguments: Vec<PackArgument>,
@@ -32,7 +32,7 @@ pub struct ContextPacking {
 }
 
 /// One argument that becomes a card, if it is there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PackArgument {
     pub arg_key: String,
@@ -44,7 +44,7 @@ pub struct PackArgument {
 }
 
 /// What goes along by reference.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InheritContext {
     /// Arguments that name a box, or a list of boxes.

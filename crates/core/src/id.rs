@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// The text is not an id of this kind.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a {kind} id: expected a UUID such as 019a84f2-6c1e-7cc3-98c4-dc0c0c07398f")]
+#[error("{text:?} is not a valid {kind} id: expected a UUID such as 019a84f2-6c1e-7cc3-98c4-dc0c0c07398f")]
 pub struct Malformed {
     kind: &'static str,
     text: String,
@@ -147,7 +147,9 @@ uuid_ids! {
 
 /// The text cannot be a token of a subject.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a {kind}: use 1 to 63 characters (a-z, 0-9, `_` and `-`), beginning with a letter or digit")]
+#[error(
+    "{text:?} is not a valid {kind}: use 1 to 63 characters (a-z, 0-9, `_` and `-`), beginning with a letter or digit"
+)]
 pub struct MalformedToken {
     kind: &'static str,
     text: String,
@@ -267,7 +269,7 @@ mod tests {
         let id = CardId::new();
         assert_eq!(id.to_string().parse::<CardId>().unwrap(), id);
         let error = "card-7".parse::<CardId>().unwrap_err().to_string();
-        assert!(error.starts_with("\"card-7\" is not a card id"), "{error}");
+        assert!(error.starts_with("\"card-7\" is not a valid card id"), "{error}");
     }
 
     /// CB-4, L0-18

@@ -10,7 +10,9 @@ use crate::{
     id::{KeyId, Name, Target},
 };
 
-/// What a key may do in its project.
+/// What a key may do in its project. `admin`: everything. `operator`: start and stop turns, and read. `worker`: run turns, answer calls, and read.
+/// `tool`: answer calls. `reader`: read. `approver`: see requests to people, and decide them. `auditor`: see who did what and when, but no content.
+/// `developer`: apply profiles and tools of its targets, and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -72,25 +74,25 @@ impl FromStr for Scope {
     }
 }
 
-/// What a key is for, beside its scope. An empty list means everything that the scope allows. But a worker, a tool and a developer have only the
-/// targets that are named here, and a tool has only the artifacts that are named here.
+/// Limits what a key may do within its scope. An empty list sets no limit, with two exceptions: a key of scope `worker`, `tool` or `developer` may
+/// use only the `targets` that are listed, and a key of scope `tool` may use only the artifacts below its `paths`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bounds {
-    /// Targets that it claims turns and calls from: the `worker_target` of profiles, the `target` of tools. For a developer, the targets of the tools
-    /// that it registers.
+    /// Targets from which the key may claim turns (the `worker_target` of profiles) and calls (the `target` of tools). A key of scope `developer` may
+    /// apply only profiles and tools with these targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub targets: Vec<Target>,
-    /// Artifacts that it reads and writes: these, and all that lie below them.
+    /// Paths of artifacts that the key may read and write. All paths below them are included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub paths: Vec<ArtifactPath>,
-    /// Profiles whose turns it starts.
+    /// Profiles whose turns the key may start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub profiles: Vec<Name>,
-    /// Whether all that it starts or stores counts as content from outside.
+    /// Whether everything that the key starts or stores counts as external content. Use it for keys that pass on emails or web forms.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
 }

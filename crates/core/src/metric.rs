@@ -45,6 +45,7 @@ metrics! {
 
     SWEEPS = Counter "waybill_sweeps_total": "Ticks of the watchdogs, by what they sweep for and how they went: done, failed.";
     SWEPT = Counter "waybill_swept_total": "What the watchdogs did, by what: turns_reclaimed, calls_timed_out, failures, …";
+    REMOVED = Counter "waybill_removed_total": "What retention removed, by what: turns, cards, contents (of cards that stay), bytes (of contents), …";
     EVENTS_PUBLISHED = Counter "waybill_events_published_total": "Events that the relay published.";
     SPANS = Counter "waybill_spans_total": "Spans of traces, by what became of them: sent, dropped.";
 
@@ -71,10 +72,10 @@ metrics! {
     OUTBOX_EVENTS = Gauge "waybill_outbox_events": "Events that wait to be published, counted to 100,000.";
     OUTBOX_OLDEST_SECONDS = Gauge "waybill_outbox_oldest_seconds": "How long the oldest event waits to be published.";
     QUARANTINED = Gauge "waybill_quarantined": "Rows that the watchdogs have given up on, and agents whose events the stream refuses.";
-    REST_ROWS = Gauge "waybill_rest_rows": "Rows of history outside of the weekly partitions, by table, counted to 100,000 of each.";
-    WEEKS_AHEAD = Gauge "waybill_weeks_ahead": "For how many weeks after this one history has its partitions.";
+    HISTORY_AHEAD_SECONDS = Gauge "waybill_history_ahead_seconds": "For how long from now history has its partitions, by table.";
     UPDATES = Gauge "waybill_updates": "Updates of the busiest tables, by table and status: hot (they left the indexes alone), cold. As the server's books say, which may be reset: look at the rate.";
     DEAD_ROWS = Gauge "waybill_dead_rows": "Row versions that vacuum has yet to remove, by table.";
+    TOAST_ROWS = Gauge "waybill_toast_rows": "Rows of long card contents, as of the last vacuum. A table can have 4,294,967,296 long values of one row or more.";
     OLDEST_TRANSACTION_SECONDS = Gauge "waybill_oldest_transaction_seconds": "How long the oldest transaction of the database is open.";
 }
 

@@ -8,7 +8,7 @@ pub const DEADLINE_SECONDS: u64 = 7 * 24 * 3600;
 /// The longest deadline: 90 days.
 pub const LONGEST_SECONDS: u64 = 90 * 24 * 3600;
 
-/// What a person is asked for.
+/// What a person is asked for. `approval`: yes or no. `question`: an answer in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RequestKind)]
@@ -19,21 +19,21 @@ pub enum Kind {
     Question,
 }
 
-/// A request to a person. Content of a `request` card.
+/// An approval or a question for a person. It is the content of a `request` card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     pub kind: Kind,
     pub question: String,
-    /// What it is about, for the person who decides: the package, the call.
+    /// Details for the person who decides, such as the handoff package or the tool call.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub about: Value,
     pub deadline_seconds: u64,
-    /// Whether the caller that had the turn started may not decide.
+    /// If true, the caller that started the turn must not decide: another person has to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub four_eyes: bool,
-    /// What holds if no person decides in time: for an approval `true` or `false`, for a question the answer. If omitted, the request stays
-    /// unanswered.
+    /// What counts as the decision if no person decides in time: `true` or `false` for an approval, the answer for a question. If omitted, the
+    /// approval is not given, or the question has no answer.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub default: Value,
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// One document of a manifest: `profile:`, `tool:`, `plan:`, `handoff_type:` or `settings:`, and what belongs to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Manifest {
     Profile(Box<Profile>),
@@ -34,28 +34,33 @@ pub enum Manifest {
 }
 
 /// What an agent is: prompt, tools, model, policies.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     pub name: Name,
     /// The workers that run it.
     pub worker_target: Target,
     #[serde(default)]
+    #[schema(value_type = Vec<Name>)]
     pub tags: BTreeSet<Name>,
     #[serde(default)]
     pub description: String,
     pub system_prompt_template: Template,
     /// Tools of the project that it may call.
     #[serde(default)]
+    #[schema(value_type = Vec<Name>)]
     pub allowed_tools: BTreeSet<Name>,
     /// Tools of Waybill itself that it may call.
     #[serde(default)]
+    #[schema(value_type = Vec<InternalTool>)]
     pub allowed_internal_tools: BTreeSet<InternalTool>,
     /// Folders of artifacts that it may read in their newest version. It may always read what it was handed and what it wrote.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schema(value_type = Vec<ArtifactPath>)]
     pub readable_artifacts: BTreeSet<ArtifactPath>,
     /// Folders of artifacts that it may write to.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schema(value_type = Vec<ArtifactPath>)]
     pub writable_artifacts: BTreeSet<ArtifactPath>,
     /// Documents of the project that this agent may find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +70,7 @@ pub struct Profile {
     pub experience: Option<Shelf>,
     /// Tools one of which a turn must end with. If empty, text is the deliverable.
     #[serde(default)]
+    #[schema(value_type = Vec<Name>)]
     pub must_end_with: BTreeSet<Name>,
     /// Whom it may delegate to. If empty, it may not delegate (PM-10).
     #[serde(default)]
@@ -83,10 +89,11 @@ pub struct Profile {
 }
 
 /// Documents that an agent may find: by `search_knowledge`, if it may call that, and as a block of its context.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shelf {
     /// The documents below these folders.
+    #[schema(value_type = Vec<ArtifactPath>)]
     pub folders: BTreeSet<ArtifactPath>,
     /// How many tokens of matching documents are shown without a search. If omitted, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,12 +101,14 @@ pub struct Shelf {
 }
 
 /// Whom an agent may delegate to: profiles that have one of the tags or one of the names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelegationPolicy {
     #[serde(default)]
+    #[schema(value_type = Vec<Name>)]
     pub target_tags: BTreeSet<Name>,
     #[serde(default)]
+    #[schema(value_type = Vec<Name>)]
     pub target_profiles: BTreeSet<Name>,
 }
 
@@ -110,7 +119,7 @@ impl DelegationPolicy {
 }
 
 /// Tools that Waybill itself offers to a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InternalTool {
     SubmitResult,
@@ -157,23 +166,24 @@ impl InternalTool {
 }
 
 /// Which model is called, and how.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LlmConfig {
     pub provider: Name,
     pub model: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretRef>,
-    /// Sent as they are.
+    /// Parameters of the provider's API, such as `temperature`: any JSON. They are sent as they are.
     #[serde(default)]
     pub params: Map<String, Value>,
     /// Models that are called in this order, if the ones before them cannot answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
     pub fallbacks: Vec<LlmConfig>,
 }
 
 /// The name of a secret. The secret itself never enters a card (SE-4).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct SecretRef {
     pub secret: Name,
 }
@@ -208,7 +218,7 @@ impl<'de> Deserialize<'de> for SecretRef {
 }
 
 /// How an agent works, as far as that decides what it sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Process {
     Sequential,
@@ -241,7 +251,7 @@ impl Process {
 }
 
 /// The order of what the model sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// CX-1: each block is one system message, before the history.
@@ -252,7 +262,7 @@ pub enum Order {
 }
 
 /// When to compact, and how much to leave as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compaction {
     /// The share of the budget at which to compact.
@@ -264,7 +274,7 @@ pub struct Compaction {
 }
 
 /// How much an agent sees, and in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
     pub order: Order,
@@ -288,7 +298,7 @@ impl Default for Memory {
 }
 
 /// A tool of the project, and the target that answers its calls.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
     pub name: Name,
@@ -337,7 +347,7 @@ fn a_minute() -> u32 {
 }
 
 /// What calling it twice does (WK-7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     Pure,
@@ -348,7 +358,7 @@ pub enum Effect {
 }
 
 /// What follows a call (WK-3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterExecution {
     /// The turn waits for the result, and goes on.
@@ -359,15 +369,16 @@ pub enum AfterExecution {
 }
 
 /// A document that agents and people read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub name: Name,
+    /// Any JSON.
     pub document: Value,
 }
 
 /// Which model makes vectors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
     pub provider: Name,
@@ -377,9 +388,10 @@ pub struct Embedding {
 }
 
 /// A project's own `framework__context`. Receipts name its version.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(try_from = "FrameworkSaid")]
 pub struct FrameworkText {
+    #[schema(min_length = 1)]
     pub version: String,
     pub text: Template,
 }
@@ -410,7 +422,7 @@ impl TryFrom<FrameworkSaid> for FrameworkText {
 }
 
 /// What holds for a whole project.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// CX-7: experience, knowledge and todo are shared between agents.
@@ -430,15 +442,19 @@ pub struct Settings {
     pub artifact_quota_bytes: u64,
     /// How many turns may be open at a time, waiting ones included; 100,000 at most. One more is refused. If omitted, any number.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     pub max_open_turns: Option<NonZero<u32>>,
     /// How many turns may run at a time. The rest wait. If omitted, as many as the workers allow every project.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
     pub max_running_turns: Option<NonZero<u32>>,
     /// Once the project has spent this in a calendar month (UTC), no turn starts until the next month; open turns go on. If omitted, no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>, minimum = 1)]
     pub max_microdollars_per_month: Option<NonZero<u64>>,
     /// Hosts that its tools may reach. If empty, none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    #[schema(value_type = Vec<HostPattern>)]
     pub egress_hosts: BTreeSet<HostPattern>,
     /// A result of more tokens than this becomes an artifact; the model sees its beginning and end.
     pub result_tokens: Tokens,
@@ -446,6 +462,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Embedding>,
     /// Further settings, for the project's own tools.
+    #[schema(value_type = BTreeMap<String, String>)]
     pub labels: BTreeMap<Name, String>,
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 /// What a slot is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,9 +53,11 @@ impl fmt::Display for Slot {
 /// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    #[error("line {line} of the template: `{{{{{name}}}}}` is not a known slot: use {known}; for two braces write `{{{{{{{{`", known = known())]
+    #[error("line {line} of the template: `{{{{{name}}}}}` is not a known slot: use {known}; to write `{{{{` as text, write `{{{{{{{{`", known = known())]
     UnknownSlot { line: usize, name: String },
-    #[error("line {line} of the template: `{{{{` is not closed on its line by `}}}}`; for two braces write `{{{{{{{{`")]
+    #[error(
+        "line {line} of the template: `{{{{` is not closed on its line by `}}}}`; to write `{{{{` as text, write `{{{{{{{{`"
+    )]
     Unclosed { line: usize },
 }
 
@@ -75,6 +78,17 @@ pub struct Template {
     text: String,
     paragraphs: Vec<Vec<Part>>,
 }
+
+impl utoipa::PartialSchema for Template {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("Text with slots such as `{{agent_id}}`."))
+            .into()
+    }
+}
+
+impl utoipa::ToSchema for Template {}
 
 impl Template {
     pub fn parse(text: &str) -> Result<Template, Malformed> {
@@ -183,7 +197,7 @@ mod tests {
         let said = Malformed::UnknownSlot { line: 2, name: "x".into() }.to_string();
         assert_eq!(
             said,
-            "line 2 of the template: `{{x}}` is not a known slot: use `agent_id`, `parent_agent_id`, `process`, `result_fields`, `context_box_id`, `output_box_id`, `limits`; for two braces write `{{{{`"
+            "line 2 of the template: `{{x}}` is not a known slot: use `agent_id`, `parent_agent_id`, `process`, `result_fields`, `context_box_id`, `output_box_id`, `limits`; to write `{{` as text, write `{{{{`"
         );
     }
 }

@@ -7,6 +7,7 @@ use std::{fmt, iter::Sum, ops::Add, sync::LazyLock};
 
 use bpe_openai::{Tokenizer, byte_pair_encoding::BytePairEncoding};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 
 /// The vocabulary that counts. Receipts name it.
 pub const TOKENIZER: &str = "o200k_base";
@@ -14,8 +15,27 @@ pub const TOKENIZER: &str = "o200k_base";
 /// A number of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-#[serde(transparent)]
+#[serde(try_from = "i32", into = "i32")]
 pub struct Tokens(i32);
+
+/// A count below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a number of tokens: it must not be negative")]
+pub struct Negative(i32);
+
+impl TryFrom<i32> for Tokens {
+    type Error = Negative;
+
+    fn try_from(count: i32) -> Result<Tokens, Negative> {
+        Tokens::new(count).ok_or(Negative(count))
+    }
+}
+
+impl From<Tokens> for i32 {
+    fn from(tokens: Tokens) -> i32 {
+        tokens.0
+    }
+}
 
 impl Tokens {
     pub const ZERO: Tokens = Tokens(0);
@@ -29,6 +49,15 @@ impl Tokens {
         self.0
     }
 }
+
+impl utoipa::PartialSchema for Tokens {
+    fn schema() -> RefOr<Schema> {
+        let int32 = SchemaFormat::KnownFormat(KnownFormat::Int32);
+        ObjectBuilder::new().schema_type(Type::Integer).format(Some(int32)).minimum(Some(0)).into()
+    }
+}
+
+impl utoipa::ToSchema for Tokens {}
 
 impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Value, json};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use crate::{id::Name, json::canonical};
 
@@ -12,7 +13,7 @@ pub const TOOLS: &str = "tools";
 
 /// A request over HTTP. Arguments that the address names go into it; of the rest, `query` names those that go into the query, and what is
 /// left is the body. Without a body all of the rest is the query.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpTool {
     #[serde(default)]
@@ -26,7 +27,7 @@ pub struct HttpTool {
 }
 
 /// A tool of an MCP server: one that the operator of Waybill has named, or one at an address.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpTool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,8 +49,9 @@ pub fn schema_hash(name: &str, description: Option<&str>, input: &Value, output:
     blake3::hash(canonical(&said).as_bytes()).to_hex().to_string()
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
+#[schema(as = HttpMethod)]
 pub enum Method {
     Get,
     #[default]
@@ -76,14 +78,15 @@ impl Method {
 }
 
 /// The value of a header: a text, or a secret by its name, with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
+#[schema(as = ToolHeader)]
 pub enum Header {
     Text(String),
     Secret(SecretHeader),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretHeader {
     pub secret: Name,
@@ -93,7 +96,7 @@ pub struct SecretHeader {
 }
 
 /// When a person must approve a call before it is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
     #[default]
@@ -212,6 +215,14 @@ impl fmt::Display for UrlTemplate {
     }
 }
 
+impl utoipa::PartialSchema for UrlTemplate {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).into()
+    }
+}
+
+impl utoipa::ToSchema for UrlTemplate {}
+
 impl Serialize for UrlTemplate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
@@ -287,6 +298,14 @@ impl fmt::Display for HostPattern {
         f.write_str(&self.text)
     }
 }
+
+impl utoipa::PartialSchema for HostPattern {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).into()
+    }
+}
+
+impl utoipa::ToSchema for HostPattern {}
 
 impl Serialize for HostPattern {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

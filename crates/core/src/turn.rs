@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{AgentId, ProjectId, TurnId};
 
-/// What an agent is doing.
+/// Status of an agent. `idle`: it has no turn. `dispatched`: its turn waits for a worker. `running`: a worker runs its turn. `suspended`: its turn
+/// waits for the answers to its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -45,7 +46,7 @@ impl Status {
     }
 }
 
-/// How a turn ends. Each of them has a deliverable.
+/// How a turn ends. Every turn that has ended has a deliverable, also if it has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -67,7 +68,7 @@ impl End {
     }
 }
 
-/// Whether a turn is open, or else how it ended.
+/// `open` until the turn has ended; then how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -95,7 +96,8 @@ impl TurnStatus {
     }
 }
 
-/// Where an open turn stands in the inbox of its agent.
+/// State of an open turn. `queued`: another turn of its agent comes first. `pending`: a worker can claim it. `processing`: a worker runs it.
+/// `deferred`: it waits for the answers to its calls, or for a time, such as that of its next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -121,7 +123,8 @@ impl InboxStatus {
     }
 }
 
-/// Why a worker gets a turn.
+/// Why a turn became ready for a worker. `turn`: it was started. `tool_result`: the last call that it waited for was answered. `timeout`: that call
+/// timed out. `stop` is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "snake_case"))]
 #[serde(rename_all = "snake_case")]
@@ -132,14 +135,14 @@ pub enum MessageType {
     Stop,
 }
 
-/// Counts the owners an agent has had. A write that carries an old epoch must fail.
+/// Increases by one each time the agent begins a turn, and each time its turn is taken from a worker. A write with an older epoch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 #[serde(transparent)]
 pub struct TurnEpoch(i64);
 
-/// Names a claim of an agent's turn, or of a call. No two claims have the same token, each token is higher than the one before, and none can be
-/// guessed from another. It is a string on the wire, since it has more digits than a number in JavaScript can hold.
+/// Identifies one claim of a turn or of a call. Each claim has a new, higher token, which cannot be guessed. In JSON it is a string, because a
+/// JavaScript number cannot hold all its digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 #[serde(into = "String", try_from = "String")]
@@ -216,23 +219,23 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What a turn may spend, itself and through all turns that it starts. A field that is omitted sets no limit.
+/// What a turn may spend, together with all turns that it starts. A field that is omitted sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Model calls.
+    /// Maximum number of model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub steps: Option<u32>,
-    /// Tokens, read and written.
+    /// Maximum number of tokens that models read and write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub tokens: Option<u32>,
-    /// Cost in millionths of a dollar.
+    /// Maximum cost in millionths of a dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub microdollars: Option<u32>,
-    /// Seconds since it was dispatched, waiting included.
+    /// Maximum time in seconds, from the request to start the turn until its end. Time in which the turn waits counts too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub seconds: Option<u32>,
@@ -280,7 +283,7 @@ impl Limit {
     }
 }
 
-/// What a turn may still spend. A number below zero means that its last step went over.
+/// What a turn may still spend. A field that is `null` has no limit. A negative number means that the last step exceeded the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Budget {
     pub steps: Option<i64>,

@@ -3,10 +3,11 @@
 --   waybill_service       the API and the commands of an operator: also keys and the audit
 --   waybill_orchestrator  also sweeps and the relay of events
 --   waybill_worker        claims, leases, steps
--- and four roles without a login:
+-- and five roles without a login:
 --   waybill_common     has the rights that the three logins share
 --   waybill_scheduler  owns the closed list of functions that cross projects
 --   waybill_eraser     owns the one function that destroys a card's content
+--   waybill_remover    owns the one function that removes what a project's retention does not keep
 --   waybill_librarian  owns the functions that search documents (0009)
 do $$
 declare
@@ -39,18 +40,21 @@ begin
   if not exists (select from pg_roles where rolname = 'waybill_eraser') then
     create role waybill_eraser nologin;
   end if;
+  if not exists (select from pg_roles where rolname = 'waybill_remover') then
+    create role waybill_remover nologin;
+  end if;
 end $$;
 
 -- A function can be given only to a role one belongs to.
-grant waybill_scheduler, waybill_eraser to current_user;
+grant waybill_scheduler, waybill_eraser, waybill_remover to current_user;
 
 create schema cardbox;
 create schema resource;
 create schema scheduler;
-grant usage on schema cardbox to waybill_common, waybill_eraser;
-grant usage on schema resource to waybill_common, waybill_scheduler;
+grant usage on schema cardbox to waybill_common, waybill_eraser, waybill_remover;
+grant usage on schema resource to waybill_common, waybill_scheduler, waybill_remover;
 grant usage on schema scheduler to waybill_common;
-grant create on schema cardbox to waybill_eraser;
+grant create on schema cardbox to waybill_eraser, waybill_remover;
 grant create on schema scheduler to waybill_scheduler;
 
 -- So that a process can tell whether the schema is the one it was built for.

@@ -13,6 +13,8 @@ create table cardbox.cards (
   role              cardbox.role not null,
   author_id         text,
   hash              bytea       not null check (octet_length(hash) = 32),
+  -- Hashed before everything else, and destroyed with the content: what is left of a card cannot be compared with a guess.
+  salt              bytea,
   tool_call_id      uuid,
   trace_id          uuid,
   step_id           uuid,
@@ -31,9 +33,11 @@ create table cardbox.cards (
   check ((content is null) = (erased_at is not null)),
   check ((deleted_at is null) = (deleted_reason is null)),
   check ((erased_at is null) = (erased_reason is null)),
-  check (content_addressed or type not like 'sys.%'),
-  check (not content_addressed or expires_at is null)
-);
+  -- A hash that is to be found by the content has no salt.
+  check (case when content_addressed then salt is null and expires_at is null
+              else type not like 'sys.%' and coalesce(octet_length(salt), 0) = case when erased_at is null then 16 else 0 end end)
+  -- Next to no row changes: each is frozen once, early.
+) with (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_freeze_min_age = 0);
 
 -- A card as a transition takes it. Its JSON comes as text, and is read as json by the insert.
 create type cardbox.new_card as (
@@ -43,6 +47,7 @@ create type cardbox.new_card as (
   role           text,
   author_id      text,
   hash           bytea,
+  salt           bytea,
   tool_call_id   uuid,
   trace_id       uuid,
   step_id        uuid,
@@ -97,7 +102,7 @@ create table cardbox.box_entries (
   check (num_nonnulls(source_box_id, from_seq, to_seq) in (0, 3)),
   check (from_seq >= 1 and to_seq >= from_seq),
   check (source_box_id <> box_id)
-);
+) with (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_freeze_min_age = 0);
 -- These lead with the id: with the project in front, the planner may read all ranges of a project to find a few.
 create index box_entries_by_card on cardbox.box_entries (card_id, project_id) where card_id is not null;
 create index box_entries_by_source on cardbox.box_entries (source_box_id, project_id) where source_box_id is not null;
@@ -125,7 +130,7 @@ create policy project on cardbox.box_entries using (project_id = current_setting
 
 -- The service may write a card once, and later say when it ends. created_at and erased_* are not its to set.
 grant select on cardbox.cards, cardbox.erasures, cardbox.boxes, cardbox.box_entries to waybill_common;
-grant insert (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, tool_call_id, trace_id,
+grant insert (project_id, card_id, n_tokens, content_addressed, type, role, author_id, hash, salt, tool_call_id, trace_id,
               step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
   on cardbox.cards to waybill_common;
 grant update (ttl_seconds, expires_at, deleted_at, deleted_reason) on cardbox.cards to waybill_common;
@@ -134,11 +139,13 @@ grant update (length) on cardbox.boxes to waybill_common;
 grant insert on cardbox.box_entries to waybill_common;
 
 grant select on cardbox.cards to waybill_eraser;
-grant update (content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_eraser;
+grant update (salt, content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_eraser;
 grant select, insert on cardbox.erasures to waybill_eraser;
 
 -- ── the backstop: whoever asks ──────────────────────────────────────────────────────────────────────────────────
 
+-- Who deletes a project says so first (waybill.deleting), and may then delete its rows: each guard of rows asks for that before it calls this. The
+-- service may not delete any of them in the first place.
 create function cardbox.refuse() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -146,7 +153,8 @@ begin
     using errcode = 'WB010';
 end $$;
 
--- A card's end may be set once. Its content may go once, by the eraser, and that writes its own audit row.
+-- A card's end may be set once. Its content may go once: by the eraser, and that writes its own audit row; or by the remover, because of the
+-- project's retention, and that is one entry in the project's audit for all cards of a run.
 create function cardbox.guard_card() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -157,9 +165,9 @@ declare
     (old.project_id, old.card_id, old.created_at, old.n_tokens, old.content_addressed, old.type, old.role,
      old.author_id, old.hash, old.tool_call_id, old.trace_id, old.step_id, old.parent_step_id);
   said boolean :=
-    (new.content::text, new.tool_calls::text, new.metadata::text, new.erased_at, new.erased_reason)
+    (new.salt, new.content::text, new.tool_calls::text, new.metadata::text, new.erased_at, new.erased_reason)
     is not distinct from
-    (old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
+    (old.salt, old.content::text, old.tool_calls::text, old.metadata::text, old.erased_at, old.erased_reason);
   ended_once boolean :=
     ((new.expires_at, new.ttl_seconds) is not distinct from (old.expires_at, old.ttl_seconds)
      or old.expires_at is null and new.expires_at is not null)
@@ -170,9 +178,13 @@ begin
     return new;
   end if;
   if kept and ended_once and current_user = 'waybill_eraser' and old.erased_at is null
-     and new.erased_at is not null and num_nonnulls(new.content, new.tool_calls, new.metadata) = 0 then
+     and new.erased_at is not null and num_nonnulls(new.salt, new.content, new.tool_calls, new.metadata) = 0 then
     insert into cardbox.erasures (project_id, card_id, hash, reason, erased_by, erased_at)
     values (old.project_id, old.card_id, old.hash, new.erased_reason, session_user, new.erased_at);
+    return new;
+  end if;
+  if kept and ended_once and current_user = 'waybill_remover' and old.erased_at is null
+     and new.erased_at is not null and new.erased_reason = 'retention' and num_nonnulls(new.salt, new.content, new.tool_calls, new.metadata) = 0 then
     return new;
   end if;
   raise exception 'card % never changes', old.card_id
@@ -180,22 +192,28 @@ begin
 end $$;
 
 create trigger guard before update on cardbox.cards for each row execute function cardbox.guard_card();
-create trigger keep before delete on cardbox.cards for each row execute function cardbox.refuse('a card is kept for ever');
+create trigger keep before delete on cardbox.cards for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a card is kept for ever');
 create trigger keep_all before truncate on cardbox.cards execute function cardbox.refuse('cards are kept for ever');
 
 -- A row that nobody erased for could never be removed, and would stand in the way of the real one.
 create trigger real before insert on cardbox.erasures for each row when (pg_trigger_depth() = 0)
   execute function cardbox.refuse('only an erasure writes its record');
-create trigger keep before update or delete on cardbox.erasures for each row execute function cardbox.refuse('the audit is append-only');
+create trigger fixed before update on cardbox.erasures for each row execute function cardbox.refuse('the audit is append-only');
+create trigger keep before delete on cardbox.erasures for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('the audit is append-only');
 create trigger keep_all before truncate on cardbox.erasures execute function cardbox.refuse('the audit is append-only');
 
-create trigger keep before update or delete on cardbox.box_entries for each row execute function cardbox.refuse('a box only grows');
+create trigger fixed before update on cardbox.box_entries for each row execute function cardbox.refuse('a box only grows');
+create trigger keep before delete on cardbox.box_entries for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a box only grows');
 create trigger keep_all before truncate on cardbox.box_entries execute function cardbox.refuse('a box only grows');
 
 create trigger grow before update on cardbox.boxes for each row
   when (new.length < old.length or new.box_id <> old.box_id or new.project_id <> old.project_id)
   execute function cardbox.refuse('a box only grows');
-create trigger keep before delete on cardbox.boxes for each row execute function cardbox.refuse('a box is kept for ever');
+create trigger keep before delete on cardbox.boxes for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a box is kept for ever');
 create trigger keep_all before truncate on cardbox.boxes execute function cardbox.refuse('boxes are kept for ever');
 
 -- ── the one way content goes ────────────────────────────────────────────────────────────────────────────────────
@@ -220,14 +238,14 @@ begin
   end if;
   foreach card in array cards loop
     update cardbox.cards c
-       set content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
+       set salt = null, content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = why
      where c.project_id = project and c.card_id = card and c.erased_at is null;
   end loop;
   return query
-    select e.card_id, e.hash, e.erased_at, e.reason
+    select c.card_id, c.hash, c.erased_at, c.erased_reason
       from (select distinct u.card_id from unnest(cards) as u (card_id)) asked
      cross join lateral (
-           select e.* from cardbox.erasures e where e.project_id = project and e.card_id = asked.card_id offset 0) e;
+           select c.* from cardbox.cards c where c.project_id = project and c.card_id = asked.card_id offset 0) c;
 end $$;
 revoke execute on all functions in schema cardbox from public;
 alter function cardbox.erase owner to waybill_eraser;
@@ -299,11 +317,11 @@ $$;
 
 -- What reading a card gives: its content while it is live, else why not. CB-11 is decided here and nowhere else.
 create function cardbox.reading(project uuid, card uuid, as_of timestamptz) returns table (
-  card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid,
+  card_id uuid, type text, role text, author_id text, hash bytea, salt bytea, n_tokens integer, tool_call_id uuid, trace_id uuid,
   step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, created_at timestamptz,
   content json, tool_calls json, metadata json, gone_at timestamptz, gone_why text, gone_reason text)
 language sql stable as $$
-  select c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
+  select c.card_id, c.type, c.role, c.author_id, c.hash, case when g.at is null then c.salt end, c.n_tokens, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at,
          case when g.at is null then c.content end,
          case when g.at is null then c.tool_calls end,

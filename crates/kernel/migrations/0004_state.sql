@@ -7,7 +7,7 @@
 
 create schema state;
 create schema parts; -- the partitions of history
-grant usage on schema state to waybill_common, waybill_scheduler;
+grant usage on schema state to waybill_common, waybill_scheduler, waybill_remover;
 grant usage on schema cardbox to waybill_scheduler;
 
 -- Words of closed sets, as domains: see cardbox.role.
@@ -145,6 +145,8 @@ create table state.turns (
   session_id           uuid,
   source_agent_id      uuid,
   parent_agent_turn_id uuid,
+  -- The turn at the top of its tree: itself, where no turn asked for it.
+  root_turn_id         uuid        not null,
   parent_step_id       uuid,
   parent_tool_call_id  uuid,
   batch_id             uuid,
@@ -158,6 +160,8 @@ create table state.turns (
   started_by           text,
   on_behalf_of         text,
   created_at           timestamptz not null default now(),
+  -- What it was given to spend, where it has limits: {steps?, tokens?, microdollars?, deadline_at?}. What is left of it is in state.budgets.
+  limits               jsonb,
   -- The epoch at which it was dispatched, where that was done when it was enqueued: what a replay is answered with.
   dispatched_epoch     bigint,
   -- Of the end, and the fence under which it came.
@@ -172,6 +176,8 @@ create table state.turns (
 -- The project too: without it the planner may read all turns of a project to find an agent's.
 create index turns_by_agent on state.turns (agent_id, project_id, agent_turn_id);
 create index turns_by_session on state.turns (session_id, project_id, agent_turn_id) where session_id is not null;
+-- A whole tree, below its root. A turn that stands alone is not in it.
+create index turns_by_root on state.turns (root_turn_id, project_id, agent_turn_id) where root_turn_id <> agent_turn_id;
 
 -- ── the inbox: one row per turn that is not over ────────────────────────────────────────────────────────────────
 --   queued      behind another turn of its agent
@@ -537,44 +543,9 @@ create table state.outbox (
   shard         smallint    not null generated always as ((uuid_hash(agent_id) & 15)::smallint) stored,
   primary key (project_id, agent_turn_id, event, event_id)
 ) partition by range (agent_turn_id);
--- Each event leaves it when it is published: its partitions are vacuumed early.
 create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
 -- For telling everything again, when the stream was lost. Not for what is unpublished: a plan that read that here would pass over all history.
 create index outbox_order on state.outbox (shard, outbox_seq) where published_at is not null;
-
-create table parts.agent_steps_rest partition of state.agent_steps default;
-create table parts.execution_edges_rest partition of state.execution_edges default;
-create table parts.patches_rest partition of state.patches default;
-create table parts.receipts_rest partition of state.receipts default;
-create table parts.refusals_rest partition of state.refusals default;
-create table parts.outbox_rest partition of state.outbox default with (autovacuum_vacuum_scale_factor = 0.02);
-
--- When an id was minted. Null: it carries no time.
-create function state.minted_at(p_id uuid) returns timestamptz
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when substr(p_id::text, 15, 1) = '7'
-              then to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) end
-$$;
-
--- What has no partition goes to the rest. No partition can be made over a row that lies there, so nothing comes to it from far ahead, by the clock of
--- the database.
-create function state.refuse_time() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  raise exception 'an id of % is not of the present time', tg_table_name using errcode = '23514', constraint = 'of_the_present';
-end $$;
-create trigger of_the_present before insert on parts.agent_steps_rest for each row
-  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
-create trigger of_the_present before insert on parts.execution_edges_rest for each row
-  when (state.minted_at(new.correlation_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
-create trigger of_the_present before insert on parts.patches_rest for each row
-  when (state.minted_at(new.step_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
-create trigger of_the_present before insert on parts.receipts_rest for each row
-  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
-create trigger of_the_present before insert on parts.refusals_rest for each row
-  when (state.minted_at(new.refusal_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
-create trigger of_the_present before insert on parts.outbox_rest for each row
-  when (state.minted_at(new.agent_turn_id) <= now() + interval '1 day' is not true) execute function state.refuse_time();
 
 -- ── one project at a time ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -610,7 +581,7 @@ grant select, insert, delete on state.blackboards to waybill_common;
 grant select, insert on state.forgotten_sessions to waybill_common;
 grant update (title, labels, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, ended_at) on state.blackboards
   to waybill_common;
-grant update (status, steer_card_ids, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_common;
+grant update (status, steer_card_ids, limits, finished_at, deliverable_card_id, turn_epoch, claim_token) on state.turns to waybill_common;
 grant select, insert on state.outbox to waybill_common;
 grant usage on sequence state.outbox_seq to waybill_common;
 grant select, insert on resource.project_agents to waybill_common;
@@ -625,7 +596,7 @@ grant update (status, claim_token, worker_id, silent_by) on state.agent_inbox to
 grant update (status, claim_token, worker_id) on state.waiting_calls to waybill_scheduler;
 grant select (project_id, batch_id, status, deadline_at, closed_at, stopping, shard) on state.pmo_batches to waybill_scheduler;
 grant select (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-              parent_agent_turn_id, parent_step_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
+              parent_agent_turn_id, root_turn_id, parent_step_id, batch_id, recursion_depth, trace_id, traceparent, tracestate, emit_state_event)
    on state.turns to waybill_scheduler;
 grant select, insert, update (published_at) on state.outbox to waybill_scheduler;
 grant usage, select on sequence state.outbox_seq to waybill_scheduler;
@@ -643,13 +614,26 @@ create policy scheduler on state.sweep_clock to waybill_scheduler using (true);
 alter table state.relay_shards enable row level security;
 alter table state.relay_shards force row level security;
 create policy scheduler on state.relay_shards to waybill_scheduler using (true);
+create policy remover on state.relay_shards for select to waybill_remover using (true);
 
 -- History is not rewritten, whoever asks. Whole partitions are dropped.
-create trigger keep before update or delete on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
-create trigger keep before update or delete on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
-create trigger keep before update or delete on state.patches for each row execute function cardbox.refuse('history is append-only');
-create trigger keep before update or delete on state.receipts for each row execute function cardbox.refuse('history is append-only');
-create trigger keep before update or delete on state.refusals for each row execute function cardbox.refuse('history is append-only');
-create trigger keep before update or delete on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.agent_steps for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.execution_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.execution_edges for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.patches for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.patches for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.receipts for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.receipts for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.refusals for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.refusals for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
+create trigger fixed before update on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
+create trigger keep before delete on state.identity_edges for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
 create trigger once before update on state.turns for each row when (old.status <> 'open')
   execute function cardbox.refuse('a turn ends once');

@@ -62,10 +62,13 @@ end $$;
 grant select, insert on state.handovers, state.grants to waybill_common;
 grant update (revoked_at, revoked_by) on state.grants to waybill_common;
 
-create trigger keep before update or delete on state.handovers for each row execute function cardbox.refuse('a handover is on record');
+create trigger fixed before update on state.handovers for each row execute function cardbox.refuse('a handover is on record');
+create trigger keep before delete on state.handovers for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a handover is on record');
 create trigger once before update on state.grants for each row when (old.revoked_at is not null)
   execute function cardbox.refuse('a grant ends once');
-create trigger keep before delete on state.grants for each row execute function cardbox.refuse('a grant is on record');
+create trigger keep before delete on state.grants for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a grant is on record');
 
 -- For finding, over all projects, whom nobody asked for any more.
 create policy scheduler on resource.project_agents for select to waybill_scheduler using (true);

@@ -72,8 +72,12 @@ grant select, insert on state.audit to waybill_service;
 grant insert, select (project_id, key_id, name, scope, bounds, created_at, expires_at, revoked_at), update (expires_at, revoked_at)
   on resource.api_keys to waybill_service;
 
-create trigger keep before update or delete on state.audit for each row execute function cardbox.refuse('what was done is on record');
-create trigger keep before update or delete on state.forks for each row execute function cardbox.refuse('what was changed is on record');
+create trigger fixed before update on state.audit for each row execute function cardbox.refuse('what was done is on record');
+create trigger keep before delete on state.audit for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('what was done is on record');
+create trigger fixed before update on state.forks for each row execute function cardbox.refuse('what was changed is on record');
+create trigger keep before delete on state.forks for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('what was changed is on record');
 create trigger once before update on resource.api_keys for each row when (old.revoked_at is not null)
   execute function cardbox.refuse('a key that was revoked stays revoked');
 
@@ -81,13 +85,52 @@ create trigger once before update on resource.api_keys for each row when (old.re
 create policy scheduler on resource.api_keys for select to waybill_scheduler using (true);
 grant select (project_id, key_id, name, scope, bounds, hash, expires_at, revoked_at) on resource.api_keys to waybill_scheduler;
 
--- Whoever deletes a project says so first, and may then delete its rows. The service may not delete any of these in the first place.
-create or replace function cardbox.refuse() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- ── how long a project keeps what ────────────────────────────────────────────────────────────────────────────────
+-- One row for each project that has set something. docs/spec.md, RT-1 … RT-6; the functions are in crates/kernel/src/retain.sql.
+
+create domain resource.months as integer check (value between 1 and 120);
+create domain resource.retention_phase as text check (value in ('turns', 'sessions', 'agents', 'refusals', 'cards'));
+
+create table resource.retention (
+  project_id          uuid            not null primary key,
+  -- How long what cards say is kept, and how long the record. None: for ever.
+  content_months      resource.months,
+  record_months       resource.months,
+  -- A shortening, and when it takes effect.
+  next_content_months resource.months,
+  next_record_months  resource.months,
+  next_at             timestamptz,
+  -- While it is held, nothing is removed.
+  hold_reason         text            check (length(hold_reason) between 1 and 1000),
+  held_since          timestamptz,
+  -- How far the walk over the project is, what it has removed so far, when it goes on, and when the last one came to its end.
+  phase               resource.retention_phase not null default 'turns',
+  walked_to           uuid            not null default '00000000-0000-0000-0000-000000000000',
+  removed             jsonb           not null default '{}',
+  walk_at             timestamptz     not null default now(),
+  walked_at           timestamptz,
+  check ((hold_reason is null) = (held_since is null)),
+  -- What is said is not kept for longer than the record of it.
+  check (coalesce(content_months, 1000) <= coalesce(record_months, 1000)),
+  check (coalesce(next_content_months, 1000) <= coalesce(next_record_months, 1000))
+);
+create index retention_due on resource.retention (walk_at);
+
+alter table resource.retention enable row level security;
+alter table resource.retention force row level security;
+create policy project on resource.retention using (project_id = current_setting('waybill.project')::uuid);
+create policy scheduler on resource.retention for select to waybill_scheduler using (true);
+grant select on resource.retention to waybill_common;
+grant select (project_id, walk_at) on resource.retention to waybill_scheduler;
+
+-- What a fork does again stays for as long as the fork does.
+create function state.hold_source() returns trigger
+language plpgsql as $$
 begin
-  if tg_op = 'DELETE' and tg_level = 'ROW' and to_jsonb(old) ->> 'project_id' = current_setting('waybill.deleting', true) then
-    return old;
+  perform from state.turns t where t.project_id = new.project_id and t.agent_turn_id = new.source_turn_id for key share;
+  if not found then
+    raise exception 'no such turn' using errcode = 'WB404', detail = new.source_turn_id::text;
   end if;
-  raise exception '% of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
-    using errcode = 'WB010';
+  return new;
 end $$;
+create trigger hold before insert on state.forks for each row execute function state.hold_source();

@@ -142,5 +142,7 @@ grant insert, update (version, handoff_type_card_id, updated_at) on resource.han
 create policy scheduler on cardbox.uploads for select to waybill_scheduler using (true);
 grant select (project_id, upload_id, expires_at) on cardbox.uploads to waybill_scheduler;
 
-create trigger keep before update or delete on cardbox.pins for each row execute function cardbox.refuse('a card says what it said');
+create trigger fixed before update on cardbox.pins for each row execute function cardbox.refuse('a card says what it said');
+create trigger keep before delete on cardbox.pins for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a card says what it said');
 create trigger keep before update on cardbox.blobs for each row execute function cardbox.refuse('content never changes');

@@ -32,16 +32,54 @@ create trigger label before insert on cardbox.cards for each row
   when (new.type in ('handoff.package', 'tool.result') and position('"artifacts":{' in new.content::text) > 0)
   execute function cardbox.label_card();
 
+-- What a box is to hold must be there when its transaction ends. Retention removes nothing that is younger than a month, so that what is older is
+-- locked until then: cardbox.remove_turn takes the other lock, and looks for entries after it has it.
+create function cardbox.hold(p_project uuid, p_cards uuid[], p_boxes uuid[]) returns integer
+language plpgsql as $$
+declare
+  v_id uuid;
+begin
+  foreach v_id in array p_cards loop
+    perform from cardbox.cards c where c.project_id = p_project and c.card_id = v_id for key share;
+    if not found then
+      raise exception 'a card was removed' using errcode = 'WB404', detail = v_id::text;
+    end if;
+  end loop;
+  foreach v_id in array p_boxes loop
+    perform from cardbox.boxes b where b.project_id = p_project and b.box_id = v_id for key share;
+    if not found then
+      raise exception 'a box was removed' using errcode = 'WB404', detail = v_id::text;
+    end if;
+  end loop;
+  return cardinality(p_cards) + cardinality(p_boxes);
+end $$;
+grant execute on function cardbox.hold to waybill_common;
+
+-- A box that an agent is given the right to read is not removed meanwhile.
+create function state.hold_granted() returns trigger
+language plpgsql as $$
+declare
+  v_held integer;
+begin
+  v_held := cardbox.hold(new.project_id, '{}', array[new.box_id]);
+  return new;
+end $$;
+create trigger hold before insert on state.grants for each row execute function state.hold_granted();
+
 create function cardbox.label() returns trigger
 language plpgsql as $$
 declare
-  v_box record;
+  v_box  record;
+  -- The first id of 25 days ago, three days short of the shortest month, written out: a function would cost more than all else that is done here.
+  v_old  uuid := lpad(to_hex((extract(epoch from now()) * 1000)::bigint - 2160000000), 12, '0') || '00000000000000000000';
+  v_held integer;
 begin
   -- Nearly always there is nothing to do, and every append pays for finding that out. From the entries to the few that are labelled, never
   -- the other way round: that is what `offset 0` is for.
   if not exists (
     select from added a
-     where a.card_id is not null
+     where a.card_id < v_old or a.source_box_id < v_old
+        or a.card_id is not null
        and exists (select from cardbox.cards c
                     where c.project_id = a.project_id and c.card_id = a.card_id and c.is_external offset 0)
         or a.source_box_id is not null
@@ -49,6 +87,14 @@ begin
                     where s.project_id = a.project_id and s.box_id = a.source_box_id and s.has_external offset 0)) then
     return null;
   end if;
+  for v_box in
+    select distinct a.project_id from added a where a.card_id < v_old or a.source_box_id < v_old
+  loop
+    v_held := cardbox.hold(v_box.project_id,
+      array(select distinct a.card_id from added a where a.card_id < v_old and substr(a.card_id::text, 15, 1) = '7' order by a.card_id),
+      array(select distinct a.source_box_id from added a
+             where a.source_box_id < v_old and substr(a.source_box_id::text, 15, 1) = '7' order by a.source_box_id));
+  end loop;
   for v_box in
     select distinct a.project_id, a.box_id
       from added a
@@ -163,11 +209,11 @@ create policy librarian on resource.words for select to waybill_librarian using 
 -- What reading a card gives now says where it came from.
 drop function cardbox.reading(uuid, uuid, timestamptz);
 create function cardbox.reading(project uuid, card uuid, as_of timestamptz) returns table (
-  card_id uuid, type text, role text, author_id text, hash bytea, n_tokens integer, tool_call_id uuid, trace_id uuid,
+  card_id uuid, type text, role text, author_id text, hash bytea, salt bytea, n_tokens integer, tool_call_id uuid, trace_id uuid,
   step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, created_at timestamptz, is_external boolean,
   content json, tool_calls json, metadata json, gone_at timestamptz, gone_why text, gone_reason text)
 language sql stable as $$
-  select c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
+  select c.card_id, c.type, c.role, c.author_id, c.hash, case when g.at is null then c.salt end, c.n_tokens, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at, c.is_external,
          case when g.at is null then c.content end,
          case when g.at is null then c.tool_calls end,

@@ -7,7 +7,9 @@ create table waybill.schema (
   oldest  bigint  not null,
   walls   text    not null,
   -- History of turns before this one may have been dropped.
-  pruned_before uuid not null default '00000000-0000-0000-0000-000000000000'
+  pruned_before uuid not null default '00000000-0000-0000-0000-000000000000',
+  -- How much time a new partition of history covers.
+  history_step text not null default 'week' check (history_step in ('day', 'week', 'month'))
 );
 grant select on waybill.schema to waybill_common;
 

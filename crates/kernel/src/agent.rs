@@ -18,7 +18,7 @@ use crate::{
     work::{Kernel, UnitOfWork, Work},
 };
 
-/// What an agent is doing.
+/// What an agent is doing: its status, its current turn, and how many turns are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Head {
     pub status: Status,
@@ -109,7 +109,7 @@ pub async fn provision(
     Ok(())
 }
 
-/// An agent on the roster.
+/// An agent of the project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 #[schema(as = Agent)]
 pub struct Listed {
@@ -118,7 +118,7 @@ pub struct Listed {
     pub worker_target: Target,
     pub ephemeral: bool,
     pub memory_box_id: Option<BoxId>,
-    /// `null` if the agent has no work, and so no head row.
+    /// Status of the agent. `null` if the agent was created for a task and has no work now.
     pub status: Option<String>,
     pub created_at: DateTime<Utc>,
     pub retired_at: Option<DateTime<Utc>>,

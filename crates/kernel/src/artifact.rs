@@ -55,7 +55,7 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// What stands at a path.
+/// An artifact: one version of the content at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Artifact {
     pub path: ArtifactPath,
@@ -63,14 +63,14 @@ pub struct Artifact {
     pub hash: ArtifactHash,
     pub media_type: String,
     pub size: i64,
-    /// `null` if the content is not text.
+    /// Number of tokens. `null` if the content is not text.
     pub n_tokens: Option<i64>,
-    /// Whether `n_tokens` is estimated from the beginning, because the content is too large to count.
+    /// Whether `n_tokens` is an estimate. Large content is not counted: the number is estimated from its beginning.
     pub is_estimate: bool,
-    /// Who wrote it.
+    /// Caller or agent that stored this version.
     pub author_id: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// From outside, or written by a turn that had seen content from outside.
+    /// Whether it is external content: it came from outside, or a turn that had seen external content wrote it.
     pub is_external: bool,
 }
 

@@ -10,18 +10,19 @@ use crate::{
     work::{DbError, Recorded, UnitOfWork},
 };
 
-/// One thing that was done.
+/// An entry of the audit log: one management action.
 #[derive(Clone, Debug, PartialEq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Entry {
     pub audit_id: AuditId,
-    /// `key:NAME`, or `cli:USER` for a person with access to the database.
+    /// Caller that did it: `key:NAME` (API key), `user:SUBJECT` (token of the identity provider), `cli:USER` (command line) or `loopback` (`waybill
+    /// dev` without a key).
     pub actor: String,
     pub action: String,
     pub subject: String,
     pub detail: Value,
-    /// The login that the database saw.
+    /// Database login that wrote the entry.
     pub db_role: String,
-    /// Where it came from. `null` means the database's own machine.
+    /// IP address of the caller. `null` means a local connection to the database.
     pub address: Option<String>,
     pub created_at: DateTime<Utc>,
 }

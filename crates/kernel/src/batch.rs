@@ -299,7 +299,8 @@ pub async fn undispatched(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Ve
     Ok(tasks.into_iter().map(task).collect())
 }
 
-/// Whether a batch is open, or else how it ended.
+/// State of a batch. `open`: tasks are still open. `success`: all tasks succeeded. `partial`: some tasks failed. `failed`: all tasks failed, or one
+/// failed and the batch has `fail_fast`. `timeout`: the deadline passed while tasks were open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::Type, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[sqlx(type_name = "text", rename_all = "lowercase")]
@@ -328,7 +329,7 @@ impl Status {
     }
 }
 
-/// A batch of a call.
+/// A batch: child turns that one call started together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Batch {
     pub batch_id: BatchId,
@@ -337,7 +338,7 @@ pub struct Batch {
     pub status: Status,
     pub n_tasks: i32,
     pub n_failed: i32,
-    /// The deliverables, in task order, where they are not listed in the result.
+    /// Box with the deliverables, in the order of the tasks. `null` while the batch is open, or if the result of the call lists them itself.
     pub results_box_id: Option<BoxId>,
     pub created_at: DateTime<Utc>,
     pub closed_at: Option<DateTime<Utc>>,
@@ -378,7 +379,7 @@ pub async fn find(work: &mut UnitOfWork, batch_id: BatchId) -> Result<Option<Bat
     Ok(batch)
 }
 
-/// One task of a batch, and what became of it.
+/// One task of a batch: its child turn, and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct TaskShown {
     pub task_index: i32,

@@ -7,6 +7,7 @@ declare
   v_parent state.budgets;
   v_shares integer;
   v_given  record;
+  v_turn   record;
 begin
   select b.* into v_parent
     from state.budgets b
@@ -32,11 +33,13 @@ begin
      cross join lateral (select least(l.steps, v_parent.steps_left / v_shares) as steps, least(l.tokens, v_parent.tokens_left / v_shares) as tokens,
                                 least(l.microdollars, v_parent.microdollars_left / v_shares) as microdollars) g
      where v_parent.agent_turn_id is not null or jsonb_typeof(a.limits) = 'object'
- returning steps_left, tokens_left, microdollars_left, expires_at
+ returning agent_turn_id, steps_left, tokens_left, microdollars_left, expires_at
   )
   select count(*)::integer as n, sum(c.steps_left) as steps, sum(c.tokens_left) as tokens, sum(c.microdollars_left) as microdollars,
          bool_or(c.steps_left < 1) as no_steps, bool_or(c.tokens_left < 1) as no_tokens, bool_or(c.microdollars_left < 1) as no_money,
-         bool_or(c.expires_at <= now()) as no_time
+         bool_or(c.expires_at <= now()) as no_time,
+         jsonb_object_agg(c.agent_turn_id, jsonb_strip_nulls(jsonb_build_object(
+           'steps', c.steps_left, 'tokens', c.tokens_left, 'microdollars', c.microdollars_left, 'deadline_at', c.expires_at))) as limits
     into v_given
     from child c;
   if v_given.no_steps or v_given.no_tokens or v_given.no_money or v_given.no_time then
@@ -48,6 +51,14 @@ begin
      set steps_left = b.steps_left - v_given.steps, tokens_left = b.tokens_left - v_given.tokens, microdollars_left = b.microdollars_left - v_given.microdollars,
          own_steps = b.own_steps - v_given.steps, own_tokens = b.own_tokens - v_given.tokens, own_microdollars = b.own_microdollars - v_given.microdollars
    where b.project_id = p_project and b.agent_turn_id = v_parent.agent_turn_id;
+  -- On record with the turn: its budget goes when it ends.
+  for v_turn in
+    select g.key::uuid as agent_turn_id, g.value as limits from jsonb_each(v_given.limits) g where g.value <> '{}'
+  loop
+    update state.turns t
+       set limits = v_turn.limits
+     where t.project_id = p_project and t.agent_turn_id = v_turn.agent_turn_id;
+  end loop;
   return v_given.n;
 end $$;
 

@@ -30,13 +30,13 @@ use crate::{
 pub enum Error {
     #[error("card {0} already exists with different content: a card cannot be changed, so use a new id")]
     Conflict(CardId),
-    #[error("card {0} has type `{1}`, and cards of this type are shared: store it with `card::intern`")]
+    #[error("card {0} has type `{1}`, but only Waybill itself writes cards of type `sys.*`: use another type")]
     Shared(CardId, CardType),
     #[error("card {0} has expired or was deleted: use a new id to write its content again")]
     Ended(CardId),
     #[error("cards not found: {0:?}")]
     NotFound(Vec<CardId>),
-    #[error("these cards are already expired, deleted or set to expire, or are shared and cannot expire: {0:?}")]
+    #[error("these cards already have an expiry time, or are shared and cannot expire: {0:?}")]
     EndIsSet(Vec<CardId>),
     #[error("the database request failed")]
     Db(#[from] DbError),
@@ -79,7 +79,7 @@ pub async fn insert(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Erro
     if usize::try_from(written) == Ok(cards.len()) { Ok(()) } else { check_replay(work, cards).await }
 }
 
-/// Writes cards that exist once per project and content; returns the ids under which they exist.
+/// Writes `sys.*` cards, which exist once per project and content; returns the ids under which they exist.
 pub async fn intern(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Vec<CardId>, Error> {
     let mut known = find_by_content(work, cards).await?;
     let mut unknown: Vec<NewCard> = cards.iter().filter(|card| !known.contains_key(&card.hash())).cloned().collect();
@@ -102,7 +102,7 @@ async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
     let project_id = work.project_id();
     let insert = sqlx::query(
         "insert into cardbox.cards
-                (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+                (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
                  step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata, content_addressed)
          select r.*, true
            from cardbox.rows(p_project => $1, p_cards => $2) r
@@ -114,29 +114,12 @@ async fn write_shared(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Er
     Ok(())
 }
 
-fn column<'a, T>(cards: &'a [NewCard], field: impl FnMut(&'a NewCard) -> T) -> Vec<T> {
-    cards.iter().map(field).collect()
-}
-
 /// Checks in a later statement, because the insert may have waited for a writer that its own snapshot cannot see.
 async fn check_replay(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<(), Error> {
-    let project_id = work.project_id();
-    let stored: HashMap<CardId, CardHash> = sqlx::query_as::<_, (CardId, CardHash)>(
-        "select c.card_id, c.hash
-           from unnest($2::uuid[]) as asked (card_id)
-          cross join lateral (
-                select c.card_id, c.hash from cardbox.cards c where c.project_id = $1 and c.card_id = asked.card_id offset 0) c",
-    )
-    .bind(project_id)
-    .bind(column(cards, NewCard::card_id))
-    .fetch_all(&mut **work)
-    .await?
-    .into_iter()
-    .collect();
-    match cards.iter().find(|card| stored.get(&card.card_id()) != Some(&card.hash())) {
-        Some(card) => Err(work.refuse(Error::Conflict(card.card_id()))),
-        None => Ok(()),
-    }
+    let query = sqlx::query_scalar("select cardbox.conflicting(p_project => $1, p_cards => $2)");
+    let query = query.bind(work.project_id()).bind(cards);
+    let conflicting: Option<CardId> = query.fetch_one(&mut **work).await?;
+    conflicting.map_or(Ok(()), |card_id| Err(work.refuse(Error::Conflict(card_id))))
 }
 
 async fn find_by_content(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<HashMap<CardHash, CardId>, Error> {
@@ -152,7 +135,7 @@ async fn find_by_content(work: &mut UnitOfWork, cards: &[NewCard]) -> Result<Has
                 offset 0) c",
     )
     .bind(project_id)
-    .bind(column(cards, |card| card.hash().as_bytes().to_vec()))
+    .bind(cards.iter().map(|card| card.hash().as_bytes().to_vec()).collect::<Vec<_>>())
     .fetch_all(&mut **work)
     .await?;
     Ok(known.into_iter().collect())
@@ -303,6 +286,7 @@ impl FromRow<'_, PgRow> for ReadingRow {
             expires_at: row.try_get("expires_at")?,
             created_at: row.try_get("created_at")?,
             hash,
+            salt: row.try_get("salt")?,
             n_tokens: row.try_get("n_tokens")?,
         }))))
     }

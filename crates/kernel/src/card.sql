@@ -1,15 +1,29 @@
 -- Cards as the rows that they become. Plain SQL, so that the planner writes it into the caller.
 create or replace function cardbox.rows(p_project uuid, p_cards cardbox.new_card[])
-returns table (project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, tool_call_id uuid, trace_id uuid,
-  step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, content json, tool_calls json, metadata json)
+returns table (project_id uuid, card_id uuid, n_tokens integer, type text, role text, author_id text, hash bytea, salt bytea, tool_call_id uuid,
+  trace_id uuid, step_id uuid, parent_step_id uuid, ttl_seconds integer, expires_at timestamptz, content json, tool_calls json, metadata json)
 language sql stable as $$
-  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.tool_call_id, c.trace_id,
+  select p_project, c.card_id, c.n_tokens, c.type, c.role, c.author_id, c.hash, c.salt, c.tool_call_id, c.trace_id,
          c.step_id, c.parent_step_id, c.ttl_seconds, now() + make_interval(secs => c.ttl_seconds),
          c.content::json, c.tool_calls::json, c.metadata::json
     from unnest(p_cards) c
 $$;
 
--- Writes the cards of a transition; says how many were new. Written before with the same hash: nothing. With another: WB002.
+-- One of these cards that is not there as it is given; null: all are. The salt is another where a writer that lost its answer seals its card again,
+-- so what is said counts, and not the hash alone. Of a card that was erased only the hash is left.
+create or replace function cardbox.conflicting(p_project uuid, p_cards cardbox.new_card[]) returns uuid
+language sql stable as $$
+  select asked.card_id
+    from unnest(p_cards) asked
+    left join lateral (
+         select c.* from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
+   where c.hash is distinct from asked.hash
+     and (c.content::text, c.tool_calls::text, c.tool_call_id, c.type, c.role::text, c.author_id)
+         is distinct from (asked.content, asked.tool_calls, asked.tool_call_id, asked.type, asked.role, asked.author_id)
+   limit 1
+$$;
+
+-- Writes the cards of a transition; says how many were new. Written before with the same content: nothing. With other content: WB002.
 create or replace function cardbox.put(p_project uuid, p_cards cardbox.new_card[])
 returns integer language plpgsql as $$
 declare
@@ -32,25 +46,20 @@ begin
   end if;
   if v_new then
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r;
     return cardinality(p_cards);
   end if;
   insert into cardbox.cards
-         (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+         (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
           step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
   select r.* from cardbox.rows(p_project, p_cards) r
       on conflict do nothing;
   get diagnostics v_written = row_count;
   if v_written < cardinality(p_cards) then
-    select asked.card_id into v_other
-      from unnest(p_cards) asked
-      left join lateral (
-           select c.hash from cardbox.cards c where c.project_id = p_project and c.card_id = asked.card_id offset 0) c on true
-     where c.hash is distinct from asked.hash
-     limit 1;
-    if found then
+    v_other := cardbox.conflicting(p_project, p_cards);
+    if v_other is not null then
       raise exception 'card % exists with other content', v_other using errcode = 'WB002', detail = v_other::text;
     end if;
   end if;
@@ -66,12 +75,12 @@ declare
 begin
   begin
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r;
   exception when unique_violation then
     insert into cardbox.cards
-           (project_id, card_id, n_tokens, type, role, author_id, hash, tool_call_id, trace_id,
+           (project_id, card_id, n_tokens, type, role, author_id, hash, salt, tool_call_id, trace_id,
             step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
     select r.* from cardbox.rows(p_project, p_cards) r
         on conflict do nothing;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The functions that may cross projects, as `schema.name`. A test holds the database to exactly these.
-pub const CROSSING_PROJECTS: [&str; 37] = [
+pub const CROSSING_PROJECTS: [&str; 38] = [
     "scheduler.abandoned_calls",
     "scheduler.abandoned_turns",
     "scheduler.agents_to_retire",
@@ -40,6 +40,7 @@ pub const CROSSING_PROJECTS: [&str; 37] = [
     "scheduler.outbox_lag",
     "scheduler.overdue_batches",
     "scheduler.overdue_calls",
+    "scheduler.projects_to_retain",
     "scheduler.publish_to",
     "scheduler.ready_doors",
     "scheduler.refuse_event",
@@ -150,7 +151,7 @@ pub async fn memberships(kernel: &Kernel) -> Check {
            from pg_auth_members a
            join pg_roles r on r.oid = a.roleid
            join pg_roles m on m.oid = a.member
-         cross join (select $1 || array['waybill_common', 'waybill_scheduler', 'waybill_eraser', 'waybill_librarian']) as ours (names)
+         cross join (select $1 || array['waybill_common', 'waybill_scheduler', 'waybill_eraser', 'waybill_remover', 'waybill_librarian']) as ours (names)
           where (r.rolname = any (ours.names) or m.rolname = any (ours.names))
             and not exists (select from pg_database d where d.datdba = a.member)
             and (r.rolname, m.rolname) <> ('pg_read_all_stats', 'waybill_scheduler')
@@ -166,25 +167,15 @@ pub async fn memberships(kernel: &Kernel) -> Check {
     checked("role memberships", answer, "If this is not intended, run `revoke ROLE from MEMBER`.")
 }
 
-/// Checks whether history has partitions for the weeks to come, and lies in them. Not needed to serve; pruning depends on it.
+/// Checks whether history has partitions for the week to come. Without one for the present, no turn can be written.
 pub async fn partitions(kernel: &Kernel) -> Check {
     const CHECK: &str = "history partitions";
-    let asked =
-        async { Ok((retention::weeks_ahead(kernel).await?, retention::rest(&mut *kernel.lease().await?).await?)) };
-    let (weeks, rest) = match asked.await {
-        Ok(answer) => answer,
-        Err::<_, DbError>(error) => return checked(CHECK, Err(error), ""),
-    };
-    let n_rest: i64 = rest.iter().map(|rest| rest.n_rows).sum();
-    let found = format!("exist for {weeks} weeks ahead; {n_rest} rows are in no weekly partition");
-    let advice = match (n_rest, weeks) {
-        (1.., _) => "Run `waybill admin empty-rest`.",
-        (_, ..1) => {
-            "Run `waybill orchestrator`, or `waybill admin extend-partitions` while no dump or long query runs."
-        }
-        _ => "",
-    };
-    Check { check: CHECK, ok: advice.is_empty(), found, advice }
+    const LEAST_DAYS: i64 = 7;
+    let answer = retention::history(kernel).await.map(|history| {
+        let found = format!("one per {}, made for {} days ahead", history.step.as_str(), history.days_ahead);
+        if history.days_ahead >= LEAST_DAYS { Answer::Right(found) } else { Answer::Wrong(found) }
+    });
+    checked(CHECK, answer, "Run `waybill admin extend-partitions`, and keep a `waybill orchestrator` running.")
 }
 
 /// Checks whether anything waits in quarantine for an operator. Not needed to serve.
@@ -282,7 +273,7 @@ async fn role_owns_nothing(kernel: &Kernel) -> sqlx::Result<Answer> {
                 union all
                 select 'a member of ' || rolname
                   from pg_roles
-                 where (rolname in ('waybill_scheduler', 'waybill_eraser', 'waybill_librarian') or rolname = any ($1) and rolname <> session_user)
+                 where (rolname in ('waybill_scheduler', 'waybill_eraser', 'waybill_remover', 'waybill_librarian') or rolname = any ($1) and rolname <> session_user)
                    and (pg_has_role(session_user, oid, 'member') or pg_has_role(current_user, oid, 'member'))
                 union all
                 select 'owner of ' || c.oid::regclass
@@ -340,7 +331,7 @@ async fn schema(kernel: &Kernel) -> sqlx::Result<Option<Schema>> {
 
 /// Row security, policies, guards, grants and functions, as one digest of the catalog. A door that was
 /// opened by hand, wherever it is, changes it.
-pub const WALLS: &str = "05b06c19ae4fd4a55e852d1be1325e1d";
+pub const WALLS: &str = "ae48a163f953f7ad990ff9395cab49b8";
 
 async fn walls_stand(kernel: &Kernel) -> Result<Answer, DbError> {
     let found = walls(&mut *kernel.lease().await?).await?;
@@ -376,10 +367,9 @@ pub async fn walls<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<String, Db
                          pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))
              from pg_policy join pg_class c on c.oid = polrelid join ours on ours.oid = c.relnamespace
             union all
-           select format('trigger %s %s %s %s', tgrelid::regclass, tgname, tgenabled, tgtype)
-             from pg_trigger join pg_class c on c.oid = tgrelid join pg_namespace n on n.oid = c.relnamespace
-            where not tgisinternal
-              and (n.nspname in ('cardbox', 'resource', 'state', 'scheduler') or n.nspname = 'parts' and c.relname like '%\\_rest')
+           select format('trigger %s %s', pg_get_triggerdef(t.oid), t.tgenabled)
+             from pg_trigger t join pg_class c on c.oid = t.tgrelid join ours on ours.oid = c.relnamespace
+            where not t.tgisinternal
             union all
            select format('grant %s %s %s', c.oid::regclass, a.grantee, a.privilege_type)
              from pg_class c join ours on ours.oid = c.relnamespace

@@ -54,12 +54,12 @@ pub async fn readable(
 }
 
 /// A right to read that was granted outside of any handover.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Grant {
     pub grant_id: GrantId,
     pub agent_id: AgentId,
     pub box_id: BoxId,
-    /// `None` means all of it, including what is appended later.
+    /// How many of its cards may be read. `null` means all of it, including what is appended later.
     pub upto: Option<i64>,
     pub granted_by: String,
     pub reason: String,
@@ -119,18 +119,24 @@ pub async fn revoke(work: &mut UnitOfWork, grant_id: GrantId, revoked_by: &str) 
     if ended.rows_affected() == 1 { Ok(()) } else { Err(work.refuse(Error::NotFound(grant_id))) }
 }
 
-/// Lists grants, the newest first: of an agent, or of all.
-pub async fn list(work: &mut UnitOfWork, agent_id: Option<AgentId>, most: i64) -> Result<Vec<Grant>, Error> {
+/// Lists grants, the newest first: of an agent, or of all; those before one, if it is given.
+pub async fn list(
+    work: &mut UnitOfWork,
+    agent_id: Option<AgentId>,
+    before: Option<GrantId>,
+    most: i64,
+) -> Result<Vec<Grant>, Error> {
     let project_id = work.project_id();
     let grants = sqlx::query_as(
         "select grant_id, agent_id, box_id, upto, granted_by, reason, created_at, revoked_at
            from state.grants
-          where project_id = $1 and ($2::uuid is null or agent_id = $2)
+          where project_id = $1 and ($2::uuid is null or agent_id = $2) and grant_id < $3
           order by grant_id desc
-          limit $3",
+          limit $4",
     )
     .bind(project_id)
     .bind(agent_id)
+    .bind(before.unwrap_or(GrantId::max()))
     .bind(most)
     .fetch_all(&mut **work)
     .await?;
@@ -138,7 +144,7 @@ pub async fn list(work: &mut UnitOfWork, agent_id: Option<AgentId>, most: i64) -
 }
 
 /// What was asked for and refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Refusal {
     pub refusal_id: RefusalId,
     pub agent_id: AgentId,
@@ -149,17 +155,18 @@ pub struct Refusal {
     pub created_at: DateTime<Utc>,
 }
 
-/// Lists refusals, the newest first.
-pub async fn refusals(work: &mut UnitOfWork, most: i64) -> Result<Vec<Refusal>, Error> {
+/// Lists refusals, the newest first: those before one, if it is given.
+pub async fn refusals(work: &mut UnitOfWork, before: Option<RefusalId>, most: i64) -> Result<Vec<Refusal>, Error> {
     let project_id = work.project_id();
     let refusals = sqlx::query_as(
         "select refusal_id, agent_id, box_id, tool_suffix, why, created_at
            from state.refusals
-          where project_id = $1
+          where project_id = $1 and refusal_id < $2
           order by refusal_id desc
-          limit $2",
+          limit $3",
     )
     .bind(project_id)
+    .bind(before.unwrap_or(RefusalId::max()))
     .bind(most)
     .fetch_all(&mut **work)
     .await?;

@@ -6,7 +6,11 @@ grant execute on function scheduler.find_project, scheduler.claim, scheduler.cla
   scheduler.keep_lease, scheduler.renew_lease, scheduler.end_worker to waybill_common;
 grant execute on all functions in schema scheduler to waybill_service, waybill_orchestrator;
 revoke execute on function scheduler.find_key from waybill_orchestrator;
-grant execute on function cardbox.put, cardbox.put_many, cardbox.rows, cardbox.n_within, cardbox.expire, cardbox.delete, cardbox.put_artifact, cardbox.collect to waybill_common;
-grant execute on function state.tell, state.next_token, state.next_ready, state.room, state.entries_read, state.is_measured, state.is_long, state.mark_queue, state.minted_at, state.history, state.rest,
-  state.weeks_ahead to waybill_scheduler;
+-- What a project's retention does not keep: removed by what is set, not by what the caller says.
+grant execute on function cardbox.retain to waybill_service, waybill_orchestrator;
+grant execute on function cardbox.set_retention, cardbox.hold_retention to waybill_service;
+grant execute on function cardbox.add_counts to waybill_common;
+grant execute on function cardbox.put, cardbox.put_many, cardbox.rows, cardbox.conflicting, cardbox.n_within, cardbox.expire, cardbox.delete, cardbox.put_artifact, cardbox.collect to waybill_common;
+grant execute on function state.tell, state.next_token, state.next_ready, state.room, state.entries_read, state.is_measured, state.is_long, state.mark_queue, state.history,
+  state.time_of, state.partitions, state.history_ahead to waybill_scheduler;
 grant usage on schema scheduler to waybill_scheduler;

@@ -147,6 +147,8 @@ begin
              select h.part, h.source_box_id, h.upto
                from state.handovers h
               where h.project_id = p_project and h.context_box_id = first.context_box_id and h.via = 'cloned'
+                -- Retention may have removed what it was taken from.
+                and exists (select from cardbox.boxes b where b.project_id = p_project and b.box_id = h.source_box_id offset 0)
              offset 0) h
        cross join lateral cardbox.runs(p_project, h.source_box_id, 1, h.upto) r
     ), placed as (

@@ -14,19 +14,14 @@ pub struct Broken {
     /// `None` means the whole database.
     pub project_id: Option<ProjectId>,
     pub invariant: &'static str,
-    /// Turns, calls, agents, batches or boxes by their ids, or partitions by their names: the first of those that break it.
+    /// Turns, calls, agents, batches or boxes by their ids, or tables of history by their names: the first of those that break it.
     pub subjects: Vec<String>,
 }
 
 /// Rules of the whole database: the partitions of history exist.
 pub const OF_DATABASE: [(&str, &str); 1] = [(
-    "history has partitions for this week and the next",
-    "select format('parts.%s_%s', p.parent, w.week)
-       from unnest(array['agent_steps', 'execution_edges', 'patches', 'receipts', 'refusals', 'outbox']) as p (parent)
-      cross join (select to_char((date_trunc('week', now(), 'UTC') + n * interval '7 days') at time zone 'UTC', 'YYYYMMDD') as week
-                    from generate_series(0, 1) n) w
-      where not exists (select from pg_class c join pg_namespace s on s.oid = c.relnamespace
-                         where s.nspname = 'parts' and c.relname = p.parent || '_' || w.week)",
+    "history has partitions for the week to come",
+    "select h.parent from state.history() h where state.history_ahead(h.parent) < interval '7 days'",
 )];
 
 /// Rules of one project, which is `$1`. Turns whose history was dropped are not checked.
@@ -132,23 +127,6 @@ pub const INVARIANTS: [(&str, &str); 28] = [
                  or b.own_microdollars - b.microdollars_left <> s.microdollars)",
     ),
     (
-        "history lies in the partition of its week",
-        "with rest as materialized (
-           select c.oid from pg_class c join pg_namespace s on s.oid = c.relnamespace
-            where s.nspname = 'parts' and c.relname ~ '_rest$')
-         select h.agent_turn_id from state.agent_steps h where h.project_id = $1 and h.tableoid in (select oid from rest)
-          union all
-         select h.correlation_id from state.execution_edges h where h.project_id = $1 and h.tableoid in (select oid from rest)
-          union all
-         select h.step_id from state.patches h where h.project_id = $1 and h.tableoid in (select oid from rest)
-          union all
-         select h.step_id from state.receipts h where h.project_id = $1 and h.tableoid in (select oid from rest)
-          union all
-         select h.refusal_id from state.refusals h where h.project_id = $1 and h.tableoid in (select oid from rest)
-          union all
-         select h.agent_turn_id from state.outbox h where h.project_id = $1 and h.tableoid in (select oid from rest)",
-    ),
-    (
         "no turn is ready before the mark of its queue",
         "select i.agent_turn_id from state.agent_inbox i
            join state.queue_marks m on m.project_id = $1 and m.worker_target = i.worker_target
@@ -176,6 +154,13 @@ pub const INVARIANTS: [(&str, &str); 28] = [
           where i.project_id = $1
             and not exists (select from state.turns t
                              where t.project_id = $1 and t.agent_turn_id = i.agent_turn_id and t.status = 'open')",
+    ),
+    (
+        "a turn stands in the tree of the turn that started it",
+        "select t.agent_turn_id from state.turns t
+           left join state.turns p on p.project_id = $1 and p.agent_turn_id = t.parent_agent_turn_id
+          where t.project_id = $1 and t.agent_turn_id >= (select pruned_before from waybill.schema)
+            and t.root_turn_id <> coalesce(p.root_turn_id, t.parent_agent_turn_id, t.agent_turn_id)",
     ),
     (
         "epochs only grow",

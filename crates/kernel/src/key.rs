@@ -29,7 +29,7 @@ pub enum Error {
 
 from_driver!(Error);
 
-/// A key, without its secret.
+/// An API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow, utoipa::ToSchema)]
 #[schema(as = Key)]
 pub struct Listed {
@@ -99,6 +99,17 @@ pub async fn list(work: &mut UnitOfWork, after: Option<KeyId>, most: i64) -> Res
     .fetch_all(&mut **work)
     .await?;
     Ok(listed)
+}
+
+/// Looks up a key.
+pub async fn show(work: &mut UnitOfWork, key_id: KeyId) -> Result<Option<Listed>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select key_id, name, scope::text, bounds, created_at, expires_at, revoked_at
+           from resource.api_keys
+          where project_id = $1 and key_id = $2",
+    );
+    Ok(found.bind(project_id).bind(key_id).fetch_optional(&mut **work).await?)
 }
 
 /// Revokes a key: at once, or after some time to switch to another.

@@ -37,7 +37,7 @@ impl<E: Into<turn::Error>> From<E> for Error {
     }
 }
 
-/// What a document is.
+/// Kind of a document. `knowledge`: a person stored it. `experience`: it is a published deliverable of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = DocumentKind)]
@@ -82,7 +82,7 @@ pub struct NewDocument<'a> {
     pub source: Option<(TurnId, CardId)>,
 }
 
-/// A document, in its newest version.
+/// A document that agents can find, in its newest version, without its text.
 #[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Document {
     #[sqlx(try_from = "String")]
@@ -93,12 +93,12 @@ pub struct Document {
     pub title: String,
     pub n_chunks: i32,
     pub n_tokens: i64,
-    /// From outside, or written by a turn that had seen content from outside.
+    /// Whether it is external content: it came from outside, or a turn that had seen external content wrote it.
     pub is_external: bool,
-    /// For experience: the turn that delivered it.
+    /// For `experience`, the turn that delivered it.
     pub agent_turn_id: Option<TurnId>,
     pub card_id: Option<CardId>,
-    /// The model that made its vectors. `null` means that it is found by its words alone.
+    /// Embedding model that made the vectors of the document. `null` means that the document has none, and is found only by its words.
     pub embedded_by: Option<String>,
     pub updated_at: DateTime<Utc>,
 }
@@ -267,7 +267,7 @@ pub struct Search<'a> {
     pub most: i32,
 }
 
-/// A chunk that was found.
+/// A chunk (passage) of a document that a search returned.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 #[schema(as = FoundChunk)]
 pub struct Found {

@@ -44,7 +44,7 @@
 //! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`].
 //! * Conversations and knowledge: [`session`], [`blackboard`], [`knowledge`].
 //! * Processes: [`intake`], [`lease`], [`outbox`], [`sweep`], [`quarantine`], [`idempotency`].
-//! * Management and operation: [`project`], [`resource`], [`key`], [`audit`], [`vitals`], [`trace`], [`invariant`], [`retention`].
+//! * Management and operation: [`project`], [`resource`], [`key`], [`audit`], [`vitals`], [`trace`], [`invariant`], [`retain`], [`retention`].
 //!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
@@ -98,4 +98,5 @@ pub mod resource;
 pub mod check;
 pub mod invariant;
 pub mod migrate;
+pub mod retain;
 pub mod retention;

@@ -33,7 +33,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Created again by every migration.
-pub const FUNCTIONS: [&str; 28] = [
+pub const FUNCTIONS: [&str; 29] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -60,6 +60,7 @@ pub const FUNCTIONS: [&str; 28] = [
     include_str!("session.sql"),
     include_str!("sweep.sql"),
     include_str!("retention.sql"),
+    include_str!("retain.sql"),
     include_str!("vitals.sql"),
     include_str!("grants.sql"),
 ];
@@ -119,8 +120,6 @@ pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Err
     Ok(owner.map_err(|source| work::Error::Unreachable { place, source: source.into() })?)
 }
 
-/// Weeks of history that a new database has partitions for, after the present one. The orchestrator makes more.
-const WEEKS: i32 = 1;
 /// Turns wait behind a migration that waits for a table: so it waits only for a moment, and retries.
 const LOCK_TIMEOUT: &str = "set lock_timeout = '250ms'";
 const PAUSE: Duration = Duration::from_secs(2);
@@ -141,8 +140,8 @@ pub async fn run(owner: &mut PgConnection, mut progress: impl FnMut(&Applied)) -
         tokio::time::sleep(PAUSE).await;
     }
     sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
-    // Where a table is in use, the orchestrator makes them later.
-    match retention::extend(&mut *owner, WEEKS).await {
+    // Where a table is in use, the orchestrator makes its partitions later.
+    match retention::extend(&mut *owner).await {
         Err(retention::Error::InUse(_)) | Ok(_) => Ok(done),
         Err(retention::Error::Db(error)) => Err(error.into()),
         Err(error) => unreachable!("extending only asks the database: {error}"),

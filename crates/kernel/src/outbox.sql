@@ -110,11 +110,11 @@ end $$;
 create or replace function scheduler.unpublished(p_worker uuid, p_most integer)
 returns table (shard smallint, replayed boolean, stream_made_at timestamptz, project_id uuid, channel text, agent_id uuid, agent_turn_id uuid,
   event text, event_id uuid, outbox_seq bigint, status text, turn_epoch bigint, step_id uuid, card_id uuid, trace_id uuid,
-  traceparent text, tracestate text, created_at timestamptz)
+  traceparent text, tracestate text, created_at timestamptz, root_turn_id uuid)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.shard, s.replay_after < s.replay_upto, s.stream_made_at, o.project_id, coalesce(t.channel, 'public'), o.agent_id, o.agent_turn_id,
          o.event, o.event_id, o.outbox_seq, o.status, o.turn_epoch, o.step_id, o.card_id, t.trace_id, t.traceparent, t.tracestate,
-         o.created_at
+         o.created_at, coalesce(t.root_turn_id, o.agent_turn_id)
     from state.relay_shards s
    cross join lateral (
          (select o.* from state.outbox o
@@ -145,7 +145,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                    order by o.outbox_seq
                    limit p_most) o)) o
     left join lateral (
-         select t.channel, t.trace_id, t.traceparent, t.tracestate
+         select t.channel, t.root_turn_id, t.trace_id, t.traceparent, t.tracestate
            from state.turns t
           where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
          offset 0) t on true

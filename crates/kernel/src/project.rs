@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 use waybill_core::id::ProjectId;
 
 use crate::work::{DbError, Kernel, UnitOfWork, from_driver};
@@ -21,7 +21,7 @@ pub enum Error {
 
 from_driver!(Error);
 
-/// A project as lists show it.
+/// Id and slug of a project.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Project {
     pub project_id: ProjectId,
@@ -80,11 +80,19 @@ pub async fn is_kept(kernel: &Kernel, project_id: ProjectId) -> Result<bool, Err
     Ok(kept.bind(project_id).fetch_one(&mut *work).await?)
 }
 
-/// Rows that are deleted at a time.
-const PORTION: i64 = 5_000;
+/// Rows that are deleted at a time: a fraction of a second, and some tens of megabytes of the server's log.
+const PORTION: u32 = 20_000;
+
+/// A table that has rows of projects.
+#[derive(FromRow)]
+struct Table {
+    name: String,
+    /// Its primary key, without the project.
+    key: Vec<String>,
+}
 
 /// Deletes a project with all it has, for good, as the owner of the schema. Returns the number of rows by table. A process that still works on the
-/// project finds that it is gone; what it writes meanwhile is deleted too.
+/// project finds that it is gone; what it writes meanwhile is deleted too. If it is interrupted, it can be run again.
 pub async fn delete(
     owner: &mut PgConnection,
     project_id: ProjectId,
@@ -95,11 +103,17 @@ pub async fn delete(
         .bind(project_id)
         .execute(&mut *owner)
         .await?;
-    let tables: Vec<String> = sqlx::query_scalar(
-        "select c.oid::regclass::text
+    let tables: Vec<Table> = sqlx::query_as(
+        "select c.oid::regclass::text as name,
+                array(select quote_ident(k.attname)
+                        from unnest(i.indkey) with ordinality as u (attnum, place)
+                       cross join lateral (select k.attname from pg_attribute k where k.attrelid = c.oid and k.attnum = u.attnum offset 0) k
+                       where k.attname <> 'project_id'
+                       order by u.place) as key
            from pg_class c
-           join pg_attribute a on a.attrelid = c.oid and a.attname = 'project_id'
+           join pg_index i on i.indrelid = c.oid and i.indisprimary
           where c.relkind = 'r' and c.relnamespace = any (array['cardbox', 'resource', 'state', 'parts']::regnamespace[])
+            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'project_id' offset 0)
           order by c.oid = 'resource.projects'::regclass, c.oid::regclass::text <> 'resource.api_keys', 1",
     )
     .fetch_all(&mut *owner)
@@ -108,22 +122,18 @@ pub async fn delete(
     loop {
         let mut found = false;
         for table in &tables {
+            let mut after: Option<String> = None;
             loop {
-                // Names come from the catalogue, and the id prints as hex digits and dashes.
-                let sql = format!(
-                    "set local waybill.project = '{project_id}'; set local waybill.deleting = '{project_id}';
-                     delete from {table} where ctid = any (array(select ctid from {table} where project_id = '{project_id}' limit {PORTION}))"
-                );
-                let n = sqlx::raw_sql(AssertSqlSafe(format!("begin; {sql}; commit")))
-                    .execute(&mut *owner)
-                    .await?
-                    .rows_affected();
-                if n == 0 {
+                let (n, last) = delete_portion(owner, project_id, table, after.as_deref()).await?;
+                if n > 0 {
+                    found = true;
+                    progress(&table.name, n);
+                    *deleted.entry(table.name.clone()).or_default() += n;
+                }
+                if last.is_none() {
                     break;
                 }
-                found = true;
-                progress(table, n);
-                *deleted.entry(table.clone()).or_default() += n;
+                after = last;
             }
         }
         if !found {
@@ -132,4 +142,34 @@ pub async fn delete(
             return Ok(deleted);
         }
     }
+}
+
+/// Deletes the next rows of a table in the order of its key, those after the given one: so that no portion passes over what the others have left
+/// for vacuum. Returns how many, and the last key. `None` means that these were all.
+async fn delete_portion(
+    owner: &mut PgConnection,
+    project_id: ProjectId,
+    Table { name, key }: &Table,
+    after: Option<&str>,
+) -> sqlx::Result<(u64, Option<String>)> {
+    // Names come from the catalogue, keys are quoted by the database, and the id prints as hex digits and dashes.
+    // By the key, however few rows the planner expects.
+    let begin = format!(
+        "begin; set local enable_seqscan = off; set local enable_sort = off;
+         set local waybill.project = '{project_id}'; set local waybill.deleting = '{project_id}'"
+    );
+    let columns = key.join(", ");
+    let after = after.map(|after| format!(" and ({columns}) > {after}")).unwrap_or_default();
+    let rows = format!("from {name} where project_id = '{project_id}'{after}");
+    let mut last: Option<String> = None;
+    if !key.is_empty() {
+        let marks = vec!["%L"; key.len()].join(", ");
+        let sql = format!("select format('({marks})', {columns}) {rows} order by {columns} offset {PORTION} limit 1");
+        let found = sqlx::raw_sql(AssertSqlSafe(format!("{begin}; {sql}; commit"))).fetch_all(&mut *owner).await?;
+        last = found.first().map(|row| row.try_get(0)).transpose()?;
+    }
+    let until = last.as_ref().map(|last| format!(" and ({columns}) <= {last}")).unwrap_or_default();
+    let sql = format!("{begin}; delete {rows}{until}; commit");
+    let n = sqlx::raw_sql(AssertSqlSafe(sql)).execute(owner).await?.rows_affected();
+    Ok((n, last))
 }

@@ -45,7 +45,7 @@ pub async fn ask(work: &mut impl Work, call: &ClaimedCall, request: &Request) ->
     Ok(card_id)
 }
 
-/// Whether a decision counts.
+/// Whether a decision counts. `decided`: it does. `duplicate`: the same decision was recorded before. `gone`: it came too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::Type, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[sqlx(type_name = "text", rename_all = "lowercase")]
@@ -57,11 +57,11 @@ pub enum DecisionOutcome {
     Gone,
 }
 
-/// What became of a decision.
+/// What happened to a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = RequestDecided)]
 pub struct Outcome {
-    /// `decided`, `duplicate` (the same decision came before), or `gone` (no turn waits for it any more, or another decision came first).
+    /// `decided`: the decision counts. Over HTTP, a decision that comes too late gets 404 `not_found` instead of `gone`.
     pub outcome: DecisionOutcome,
     pub decision_card_id: CardId,
     pub agent_turn_id: Option<TurnId>,
@@ -135,21 +135,21 @@ fn card<T: Serialize>(card_type: CardType, tool_call_id: ToolCallId, says: &T) -
     Ok(Draft { tool_call_id: Some(tool_call_id), ..draft }.seal()?)
 }
 
-/// What a person is asked, and which turn waits for it.
+/// A request that waits for a person's decision, and the turn that made it.
 #[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
 #[schema(as = OpenRequest)]
 pub struct Open {
     pub tool_call_id: ToolCallId,
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
-    /// The name of the profile of the agent that asks.
+    /// Profile of the agent that asks.
     pub profile_name: Option<String>,
     pub request_card_id: CardId,
     #[sqlx(json)]
     #[schema(inline)]
     pub request: Request,
     pub deadline_at: DateTime<Utc>,
-    /// The position in the list: the next page begins after the last one.
+    /// Position of the request in the list. To continue after a request, send its position as `after`.
     pub call_seq: i64,
 }
 

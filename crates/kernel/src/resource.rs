@@ -26,13 +26,15 @@ pub enum Error {
         "profile `{profile}` uses tools that do not exist: {names:?}. Apply the tools first, or together with the profile"
     )]
     UnknownTools { profile: Name, names: Vec<Name> },
-    #[error("profile `{profile}` must end with `{name}`, but does not allow that tool: add it to the allowed tools")]
+    #[error(
+        "profile `{profile}` has the tool `{name}` in `must_end_with`, but may not call it: add it to `allowed_tools` or `allowed_internal_tools`"
+    )]
     EndNotAllowed { profile: Name, name: Name },
     #[error("{kind} `{name}` is defined twice: use each name once")]
     Twice { kind: Kind, name: Name },
     #[error("there is no {kind} `{name}` in this project")]
     NotFound { kind: Kind, name: Name },
-    #[error("{kind} `{name}` cannot be stored as a card")]
+    #[error("{kind} `{name}` is not valid")]
     Invalid { kind: Kind, name: Name, source: Invalid },
     #[error(
         "{kind} `{name}` was written by another version of Waybill, and this version cannot read it: apply it again"
@@ -52,7 +54,7 @@ pub enum Error {
 
 from_driver!(Error);
 
-/// What a manifest is of.
+/// Kind of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, sqlx::Type, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(type_name = "text", rename_all = "snake_case")]
@@ -92,7 +94,7 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// What applying did.
+/// What applying a manifest does to the resource: it is created, changed, or unchanged because it was the same before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -342,7 +344,7 @@ async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Err
     }
 }
 
-/// A name, and what it stands for now.
+/// A resource of the project, in its newest version.
 #[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
 #[schema(as = Resource)]
 pub struct Listed {

@@ -1,17 +1,17 @@
-//! Retention: history is dropped by the week, whole partitions at a time, and none that something live can reach.
+//! Retention: history is dropped by whole partitions, and none that something live can reach.
 //!
-//! Partitions are made ahead of their week, by whichever orchestrator gets to it first, and no transaction waits for that. A row whose week has no
-//! partition lies in the rest, which no pruning drops: it is counted, and [`empty_rest`] moves it to where it belongs.
+//! A partition covers a day, a week or a month. Partitions are made ahead of their time, by whichever process gets to it first, and no transaction
+//! waits for that. There is no default partition: a row for whose time there is none is refused ([`DbError::lacks_partition`]).
 //!
 //! History is steps, edges, events, receipts, patches and refusals. A turn that has not ended reaches back to its own beginning, and a fork to the
 //! beginning of the turn that it does again. Cards, boxes, turns, grants, packages and artifacts are not history: they stay until they are erased or
 //! their project is deleted.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use waybill_core::id::TurnId;
 
 use crate::{
@@ -23,10 +23,11 @@ use crate::{
 pub enum Error {
     #[error(transparent)]
     Turn(#[from] turn::Error),
-    /// Nothing is lost: what has no partition goes to the rest.
-    #[error("the partitions could not be created, because a dump or a long query uses the tables: try again later")]
+    #[error("the partitions could not be created, because another session changes the same tables: try again later")]
     InUse(#[source] DbError),
-    #[error("partition {partition} was locked for a minute by other queries: try again when the load is lower")]
+    #[error(
+        "partition {partition} was used by other transactions for a minute: run `waybill admin prune` again later, which continues here"
+    )]
     Busy { partition: String, source: DbError },
     #[error("the database request failed")]
     Db(#[from] DbError),
@@ -34,11 +35,91 @@ pub enum Error {
 
 from_driver!(Error);
 
-/// Makes the missing partitions for this week and so many weeks after it, one at a time, each in a transaction of its own. Returns how many.
-pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Error> {
+/// How much time a new partition of history covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, sqlx::Type)]
+#[serde(rename_all = "lowercase")]
+#[sqlx(type_name = "text", rename_all = "lowercase")]
+pub enum Step {
+    Day,
+    Week,
+    Month,
+}
+
+impl Step {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Step::Day => "day",
+            Step::Week => "week",
+            Step::Month => "month",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a step of history: write day, week or month")]
+pub struct NotAStep(String);
+
+impl FromStr for Step {
+    type Err = NotAStep;
+
+    fn from_str(text: &str) -> Result<Step, NotAStep> {
+        let found = [Step::Day, Step::Week, Step::Month].into_iter().find(|step| step.as_str() == text);
+        found.ok_or_else(|| NotAStep(text.to_owned()))
+    }
+}
+
+/// The partitions of history.
+#[derive(Clone, Debug, Serialize)]
+pub struct History {
+    pub step: Step,
+    /// For how many whole days from now every table has its partitions.
+    pub days_ahead: i64,
+    pub tables: Vec<Table>,
+}
+
+/// The partitions of one table.
+#[derive(Clone, Debug, Serialize, FromRow)]
+pub struct Table {
+    pub parent: String,
+    pub n_partitions: i64,
+    pub starts_at: Option<DateTime<Utc>>,
+    pub ends_at: Option<DateTime<Utc>>,
+    pub bytes: i64,
+}
+
+/// Reads which partitions there are.
+pub async fn history(kernel: &Kernel) -> Result<History, DbError> {
+    let (step, days_ahead): (Step, i64) = sqlx::query_as(
+        "select s.history_step, (select floor(min(extract(epoch from state.history_ahead(h.parent))) / 86400)::bigint from state.history() h)
+           from waybill.schema s",
+    )
+    .fetch_one(&mut *kernel.lease().await?)
+    .await?;
+    let tables = sqlx::query_as(
+        "select h.parent, p.n_partitions, p.starts_at, p.ends_at, p.bytes
+           from state.history() h
+          cross join lateral (
+                select count(*) as n_partitions, min(p.starts_at) as starts_at, max(p.ends_at) as ends_at,
+                       coalesce(sum(pg_total_relation_size(p.partition)), 0)::bigint as bytes
+                  from state.partitions(h.parent) p) p
+          order by h.parent",
+    )
+    .fetch_all(&mut *kernel.lease().await?)
+    .await?;
+    Ok(History { step, days_ahead, tables })
+}
+
+/// Sets how much time new partitions cover, as the owner of the schema. Those that exist stay as they are.
+pub async fn set_step(owner: &mut PgConnection, step: Step) -> Result<(), DbError> {
+    sqlx::query("update waybill.schema set history_step = $1").bind(step).execute(owner).await?;
+    Ok(())
+}
+
+/// Makes the missing partitions for the weeks to come, one at a time, each in its own transaction. Returns how many.
+pub async fn extend(connection: &mut PgConnection) -> Result<i32, Error> {
     let mut made = 0;
     loop {
-        let one = sqlx::query_scalar("select state.extend_partitions($1)").bind(weeks).fetch_one(&mut *connection);
+        let one = sqlx::query_scalar("select state.extend_partitions()").fetch_one(&mut *connection);
         match one.await {
             Ok(0) => return Ok(made),
             Ok(n) => made += n,
@@ -49,68 +130,25 @@ pub async fn extend(connection: &mut PgConnection, weeks: i32) -> Result<i32, Er
 }
 
 /// Does the same on a connection of the kernel's.
-pub async fn extend_here(kernel: &Kernel, weeks: i32) -> Result<i32, Error> {
-    extend(&mut *kernel.lease().await?, weeks).await
+pub async fn extend_here(kernel: &Kernel) -> Result<i32, Error> {
+    extend(&mut *kernel.lease().await?).await
 }
 
-/// Rows that lie in the rest of one table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
-pub struct Rest {
-    pub parent: String,
-    /// `None` means that their ids carry no time that a partition would be made for. They stay.
-    pub week: Option<DateTime<Utc>>,
-    /// Counted to 100,000 of each table.
-    pub n_rows: i64,
-}
-
-/// Lists what lies in the rest.
-pub async fn rest<'e>(executor: impl sqlx::PgExecutor<'e>) -> Result<Vec<Rest>, DbError> {
-    let rest = sqlx::query_as("select parent, week, n_rows from state.rest() order by parent, week");
-    Ok(rest.fetch_all(executor).await?)
-}
-
-/// Returns for how many weeks after this one history has its partitions.
-pub async fn weeks_ahead(kernel: &Kernel) -> Result<i32, DbError> {
-    Ok(sqlx::query_scalar("select state.weeks_ahead()").fetch_one(&mut *kernel.lease().await?).await?)
-}
-
-/// Moves what lies in the rest into partitions of its weeks, which are made with it, as the owner of the schema. Returns what was moved.
-///
-/// For as long as the rows of a week take to move, whatever is written to the rest waits, and so does whatever reads that table: reports, the relay.
-/// Turns wait where the partition of the present week is missing.
-pub async fn empty_rest(owner: &mut PgConnection, mut progress: impl FnMut(&Rest)) -> Result<Vec<Rest>, Error> {
-    let mut moved = Vec::new();
-    loop {
-        let found: Vec<Rest> = rest(&mut *owner).await?.into_iter().filter(|rest| rest.week.is_some()).collect();
-        if found.is_empty() {
-            return Ok(moved);
-        }
-        for found in found {
-            let Some(week) = found.week else { continue };
-            let name = format!("{}, week of {}", found.parent, week.date_naive());
-            let sql = format!(
-                "select pg_advisory_xact_lock(hashtextextended('waybill.partitions', 0));
-                 select state.make_partition('{}', '{}', true)",
-                found.parent,
-                week.to_rfc3339()
-            );
-            let n_rows = patiently(owner, &name, &sql).await?.unwrap_or(found.n_rows);
-            let found = Rest { n_rows, ..found };
-            progress(&found);
-            moved.push(found);
-        }
-    }
-}
-
-/// A week of one table.
+/// A partition that can be dropped.
 #[derive(Clone, Debug, Serialize, FromRow)]
 pub struct Partition {
     pub partition: String,
-    /// When it ends.
+    /// When it ends. If it is detached already, the time that the plan was made for.
     pub ends_at: DateTime<Utc>,
     pub bytes: i64,
     /// As the planner estimates.
     pub n_rows: i64,
+    /// The table that it belongs to. `None` means that an earlier run has detached it.
+    #[serde(skip)]
+    parent: Option<String>,
+    /// An earlier run has begun to detach it.
+    #[serde(skip)]
+    is_pending: bool,
 }
 
 /// What keeps history that is older than was asked for.
@@ -130,7 +168,8 @@ pub struct Plan {
     pub partitions: Vec<Partition>,
 }
 
-/// Plans what can be dropped. Changes nothing. Unpublished events are kept if a relay has ever published, unless they are to be dropped.
+/// Plans what can be dropped, with what an interrupted run has left. Changes nothing. Unpublished events are kept if a relay has ever published,
+/// unless they are to be dropped.
 pub async fn plan(
     kernel: &Kernel,
     owner: &mut PgConnection,
@@ -143,15 +182,16 @@ pub async fn plan(
     let held = oldest_needed(kernel, drop_unpublished).await?.filter(|held| held.since < asked);
     let before = held.as_ref().map_or(asked, |held| held.since);
     let partitions = sqlx::query_as(
-        "select c.oid::regclass::text as partition, p.ends_at, pg_total_relation_size(c.oid) as bytes, greatest(c.reltuples, 0)::bigint as n_rows
+        "select c.oid::regclass::text as partition, coalesce(b.ends_at, $1) as ends_at, pg_total_relation_size(c.oid) as bytes,
+                greatest(c.reltuples, 0)::bigint as n_rows, i.inhparent::regclass::text as parent, coalesce(i.inhdetachpending, false) as is_pending
            from pg_class c
-           join pg_inherits i on i.inhrelid = c.oid
+           left join pg_inherits i on i.inhrelid = c.oid
           cross join lateral (
-                -- A bound is an id that says its time and nothing else.
-                select to_timestamp(('x' || lpad(replace(left(b.upper, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0) as ends_at
-                  from (select substring(pg_get_expr(c.relpartbound, c.oid) from $$TO \\('([0-9a-f-]+)'\\)$$) as upper) b) p
-          where c.relnamespace = 'parts'::regnamespace and p.ends_at <= $1
-          order by p.ends_at, 1",
+                select state.time_of(substring(pg_get_expr(c.relpartbound, c.oid) from $$TO \\('([0-9a-f-]+)'\\)$$)) as ends_at) b
+          where c.relnamespace = 'parts'::regnamespace and c.relkind = 'r'
+            and (i.inhparent is null or i.inhdetachpending or b.ends_at <= $1)
+            and exists (select from state.history() h where c.relname ~ ('^' || h.parent || '_[0-9]+$'))
+          order by 6 desc, 2, 1",
     )
     .bind(before)
     .fetch_all(owner)
@@ -201,44 +241,41 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
     Ok(needed.into_iter().min_by_key(|held| held.since))
 }
 
-/// Drops the partitions that the plan names, one after the other, and reports each. No transaction waits for it longer than a moment.
+/// Drops the partitions that the plan names, one after the other, and reports each. No transaction waits for it. If it is interrupted, the next run
+/// continues.
 pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMut(&Partition)) -> Result<(), Error> {
     // First: from here on no reader expects that history to be there.
     sqlx::query("update waybill.schema set pruned_before = greatest(pruned_before, $1)")
         .bind(TurnId::at(plan.before))
         .execute(&mut *owner)
         .await?;
+    // We wait for others, for a minute at a time; no other session uses what we have locked by then.
+    sqlx::raw_sql("set lock_timeout = '60s'").execute(&mut *owner).await?;
     for partition in &plan.partitions {
-        // The name comes from the catalogue.
-        patiently(owner, &partition.partition, &format!("drop table {}", partition.partition)).await?;
+        if let Err(error) = drop_one(owner, partition).await {
+            sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
+            return Err(match is_locked(&error) {
+                true => Error::Busy { partition: partition.partition.clone(), source: error.into() },
+                false => error.into(),
+            });
+        }
         progress(partition);
     }
+    sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
     Ok(())
 }
 
-/// Runs a statement that may have to wait for a lock. Others queue behind us while we wait, so we wait only for a moment at a time,
-/// and not often.
-async fn patiently(owner: &mut PgConnection, name: &str, sql: &str) -> Result<Option<i64>, Error> {
-    const TRIES: u32 = 60;
-    const PAUSE: Duration = Duration::from_secs(1);
-    let sql = format!("begin; set local lock_timeout = '100ms'; {sql}; commit");
-    let mut tries = 0;
-    loop {
-        let error = match sqlx::raw_sql(AssertSqlSafe(sql.clone())).fetch_all(&mut *owner).await {
-            // The last row of the last statement that has any, where it is a number.
-            Ok(rows) => return Ok(rows.last().and_then(|row| row.try_get(0).ok())),
-            Err(error) => error,
-        };
-        sqlx::raw_sql("rollback").execute(&mut *owner).await?;
-        tries += 1;
-        if !is_locked(&error) {
-            return Err(error.into());
-        }
-        if tries >= TRIES {
-            return Err(Error::Busy { partition: name.to_owned(), source: error.into() });
-        }
-        tokio::time::sleep(PAUSE).await;
+/// Detaches a partition while others read and write its table, and drops it once no session can see it.
+async fn drop_one(owner: &mut PgConnection, dropped: &Partition) -> sqlx::Result<()> {
+    let Partition { partition, parent, is_pending, .. } = dropped;
+    // Names come from the catalogue. Each statement is sent alone: detaching in this way cannot be part of a transaction.
+    if let Some(parent) = parent {
+        let way = if *is_pending { "finalize" } else { "concurrently" };
+        let detach = format!("alter table {parent} detach partition {partition} {way}");
+        sqlx::raw_sql(AssertSqlSafe(detach)).execute(&mut *owner).await?;
     }
+    sqlx::raw_sql(AssertSqlSafe(format!("drop table {partition}"))).execute(owner).await?;
+    Ok(())
 }
 
 fn is_locked(error: &sqlx::Error) -> bool {

@@ -1,10 +1,9 @@
--- Partitions of history: made before their week comes, without anybody waiting for it; and what lies in the rest because its week was missing.
+-- Partitions of history: made before their time comes, while others read and write. There is no default partition: a row has its own, or is refused.
 
--- The tables whose history lies in partitions, and the id that each is cut on.
-create or replace function state.history() returns table (parent text, cut_on text)
+-- The tables whose history lies in partitions, each cut on an id that carries its time.
+create or replace function state.history() returns table (parent text)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  values ('agent_steps', 'agent_turn_id'), ('execution_edges', 'correlation_id'), ('outbox', 'agent_turn_id'),
-         ('patches', 'step_id'), ('receipts', 'agent_turn_id'), ('refusals', 'refusal_id')
+  values ('agent_steps'), ('execution_edges'), ('outbox'), ('patches'), ('receipts'), ('refusals')
 $$;
 
 -- The first id of a time: what partitions are cut at.
@@ -13,49 +12,78 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
-create or replace function state.partition_name(p_parent text, p_week timestamptz) returns text
+-- The time of such an id.
+create or replace function state.time_of(p_id text) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select p_parent || '_' || to_char(p_week at time zone 'UTC', 'YYYYMMDD')
+  select to_timestamp(('x' || lpad(replace(left(p_id, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0)
 $$;
 
--- Makes the partition of one week, with what lies in the rest of it. Says how many rows that were. Attached, not created in place: that takes no
--- lock on the parent that a turn would wait for, and one on the rest. Rows of a week that is there are written without it. A statement that reads
--- history by its generic plan locks every partition, and waits for as long as this takes: that is why it takes so little.
-create or replace function state.make_partition(p_parent text, p_week timestamptz, p_with_rest boolean) returns bigint
+-- The partitions of a table, each with its time and where the next one begins. Not those whose detaching has begun.
+create or replace function state.partitions(p_parent text)
+returns table (partition regclass, starts_at timestamptz, ends_at timestamptz, next_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select c.oid, state.time_of(b.ids[1]), state.time_of(b.ids[2]), lead(state.time_of(b.ids[1])) over (order by b.ids[1])
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+   cross join lateral (select regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([0-9a-f-]+)''\) TO \(''([0-9a-f-]+)''\)')) b (ids)
+   where i.inhparent = format('state.%I', p_parent)::regclass and not i.inhdetachpending
+$$;
+
+-- Whether history with this id would find its partitions.
+create or replace function state.has_partitions(p_id uuid) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select bool_and(exists (select from state.partitions(h.parent) p
+                           where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
+    from state.history() h
+$$;
+
+-- For how long from now a table has its partitions, without a gap.
+create or replace function state.history_ahead(p_parent text) returns interval
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select case when bool_or(p.starts_at <= now() and now() < p.ends_at)
+              then min(p.ends_at) filter (where now() < p.ends_at and p.next_at is distinct from p.ends_at) - now()
+              else interval '0' end
+    from state.partitions(p_parent) p
+$$;
+
+-- The next partition that each table lacks for the four weeks to come, or for two steps if those are longer. It begins where another ends, and goes
+-- to the end of its step or to where the next one begins, so that steps may change at any time. The first one of all holds what is two days old: ids
+-- of steps and calls may be a day old.
+create or replace function state.missing_partitions()
+returns table (parent text, starts_at timestamptz, ends_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select h.parent, m.starts_at, least((date_trunc(s.step, m.starts_at at time zone 'UTC') + s.lasts) at time zone 'UTC', m.next_at)
+    from (select history_step as step, ('1 ' || history_step)::interval as lasts, now() - interval '2 days' as oldest from waybill.schema) s
+   cross join state.history() h
+   cross join lateral (
+         select case when p.next_at is null then p.ends_at else greatest(p.ends_at, date_trunc(s.step, s.oldest, 'UTC')) end, p.next_at
+           from state.partitions(h.parent) p
+          where p.next_at is distinct from p.ends_at and coalesce(p.next_at > s.oldest, true)
+          union all
+         select date_trunc(s.step, s.oldest, 'UTC'), min(p.starts_at)
+           from state.partitions(h.parent) p
+         having coalesce(min(p.starts_at) > now(), true)) m (starts_at, next_at)
+   where m.starts_at < now() + greatest(interval '4 weeks', 2 * s.lasts)
+$$;
+
+-- Makes one partition. Attached, not created in place: that takes no lock on the parent that a turn or a dump stands in the way of. A statement that
+-- reads history by its generic plan locks every partition, and waits for as long as this takes: that is why it takes so little. Rows are inserted and
+-- then stay, so they are frozen once, early; each event leaves an index when it is published, so events are vacuumed early too.
+create or replace function state.make_partition(p_parent text, p_starts_at timestamptz, p_ends_at timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_name    constant text := state.partition_name(p_parent, p_week);
-  v_from    constant uuid := state.first_id(p_week);
-  v_to      constant uuid := state.first_id(p_week + interval '7 days');
-  v_cut_on  constant text := (select h.cut_on from state.history() h where h.parent = p_parent);
-  v_columns text;
-  v_moved   bigint := 0;
+  v_name constant text := p_parent || '_' || to_char(p_starts_at at time zone 'UTC', 'YYYYMMDD');
 begin
-  if not p_with_rest then
-    -- What attaching would wait for, before anything is made.
-    execute format('lock table parts.%I in access exclusive mode', p_parent || '_rest');
-  end if;
-  execute format('create table parts.%I (like state.%I including all)', v_name, p_parent)
-          || case p_parent when 'outbox' then ' with (autovacuum_vacuum_scale_factor = 0.02)' else '' end;
-  if p_with_rest then
-    -- History is append-only; this moves it. Also keeps writers away from the rest until it is done.
-    execute format('alter table parts.%I disable trigger user', p_parent || '_rest');
-    select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into v_columns
-      from pg_attribute a
-     where a.attrelid = format('state.%I', p_parent)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '';
-    execute format('insert into parts.%1$I (%2$s) select %2$s from parts.%3$I where %4$I >= $1 and %4$I < $2',
-                   v_name, v_columns, p_parent || '_rest', v_cut_on) using v_from, v_to;
-    get diagnostics v_moved = row_count;
-    execute format('delete from parts.%1$I where %2$I >= $1 and %2$I < $2', p_parent || '_rest', v_cut_on) using v_from, v_to;
-    execute format('alter table parts.%I enable trigger user', p_parent || '_rest');
-  end if;
-  execute format('alter table state.%I attach partition parts.%I for values from (%L) to (%L)', p_parent, v_name, v_from, v_to);
-  return v_moved;
+  execute format('create table parts.%I (like state.%I including all)
+                    with (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_freeze_min_age = 0%s)', v_name, p_parent,
+                 case p_parent when 'outbox' then ', autovacuum_vacuum_scale_factor = 0.02' else '' end);
+  execute format('alter table state.%I attach partition parts.%I for values from (%L) to (%L)',
+                 p_parent, v_name, state.first_id(p_starts_at), state.first_id(p_ends_at));
 end $$;
 
--- Makes one partition that is missing for this week or the weeks to come. Says whether: 0 means that all are there, or that another process makes
--- them just now. A table that is in use (a dump, a long read) is not waited for: others are made, and where all are in use it is an error.
-create or replace function state.extend_partitions(weeks integer) returns integer
+-- Makes one partition that is missing. Says whether: 0 means that all are there, or that another process makes them just now. A table of which
+-- another session changes the partitions is not waited for: others are made, and where all are in use it is an error.
+create or replace function state.extend_partitions() returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
 declare
   v_missing record;
@@ -65,23 +93,15 @@ begin
     return 0;
   end if;
   for v_missing in
-    select h.parent, w.week
-      from state.history() h
-     cross join lateral (select date_trunc('week', now(), 'UTC') + n * interval '7 days' as week
-                           from generate_series(0, least(weeks, 104)) n) w
-     where to_regclass(format('parts.%I', state.partition_name(h.parent, w.week))) is null
-     order by w.week, h.parent
+    select m.parent, m.starts_at, m.ends_at from state.missing_partitions() m order by m.starts_at, m.parent
   loop
     continue when v_missing.parent = any (v_used);
     begin
-      perform state.make_partition(v_missing.parent, v_missing.week, false);
+      perform state.make_partition(v_missing.parent, v_missing.starts_at, v_missing.ends_at);
       return 1;
     exception
       when lock_not_available then
         v_used := v_used || v_missing.parent;
-      when check_violation then
-        -- Rows of that week lie in the rest. `waybill admin empty-rest` moves them.
-        raise warning 'no partition of % for the week of %: rows of it are in the rest', v_missing.parent, v_missing.week::date;
     end;
   end loop;
   if cardinality(v_used) > 0 then
@@ -89,29 +109,3 @@ begin
   end if;
   return 0;
 end $$;
-
--- What lies in the rest, by table and week, counted to 100,000 of each table. No week: its id carries none that a partition would be made for.
-create or replace function state.rest()
-returns table (parent text, week timestamptz, n_rows bigint)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  v_table record;
-begin
-  for v_table in select h.* from state.history() h loop
-    return query execute format(
-      'select %1$L::text, r.week, count(*)
-         from (select case when m.at between ''2020-01-01'' and now() + interval ''104 weeks'' then date_trunc(''week'', m.at, ''UTC'') end as week
-                 from (select state.minted_at(%2$I) as at from parts.%3$I limit 100000) m) r
-        group by r.week', v_table.parent, v_table.cut_on, v_table.parent || '_rest');
-  end loop;
-end $$;
-
--- For how many weeks after this one every table has its partition.
-create or replace function state.weeks_ahead() returns integer
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select coalesce(min(w.n) - 1, 105)::integer
-    from generate_series(0, 105) as w (n)
-   where exists (select from state.history() h
-                  where to_regclass(format('parts.%I', state.partition_name(h.parent,
-                          date_trunc('week', now(), 'UTC') + w.n * interval '7 days'))) is null)
-$$;

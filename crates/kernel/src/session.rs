@@ -33,24 +33,25 @@ pub enum Error {
 
 from_driver!(Error);
 
-/// A session, without what was said in it.
+/// A session (conversation), without its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Session {
     pub session_id: SessionId,
-    /// Who opened it: `key:NAME` or `user:NAME`. `null` means a person with access to the database.
+    /// Caller that opened the session: `key:NAME` (API key) or `user:SUBJECT` (token of the identity provider). `null` if a caller of scope `admin`
+    /// or a command of `waybill` opened it.
     pub owner: Option<String>,
     pub title: Option<String>,
     pub labels: Vec<String>,
     pub messages_box_id: BoxId,
     pub n_messages: i64,
-    /// Something in it came from outside. Every turn that sees it is labelled so.
+    /// Whether the session contains external content. All its later turns then count as having seen external content.
     pub has_external: bool,
     pub todo_card_id: Option<CardId>,
-    /// The summary that stands for its older messages.
+    /// Card with the summary that replaces the older messages, if there is one.
     pub compression_card_id: Option<CardId>,
     pub mapreduce_results_box_id: BoxId,
     pub created_at: DateTime<Utc>,
-    /// No turn begins in it after this.
+    /// When the session was ended. Since then, no turn can start in it.
     pub ended_at: Option<DateTime<Utc>>,
 }
 
@@ -331,6 +332,7 @@ pub async fn is_at_work(work: &mut UnitOfWork, session_id: SessionId) -> Result<
 
 /// A change of what a session remembers, and the step that made it.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = SessionChange)]
 pub struct Change {
     pub step_id: StepId,
     pub patch: Value,

@@ -25,10 +25,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    union all
   select 'waybill_quarantined', null, null, count(*) from state.quarantine q where q.quarantined_at is not null
    union all
-  select 'waybill_rest_rows', h.parent, null, coalesce(sum(r.n_rows), 0)
-    from state.history() h left join state.rest() r on r.parent = h.parent group by h.parent
-   union all
-  select 'waybill_weeks_ahead', null, null, state.weeks_ahead()
+  select 'waybill_history_ahead_seconds', h.parent, null, extract(epoch from state.history_ahead(h.parent)) from state.history() h
    union all
   select 'waybill_updates', s.schemaname || '.' || s.relname, u.status, u.n
     from pg_stat_user_tables s
@@ -40,6 +37,13 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     from pg_stat_user_tables s
    where (s.schemaname, s.relname) in
          (('state', 'agent_state_head'), ('state', 'agent_inbox'), ('state', 'waiting_calls'), ('state', 'turns'), ('cardbox', 'boxes'))
+   union all
+  -- A value has one row or more there, and 2^32 values are the most that a table can have.
+  select 'waybill_toast_rows', n.nspname || '.' || c.relname, null, greatest(t.reltuples, 0)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    join pg_class t on t.oid = c.reltoastrelid
+   where n.nspname = 'cardbox' and c.relname = 'cards'
    union all
   -- Who else is connected is for those to see who may: whether they may is a check of `waybill doctor`.
   select 'waybill_oldest_transaction_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)

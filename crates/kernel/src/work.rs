@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     net::IpAddr,
     ops::{Deref, DerefMut},
     sync::Arc,
@@ -11,7 +12,7 @@ use std::{
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
     AssertSqlSafe, Connection, FromRow, PgConnection, PgPool, Postgres,
-    postgres::{PgArguments, PgConnectOptions, PgRow},
+    postgres::{PgArguments, PgConnectOptions, PgDatabaseError, PgRow},
     query::QueryAs,
 };
 use waybill_core::{
@@ -43,11 +44,41 @@ impl Config {
 }
 
 /// A request to the database that failed: what the server or the connection said.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct DbError(#[from] pub(crate) sqlx::Error);
+#[derive(Debug)]
+pub struct DbError(pub(crate) sqlx::Error);
+
+impl From<sqlx::Error> for DbError {
+    fn from(error: sqlx::Error) -> DbError {
+        DbError(error)
+    }
+}
+
+impl fmt::Display for DbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lacks_partition() {
+            return f.write_str(
+                "history has no partition for this row: run `waybill admin extend-partitions`, and keep an orchestrator running; history \
+                 from before the oldest partition cannot be written",
+            );
+        }
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for DbError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0)
+    }
+}
 
 impl DbError {
+    /// Checks whether a row of history found no partition: none was made for its time, or it was dropped. A retry does not help.
+    pub fn lacks_partition(&self) -> bool {
+        let refusal = self.0.as_database_error().and_then(|refusal| refusal.try_downcast_ref::<PgDatabaseError>());
+        // The server's text depends on its language; the place in its source does not.
+        refusal.is_some_and(|refusal| refusal.code() == "23514" && refusal.routine() == Some("ExecFindPartition"))
+    }
+
     /// Returns the error of a request that got no answer in time.
     pub fn no_answer() -> DbError {
         DbError(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
@@ -106,7 +137,7 @@ pub enum Error {
     Unreachable { place: String, source: DbError },
     #[error(transparent)]
     Unfit(#[from] check::Unfit),
-    #[error("a change in this unit of work was refused, so none of its changes were written")]
+    #[error("an earlier change in the same transaction was refused, so nothing was written")]
     Refused,
     #[error("the database request failed")]
     Db(#[from] DbError),

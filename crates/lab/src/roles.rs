@@ -134,7 +134,10 @@ fn contexts() -> Vec<Operation> {
     vec![
         op("list_receipts", READ, "/turns/{turn}/receipts", Value::Null),
         op("show_context", READ, "/turns/{turn}/context", Value::Null),
+        op("list_context_messages", READ, "/turns/{turn}/context/messages", Value::Null),
+        op("show_context_request", READ, "/turns/{turn}/context/request", Value::Null),
         op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", Value::Null),
+        op("list_context_chain", READ, "/turns/{turn}/context/chain", Value::Null),
         op("why_card", READ, "/turns/{turn}/why/{card}", Value::Null),
         op("show_card", READ, "/cards/{card}", Value::Null),
         op("show_cards", READ, "/cards/batch", json!({ "card_ids": ["{card}"] })),
@@ -143,6 +146,15 @@ fn contexts() -> Vec<Operation> {
         op("show_box", READ, "/boxes/{box}", Value::Null),
         op("show_boxes", READ, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
         op("list_cards", READ, "/boxes/{box}/cards", Value::Null),
+        op("list_sight", READ, "/cards/{card}/sight", Value::Null),
+        op("list_holdings", READ, "/cards/{card}/holdings", Value::Null),
+        op("list_entries", READ, "/boxes/{box}/entries", Value::Null),
+        op("list_heirs", READ, "/boxes/{box}/heirs", Value::Null),
+        op("list_handovers", READ, "/turns/{turn}/handovers", Value::Null),
+        op("list_grants", RECORD, "/grants", Value::Null),
+        op("give_grant", &[], "/grants", json!({ "agent_id": "{agent}", "box_id": "{box}", "reason": "x" })),
+        op("revoke_grant", &[], "/grants/{fresh}", Value::Null),
+        op("list_refusals", RECORD, "/refusals", Value::Null),
     ]
 }
 
@@ -179,6 +191,7 @@ fn resources() -> Vec<Operation> {
     let tool = |name: &str, target: &str| json!({ "tool": { "name": name, "description": "d", "target": target } });
     let apply = |manifest: Value| json!({ "manifests": [manifest] });
     vec![
+        op("show_me", &Scope::ALL, "/", Value::Null),
         op("show_project", &Scope::ALL, "/", Value::Null),
         bound("apply_resources", &[Developer], "/resources", apply(json!({ "settings": {} }))),
         bound("apply_resources", &[Developer], "/resources", apply(profile)),
@@ -189,6 +202,11 @@ fn resources() -> Vec<Operation> {
         op("show_tool", READ, "/tools/slow", Value::Null),
         op("show_plan", READ, "/plans/plan", Value::Null),
         op("show_settings", READ, "/settings", Value::Null),
+        op("show_retention", &[Auditor], "/retention", Value::Null),
+        op("set_retention", &[], "/retention", json!({ "content_months": 1, "record_months": 1 })),
+        op("plan_retention", &[Auditor], "/retention/plan", Value::Null),
+        op("place_hold", &[], "/retention/hold", json!({ "reason": "x" })),
+        op("lift_hold", &[], "/retention/hold?reason=x", Value::Null),
         op("list_agents", RECORD, "/agents", Value::Null),
         bound("provision_agent", ACT, "/agents", json!({ "profile_name": "hand" })),
         op("show_agent", RECORD, "/agents/{agent}", Value::Null),

@@ -333,7 +333,7 @@ impl House {
         });
         crew.spawn(async move {
             let sweep = sweep::Config { lease, ..sweep::Config::default() };
-            match watch::run(&sweeps, &watch::Config { sweep, weeks_ahead: 1, artifacts: None }).await {}
+            match watch::run(&sweeps, &watch::Config { sweep, artifacts: None }).await {}
         });
         crew.spawn(search(tools));
 

@@ -37,9 +37,13 @@ pub enum Error {
     NotSeen { turn_id: TurnId, card_id: CardId },
     #[error("card {0} cannot be changed, because it has expired or was deleted")]
     Gone(CardId),
-    #[error("turn {0} cannot be forked: it has no profile, or its profile has expired or was deleted")]
+    #[error(
+        "turn {0} cannot be forked with its own profile, because it has none, or the profile has expired or was deleted: name another profile"
+    )]
     NoProfile(TurnId),
-    #[error("the patch gives the profile more rights in `{0}`: this needs a key of scope `admin`")]
+    #[error(
+        "the fork would have more rights in `{0}` than its profile allows: leave that field as it is, or use a key of scope `admin`"
+    )]
     Widens(String),
     #[error(
         "`live_tools` with a changed profile needs a key of scope `admin`: leave out `live_tools`, or do not change the profile"
@@ -89,12 +93,12 @@ pub struct Wanted {
     pub external: bool,
 }
 
-/// A fork that was dispatched.
+/// The new turn that runs the fork, and its agent.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Forked {
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    /// The model call from which the fork starts.
+    /// Step of the model call from which the fork starts.
     pub source_step_id: StepId,
     /// The target whose workers run it.
     #[serde(skip)]
@@ -123,7 +127,6 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
     }
     let context = card_box::find(work, &[source.context_box_id]).await?.found.pop();
     let context = Span::prefix(source.context_box_id, context.map_or(0, |found| found.length));
-    let mut context_box_id = source.context_box_id;
     let mut query_card_ids = source.query_card_ids.clone();
     let (mut in_context, mut in_output) = (Vec::new(), Vec::new());
     for (card_id, value) in &change.cards {
@@ -146,19 +149,19 @@ pub async fn fork(work: &mut UnitOfWork, wanted: &Wanted) -> Result<Forked, Erro
         ..NewAgent::new(AgentId::new(), profile.worker_target.clone())
     };
     agent::provision(work, std::slice::from_ref(&made), Stay::Ephemeral, None).await?;
-    if !in_context.is_empty() {
-        context_box_id = BoxId::new();
-        card_box::create(work, &[context_box_id]).await?;
-        fork::fill(work, context_box_id, context, &in_context).await?;
-        fork::hand_over_alike(work, context_box_id, source.context_box_id, made.agent_id).await?;
-    }
-    let request = DispatchRequest {
+    let mut request = DispatchRequest {
         profile_box_id: Some(profile_box_id),
         query_card_ids,
         channel: Some(source.channel),
         limits: profile.limits.filter(|limits| !limits.is_none()),
-        ..DispatchRequest::new(made.agent_id, context_box_id)
+        ..DispatchRequest::new(made.agent_id, source.context_box_id)
     };
+    if !in_context.is_empty() {
+        request.context_box_id = BoxId::new();
+        card_box::create_for(work, request.context_box_id, made.agent_id, request.agent_turn_id).await?;
+        fork::fill(work, request.context_box_id, context, &in_context).await?;
+        fork::hand_over_alike(work, request.context_box_id, source.context_box_id, made.agent_id).await?;
+    }
     turn::enqueue(work, std::slice::from_ref(&request), &[]).await?;
     fork::fill(work, request.output_box_id, seen.output, &in_output).await?;
     // It sees again what the source turn saw: blocks and results.

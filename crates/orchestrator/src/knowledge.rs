@@ -19,7 +19,9 @@ use waybill_kernel::{
 pub enum Error {
     #[error("document {0} has no text that a search could find")]
     Empty(ArtifactPath),
-    #[error("turn {0} does not exist, or it has no deliverable, or its deliverable has expired or was deleted")]
+    #[error(
+        "turn {0} has no result to publish: it does not exist, has not succeeded, or its deliverable has expired or was deleted"
+    )]
     NotDelivered(TurnId),
     #[error(transparent)]
     Knowledge(#[from] knowledge::Error),

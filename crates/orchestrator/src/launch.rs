@@ -19,7 +19,7 @@ use waybill_kernel::{
 
 use crate::{command::Error, handoff};
 
-/// What happens to a message for a session in which a turn is running.
+/// What to do with a message for a session in which a turn is already running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhileRunning {
@@ -226,7 +226,8 @@ async fn name_user(work: &mut UnitOfWork, launch: &Launch) -> Result<(), Error> 
     Ok(())
 }
 
-/// What a request to start a turn led to.
+/// What a request to start a turn did. `accepted`: a worker can claim the turn. `queued`: the turn waits for another turn of its agent. `steered`: no
+/// turn was started; the running turn gets the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DispatchStatus {
@@ -238,13 +239,13 @@ pub enum DispatchStatus {
     Steered,
 }
 
-/// The answer to an accepted request (PM-3). A refused one gets an error.
+/// The turn that was started or queued, or that gets the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct DispatchResult {
     pub status: DispatchStatus,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    /// Null while the turn is queued behind another one of its agent.
+    /// Epoch of the agent. `null` while the turn waits for another turn of its agent.
     pub turn_epoch: Option<TurnEpoch>,
     #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
     pub trace_id: TraceId,

@@ -60,7 +60,7 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
                     if matches!(error, Error::LeaseLost) {
                         worker_id = WorkerId::new();
                     }
-                    tracing::warn!(%error, "the relay cannot hold its shards");
+                    tracing::warn!(%error, "the relay could not renew its lease on the outbox: it publishes no events until it can");
                     held = None;
                 }
                 Err(_) => held = None,
@@ -83,12 +83,12 @@ pub async fn run(kernel: &Kernel, feed: &dyn Feed, config: &Config) -> Infallibl
             Ok(Portion::Published(few)) if few < FEW => sleep(config.pause / 10).await,
             Ok(Portion::Published(_)) => {}
             Ok(Portion::Nothing | Portion::Refused) => {
-                tracing::warn!("the stream takes no events");
+                tracing::warn!("the event stream or the trace collector accepted no events: trying again");
                 held = None;
                 sleep(config.pause).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "events were not published");
+                tracing::warn!(%error, "the relay could not publish events: trying again");
                 // The stream may be gone: check it before the next portion.
                 held = None;
                 sleep(config.pause).await;
@@ -122,7 +122,7 @@ async fn hold(
     match feed.made_at().await {
         Ok(made_at) => {
             if outbox::publish_to(kernel, made_at).await? {
-                tracing::info!(%made_at, "publishing to a new stream");
+                tracing::info!(%made_at, "found a new event stream: events that only the old one got are published again");
             }
             Ok(true)
         }
@@ -156,7 +156,7 @@ async fn publish(
     for (place, error) in refused {
         let event = &events[place];
         if bounded(config, outbox::refuse(kernel, event, &error, &config.refusals)).await? {
-            tracing::warn!(project = %event.project_id, agent = %event.agent_id, error, "events of an agent are in quarantine");
+            tracing::warn!(project = %event.project_id, agent = %event.agent_id, error, "NATS refused an event repeatedly: the events of its agent wait until `waybill admin quarantine retry`");
         }
     }
     Ok(Portion::Published(events.len()))

@@ -39,11 +39,39 @@ pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<(StepId,
 
 /// Renders a call again: that of this step, or the last one of the turn.
 pub async fn replay(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<Call<'static>, Error> {
+    recorded(work, turn_id, step_id).await?.render()
+}
+
+/// A call with everything that its receipt points to. Rendering it needs no database.
+#[derive(Debug)]
+pub struct Recorded {
+    pub step_id: StepId,
+    pub receipt: Receipt,
+    found: Found,
+}
+
+impl Recorded {
+    /// Renders the call again.
+    pub fn render(self) -> Result<Call<'static>, Error> {
+        Ok(self.receipt.render(self.found)?)
+    }
+
+    /// Estimates how many bytes it has.
+    pub fn n_bytes(&self) -> usize {
+        usize::try_from(self.receipt.n_tokens.get()).unwrap_or_default() * 4
+    }
+}
+
+/// Reads a call: that of this step, or the last one of the turn.
+pub async fn recorded(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<Recorded, Error> {
     let call = || step_id.map_or(format!("turn {turn_id}"), |step_id| format!("step {step_id} of turn {turn_id}"));
     let stored = stored::find(work, turn_id, step_id).await?.ok_or_else(|| Error::NotFound { call: call() })?;
-    let receipt = read(&stored)?;
-    let found = find(work, &receipt).await?;
-    Ok(receipt.render(found)?)
+    record(work, stored.step_id, read(&stored)?).await
+}
+
+/// Reads the call of a receipt.
+pub async fn record(work: &mut UnitOfWork, step_id: StepId, receipt: Receipt) -> Result<Recorded, Error> {
+    Ok(Recorded { step_id, found: find(work, &receipt).await?, receipt })
 }
 
 fn read(stored: &Stored) -> Result<Receipt, serde_json::Error> {

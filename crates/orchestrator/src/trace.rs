@@ -58,7 +58,7 @@ impl Collector {
             }
             Err(error) => error,
         };
-        tracing::warn!(%error, "the OpenTelemetry collector refused trace spans");
+        tracing::warn!(%error, "trace spans could not be sent to the OpenTelemetry collector");
         let is_final = error
             .status()
             .is_some_and(|status| status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429));
@@ -87,7 +87,7 @@ impl Tracer {
         for event in events.iter().filter(|event| event.event == EventKind::Task) {
             match self.spans(event).await {
                 Ok(more) => spans.extend(more),
-                Err(error) => tracing::warn!(%error, "a turn could not be read for its trace"),
+                Err(error) => tracing::warn!(%error, "the trace of a turn is not sent: the turn could not be read"),
             }
         }
         for part in spans.chunks(MOST_SPANS) {

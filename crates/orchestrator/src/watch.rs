@@ -1,13 +1,15 @@
 //! The watchdogs, which run periodically (L0-14). They also ring for work that is ready, so that a lost ring costs one tick.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use futures::future::select_all;
 use tokio::time::{sleep, timeout};
 use waybill_artifact::Artifacts;
-use waybill_core::{error::causes, metric};
+use waybill_core::{error::causes, id::ProjectId, metric};
 use waybill_kernel::{
-    agent, lease, retention,
+    agent, lease, retain,
+    retain::Portion,
+    retention,
     sweep::{self, Sweep, Swept},
     work::Kernel,
 };
@@ -16,8 +18,6 @@ use waybill_kernel::{
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub sweep: sweep::Config,
-    /// How many weeks ahead partitions of history are made.
-    pub weeks_ahead: i32,
     /// The store whose unreferenced objects are deleted. `None` means that they stay.
     pub artifacts: Option<Artifacts>,
 }
@@ -28,11 +28,18 @@ const MOST_PATIENT: Duration = Duration::from_secs(15);
 const MOST_RETIRED: i32 = 1_000;
 /// How many unreferenced objects are deleted at a time.
 const MOST_SWEPT: i32 = 100;
+/// How many projects' walks are continued in one round, and how many rows each looks at.
+const MOST_PROJECTS: i32 = 100;
+const MOST_RETAINED: i32 = 200;
+/// How long one portion of a walk may take, and the pause after it: other work comes first.
+const MOST_REMOVING: Duration = Duration::from_secs(75);
+const PAUSE: Duration = Duration::from_millis(250);
 const MINUTE: Duration = Duration::from_secs(60);
 const QUARTER: Duration = Duration::from_secs(900);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sweeps forever. At the same time it retires agents, deletes unreferenced objects, makes partitions and looks for missing leases.
+/// Sweeps forever. At the same time it retires agents, deletes unreferenced objects, makes partitions, looks for missing leases, and removes what
+/// projects no longer keep.
 pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
     // Each at its own pace: none waits for another that takes long.
     let sweeps = Sweep::ALL.map(|kind| Box::pin(sweep(kernel, config, kind)));
@@ -40,8 +47,9 @@ pub async fn run(kernel: &Kernel, config: &Config) -> Infallible {
         (swept, _, _) = select_all(sweeps) => swept,
         retired = retire(kernel) => retired,
         ended = end_missing_leases(kernel) => ended,
-        extended = extend(kernel, config.weeks_ahead) => extended,
+        extended = extend(kernel) => extended,
         tidied = tidy(config.artifacts.as_ref()) => tidied,
+        removed = remove(kernel) => removed,
     }
 }
 
@@ -50,7 +58,7 @@ async fn retire(kernel: &Kernel) -> Infallible {
         match timeout(MOST_PATIENT, agent::retire(kernel, MOST_RETIRED)).await {
             Ok(Ok(retired)) if retired >= MOST_RETIRED as u64 => continue,
             Ok(Ok(_)) => {}
-            trouble => tracing::warn!(?trouble, "agents were not retired"),
+            trouble => tracing::warn!(?trouble, "unused agents could not be retired: trying again in a minute"),
         }
         sleep(MINUTE).await;
     }
@@ -64,20 +72,20 @@ async fn end_missing_leases(kernel: &Kernel) -> Infallible {
             Ok(Ok(ended)) => {
                 tracing::warn!(ended, "workers lost their leases: their turns and calls were released to other workers")
             }
-            trouble => tracing::warn!(?trouble, "workers without a lease were not looked for"),
+            trouble => tracing::warn!(?trouble, "cannot look for workers without a lease: trying again in a minute"),
         }
         sleep(MINUTE).await;
     }
 }
 
-/// Makes partitions of history ahead of time. If a dump or a long read blocks that, it can wait: there are weeks left.
-async fn extend(kernel: &Kernel, weeks: i32) -> Infallible {
+/// Makes partitions of history ahead of time. If that fails it can wait: there are weeks left.
+async fn extend(kernel: &Kernel) -> Infallible {
     let mut pause = MINUTE;
     loop {
-        match timeout(MOST_PATIENT, retention::extend_here(kernel, weeks)).await {
+        match timeout(MOST_PATIENT, retention::extend_here(kernel)).await {
             Ok(Ok(made)) => {
                 if made > 0 {
-                    tracing::info!(made, "partitions were made");
+                    tracing::info!(made, "weekly partitions of the history tables were created");
                 }
                 pause = MINUTE;
                 sleep(HOUR).await;
@@ -101,10 +109,57 @@ async fn tidy(artifacts: Option<&Artifacts>) -> Infallible {
         match artifacts.sweep(MOST_SWEPT).await {
             Ok(swept) if swept >= MOST_SWEPT as u64 => continue,
             Ok(0) => {}
-            Ok(swept) => tracing::info!(swept, "unreferenced objects were deleted"),
-            Err(error) => tracing::warn!(%error, "unreferenced objects were not deleted"),
+            Ok(swept) => tracing::info!(swept, "unreferenced objects were deleted from the object store"),
+            Err(error) => tracing::warn!(%error, "unreferenced objects could not be deleted from the object store"),
         }
         sleep(MINUTE).await;
+    }
+}
+
+/// Removes what projects no longer keep, one portion of each in turn. Of several processes one does so at a time.
+async fn remove(kernel: &Kernel) -> Infallible {
+    // What each walk has removed so far, for the log.
+    let mut walks: BTreeMap<ProjectId, BTreeMap<String, i64>> = BTreeMap::new();
+    loop {
+        let due = match timeout(MOST_PATIENT, retain::due(kernel, MOST_PROJECTS)).await {
+            Ok(Ok(due)) => due,
+            trouble => {
+                tracing::warn!(?trouble, "projects whose retention is due were not looked for");
+                Vec::new()
+            }
+        };
+        let mut is_done = true;
+        for project_id in due {
+            match timeout(MOST_REMOVING, retain::portion(kernel, project_id, MOST_RETAINED)).await {
+                Ok(Ok(Some(portion))) => {
+                    is_done &= portion.is_over;
+                    note(&mut walks, project_id, portion);
+                }
+                Ok(Ok(None)) => {}
+                trouble => {
+                    tracing::warn!(?trouble, project = %project_id, "what the project no longer keeps was not removed")
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        if is_done {
+            sleep(MINUTE).await;
+        }
+    }
+}
+
+/// Counts what a portion has removed, and logs what its walk has removed when that is over.
+fn note(walks: &mut BTreeMap<ProjectId, BTreeMap<String, i64>>, project_id: ProjectId, portion: Portion) {
+    let walk = walks.entry(project_id).or_default();
+    for (what, n) in portion.removed {
+        metrics::counter!(metric::REMOVED, "what" => what.clone()).increment(n.unsigned_abs());
+        *walk.entry(what).or_default() += n;
+    }
+    if portion.is_over
+        && let Some(removed) = walks.remove(&project_id)
+        && !removed.is_empty()
+    {
+        tracing::info!(project = %project_id, ?removed, "what the project no longer keeps was removed");
     }
 }
 
@@ -117,7 +172,7 @@ async fn sweep(kernel: &Kernel, config: &Config, kind: Sweep) -> Infallible {
             Ok(Ok(swept)) => {
                 count(kind, &swept);
                 if swept.did_something() {
-                    tracing::info!(?swept, "swept");
+                    tracing::info!(?swept, "a watchdog found work to do");
                 }
                 if is_full(&swept, config.sweep.most) {
                     continue;
@@ -126,7 +181,7 @@ async fn sweep(kernel: &Kernel, config: &Config, kind: Sweep) -> Infallible {
             Ok(Err(error)) => {
                 failed(kind);
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, cause, sweep = kind.as_str(), "a sweep failed");
+                tracing::warn!(%error, cause, sweep = kind.as_str(), "a watchdog failed; it runs again at its next interval");
             }
             Err(_) => {
                 failed(kind);

@@ -106,7 +106,7 @@ impl Secrets {
         let forms: BTreeSet<String> = given.secrets.iter().flat_map(|secret| echoes(secret)).collect();
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(forms);
         given.echoes =
-            finder.inspect_err(|error| tracing::error!(%error, "secrets cannot be blotted out")).ok().map(Arc::new);
+            finder.inspect_err(|error| tracing::error!(%error, "secrets cannot be masked in text")).ok().map(Arc::new);
     }
 }
 

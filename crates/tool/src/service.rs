@@ -119,7 +119,7 @@ impl Tools {
                         Ok(()) | Err(turn::Error::Stale(_)) => Ok(()),
                         Err(error) => {
                             let tool_call_id = holding.claimed.tool_call_id;
-                            tracing::error!(%tool_call_id, %error, cause = innermost(&error), "a call was not answered");
+                            tracing::error!(%tool_call_id, %error, cause = innermost(&error), "a tool call could not be answered");
                             Err(error.to_string())
                         }
                     }

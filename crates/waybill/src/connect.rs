@@ -1,6 +1,6 @@
 //! How a command connects to the database, the bus and the artifact store, and finds its project.
 
-use std::{os::unix::fs::MetadataExt, sync::Arc};
+use std::{os::unix::fs::MetadataExt, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,7 +9,7 @@ use waybill_artifact::{Artifacts, Store};
 use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
-    project,
+    project, retention,
     work::{Actor, Config, Kernel, UnitOfWork},
 };
 
@@ -67,11 +67,22 @@ pub(crate) fn on_bus(kernel: Kernel, nats: Option<&Nats>) -> Kernel {
     }
 }
 
+/// Makes missing partitions of history when a process starts. If that fails, the process goes on: an orchestrator makes them later.
+pub(crate) async fn extend_history(kernel: &Kernel) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    match tokio::time::timeout(PATIENCE, retention::extend_here(kernel)).await {
+        Ok(Ok(0)) => {}
+        Ok(Ok(made)) => tracing::info!(made, "partitions were made"),
+        trouble => tracing::warn!(?trouble, "the next partitions of the history tables could not be created"),
+    }
+}
+
 /// The object store of artifacts.
 #[derive(Debug, Args)]
 pub(crate) struct Storage {
-    /// Where artifacts are stored: a folder, or s3://BUCKET/PREFIX, gs://…, az://…, with the credentials of the environment (AWS_ACCESS_KEY_ID, …).
-    /// If omitted, `waybill dev` uses a folder in its data folder, and other commands have no artifacts.
+    /// Where artifacts are stored: a folder, or a URL such as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. The credentials come
+    /// from environment variables, such as AWS_ACCESS_KEY_ID. If omitted, `waybill dev` uses a folder in its data folder, and other commands cannot
+    /// store or read artifacts.
     #[arg(long, env = "WAYBILL_ARTIFACTS", value_name = "URL")]
     pub(crate) artifacts: Option<String>,
 }

@@ -65,9 +65,9 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Check the database: server version, login, migrations, row security, connection pooler and more. Exits with 1 if a check fails.
     Doctor(doctor::Arguments),
-    /// Show the live state of the system: targets, projects, queues, processes, forks and costs.
+    /// Show the live state of the system: queues and processes of each target, open batches, and the work and cost of the busiest projects.
     Top(top::Arguments),
-    /// Create, list and delete projects.
+    /// Create, list and delete projects, and set how long they keep what.
     #[command(subcommand)]
     Project(project::Command),
     /// Apply profiles, tools, plans, package types and settings from YAML.
@@ -80,16 +80,16 @@ enum Command {
     /// Add agents to the roster, and list agents with their status.
     #[command(subcommand)]
     Agent(agent::Command),
-    /// Let agents read boxes, revoke such grants, and list grants and refused requests.
+    /// Give agents the right to read boxes, revoke such a right, list these rights, and list requests for boxes that were refused.
     #[command(subcommand)]
     Grant(grant::Command),
-    /// Show, expire, delete and erase cards, and list which agents could see a card.
+    /// Show cards, set when they expire, delete or erase them, and list which agents could see a card.
     #[command(subcommand)]
     Card(card::Command),
     /// Store, fetch, list and remove artifacts (bulk content by path).
     #[command(subcommand)]
     Artifact(artifact::Command),
-    /// Add, search and publish the documents and past results that agents can search.
+    /// Manage and search what agents can search: the documents of a project, and published results of earlier turns.
     #[command(subcommand)]
     Knowledge(knowledge::Command),
     /// Make tool manifests from OpenAPI documents and MCP servers.
@@ -109,14 +109,14 @@ enum Command {
     /// Show a box and the cards in it.
     #[command(subcommand)]
     Box(look::CardBox),
-    /// Show a batch: the children of one fork and the result of each.
+    /// Show a batch: the child turns that one call started together, and the result of each.
     #[command(subcommand)]
     Batch(look::Batch),
     /// Run a recorded turn again from one of its model calls, with changes, and compare the results.
     ///
     /// A card, the profile or the model can be changed, and each variant can run several times. Exits with 1 if a run does not succeed.
     Fork(fork::Arguments),
-    /// Render every model call of a run again and verify that the bytes are the same.
+    /// Render the model calls of a turn, and of the turns that it started, again, and verify that the bytes are those that were sent.
     ///
     /// Exits with 1 if a call cannot be reproduced.
     Replay(replay::Arguments),
@@ -131,10 +131,10 @@ enum Command {
     /// Show what a model saw: list, render, verify and compare the model calls of a turn.
     #[command(subcommand)]
     Context(context::Command),
-    /// Maintain a running system: watchdogs, quarantine, lost state, outbox, old history, partitions.
+    /// Maintain a running system: run the watchdogs once, retry rows in quarantine, rebuild lost state, delete old history, create partitions.
     #[command(subcommand)]
     Admin(admin::Command),
-    /// Run the orchestrator: the commands of agents (delegate, fork, …), the watchdogs, and the relay of events to NATS.
+    /// Run the orchestrator. It carries out the commands of agents (delegate_async, fork_join, …), runs the watchdogs, and publishes events to NATS.
     ///
     /// Run at least one; two are better.
     Orchestrator(orchestrator::Arguments),

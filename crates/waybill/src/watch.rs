@@ -81,7 +81,7 @@ impl Watch {
             .route("/ready", get(ready))
             .with_state(Arc::new(watched));
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-        tracing::info!(address = %listener.local_addr()?, "metrics");
+        tracing::info!(address = %listener.local_addr()?, "serving metrics and health checks");
         tokio::spawn(async move { axum::serve(listener, app).await });
         Ok(())
     }
@@ -116,7 +116,7 @@ async fn look(kernel: &Kernel, Read { seen, targets, .. }: &mut Read) {
     metrics::gauge!(metric::DATABASE_UP).set(f64::from(u8::from(is_up)));
     let found = timeout(PATIENCE, vitals::read(kernel)).await;
     let Ok(Ok(found)) = found else {
-        tracing::warn!("cannot read the state of the system from the database");
+        tracing::warn!("the metrics of the whole system are not updated: the database could not be read");
         return;
     };
     for (name, labels) in seen.drain(..) {

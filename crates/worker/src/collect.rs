@@ -79,7 +79,7 @@ pub trait Source: Send + Sync {
 pub enum RegisterError {
     #[error(transparent)]
     Key(#[from] MalformedKey),
-    #[error("`{0}` is reserved for compaction: use another name")]
+    #[error("the block name `{0}` is reserved for summaries: use another name")]
     Compression(BlockKey),
 }
 

@@ -132,7 +132,7 @@ pub async fn compact(
         let (card, usage) = match summarise(&plan, &in_force, &children, summariser).await {
             Ok(summarised) => summarised,
             Err((failure, usage)) => {
-                tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "not compacted");
+                tracing::warn!(turn = %claimed.fence.agent_turn_id(), failure, "the context of a turn could not be compacted");
                 done.failure = Some(failure);
                 done.budget = charge(kernel, &claimed.fence, usage).await?.or(done.budget);
                 break;
@@ -146,7 +146,7 @@ pub async fn compact(
         match written {
             Written::Used(stepped) => {
                 done.budget = stepped.budget.or(done.budget);
-                tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "compacted");
+                tracing::info!(turn = %claimed.fence.agent_turn_id(), ?scope, n_tokens = n_tokens.get(), "a summary replaced older messages in the context of a turn");
                 done.n_summaries += 1;
                 done.n_tokens = done.n_tokens + n_tokens;
             }

@@ -55,7 +55,7 @@ pub struct Setting {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cards that say what to do are missing, have expired or were deleted: {0:?}")]
+    #[error("the cards with the instruction of the turn are missing, have expired or were deleted: {0:?}")]
     QueryGone(Vec<CardId>),
     #[error(transparent)]
     Work(#[from] work::Error),
@@ -65,7 +65,7 @@ pub enum Error {
     Card(#[from] card::Error),
     #[error(transparent)]
     External(#[from] turn::Error),
-    #[error("a block cannot be stored as a card")]
+    #[error("a block of context for the model, such as search results, cannot be stored as a card")]
     Invalid(#[from] Invalid),
 }
 

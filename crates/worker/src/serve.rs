@@ -147,7 +147,7 @@ impl Worker {
             // Another worker has it.
             Err(Error::Turn(turn::Error::Stale(_))) => {}
             Err(error) => {
-                tracing::error!(%turn_id, %error, cause = innermost(&error), "a turn could not go on");
+                tracing::error!(%turn_id, %error, cause = innermost(&error), "the worker could not continue a turn");
                 return Err(error.to_string());
             }
         }

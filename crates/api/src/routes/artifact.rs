@@ -1,6 +1,6 @@
 //! Artifacts: bulk content by path, streamed in and out (HO-1). A path may contain slashes, so it is a parameter of the query.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body as Bytes,
@@ -23,6 +23,7 @@ use waybill_kernel::{
 use crate::{
     Api,
     caller::{Caller, forbidden},
+    kept::range,
     problem::Problem,
     request::{Page, Query, and_one, most},
 };
@@ -39,17 +40,18 @@ impl Api {
 pub(crate) struct PutParams {
     /// Path to store the content at, such as `reports/2026/summary.json`.
     path: ArtifactPath,
-    /// Media type of the content. If omitted, it follows from the path.
+    /// Media type of the content. If omitted, it is derived from the extension of the path.
     #[param(min_length = 3, max_length = 127, pattern = "^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+$")]
     media_type: Option<String>,
-    /// Whether the content came from outside, or was made from content from outside: a turn that reads it has then seen content from outside. Always
-    /// true for what workers and tools store. If omitted, false.
+    /// Whether the content is external: it came from outside your system, such as an email or a website, or was made from external content. A turn
+    /// that reads it counts as having seen external content. For a key of scope `worker` or `tool`, the server always uses true. If omitted, false.
     external: Option<bool>,
 }
 
 /// Store content at a path, as a new version.
 ///
-/// It is stored all at once or not at all. The same content as before stays the same version.
+/// The content is stored completely or not at all. If it is the same as in the newest version, no new version is created, unless the media type
+/// changes or the content is marked as external for the first time.
 #[utoipa::path(
     put, path = "/artifacts", tag = "artifacts", params(PutParams),
     request_body(content = Option<Vec<u8>>, content_type = "application/octet-stream", description = "The whole content. It may be empty."),
@@ -80,7 +82,7 @@ pub(crate) async fn put_artifact(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Beginning of the paths to list. A folder ends with `/`. If omitted, all paths are listed.
+    /// Prefix of the paths to list, such as `reports/`. If omitted, all paths are listed.
     #[serde(default)]
     prefix: String,
     /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
@@ -91,7 +93,7 @@ pub(crate) struct ListParams {
     most: Option<u16>,
 }
 
-/// List artifacts by path, each in its newest version.
+/// List artifacts in the order of their paths, each in its newest version.
 #[utoipa::path(
     get, path = "/artifacts", tag = "artifacts", params(ListParams),
     responses((status = 200, body = Page<Artifact>)),
@@ -151,8 +153,8 @@ pub(crate) struct ContentParams {
 
 /// Read the content of an artifact.
 ///
-/// It is verified as it is read. `Range: bytes=0-99` returns a part. The content type is always `application/octet-stream`, so that no browser shows
-/// the content; the list has the media type.
+/// The server checks the content against its hash while it sends it. The header `Range: bytes=0-99` returns a part. The content type is always
+/// `application/octet-stream`, so that browsers do not display the content. The list of artifacts shows the media type.
 #[utoipa::path(
     get, path = "/artifacts/content", tag = "artifacts", params(ContentParams),
     responses(
@@ -175,9 +177,10 @@ pub(crate) async fn read_artifact(
     let size = found.stored.size;
     let asked = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
     let part = asked.map(|asked| range(asked, size)).transpose()?;
-    let content = artifacts.read(caller.asked, &found, part.clone().unwrap_or(0..size));
-    let content = content.inspect_err(|error| tracing::error!(%error, "an artifact cannot be read"));
-    let length = part.as_ref().map_or(size, |part| part.end - part.start);
+    let wanted = part.as_ref().map_or(0..size, |(part, _)| part.clone());
+    let length = wanted.end - wanted.start;
+    let content = artifacts.read(caller.asked, &found, wanted);
+    let content = content.inspect_err(|error| tracing::error!(%error, "the content of an artifact could not be read"));
     let mut response = (
         [
             (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -189,32 +192,11 @@ pub(crate) async fn read_artifact(
         Bytes::from_stream(content),
     )
         .into_response();
-    if let Some(part) = part {
+    if let Some((_, said)) = part {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-        let said = format!("bytes {}-{}/{size}", part.start, part.end - 1);
         response.headers_mut().insert(header::CONTENT_RANGE, said.parse().map_err(Problem::internal)?);
     }
     Ok(response)
-}
-
-/// Reads a range of one part: `bytes=0-99`, `bytes=100-`, `bytes=-100`.
-fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
-    let part = asked.strip_prefix("bytes=").and_then(|part| part.split_once('-'));
-    let number = |text: &str| text.parse::<u64>().ok();
-    let part = match part {
-        Some(("", last)) => number(last).map(|last| size.saturating_sub(last)..size),
-        Some((first, "")) => number(first).map(|first| first..size),
-        Some((first, last)) => {
-            number(first).zip(number(last)).map(|(first, last)| first..last.saturating_add(1).min(size))
-        }
-        None => None,
-    };
-    part.filter(|part| part.start < part.end).ok_or_else(|| {
-        let said = format!(
-            "the header `Range` is not valid for content of {size} bytes: ask for one part, such as `bytes=0-99`"
-        );
-        Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", said)
-    })
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -222,21 +204,22 @@ fn range(asked: &str, size: u64) -> Result<Range<u64>, Problem> {
 pub(crate) struct RemoveParams {
     /// Path of the artifact.
     path: ArtifactPath,
-    /// Whether to remove all versions but the newest. If omitted, all versions are removed.
+    /// If true, only the older versions are removed, and the newest one stays. If omitted, all versions are removed.
     #[serde(default)]
     older: bool,
 }
 
-/// What was removed.
+/// How many versions of the artifact were removed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Removed {
     /// Number of versions that were removed.
     n_removed: u64,
 }
 
-/// Remove an artifact from the index.
+/// Remove an artifact, or only its older versions.
 ///
-/// A turn that was handed a version of it still has that version. The rest is deleted in time.
+/// A removed version can no longer be listed, or read by its path. If a card refers to it, turns that have this card can still read it. Otherwise its
+/// content is deleted later.
 #[utoipa::path(
     delete, path = "/artifacts", tag = "artifacts", params(RemoveParams),
     responses((status = 200, body = Removed)),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::State,
+    http::HeaderMap,
     response::{Json, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use waybill_kernel::{
 use crate::{
     Api,
     caller::Caller,
+    kept,
     problem::Problem,
     request::{Body, Page, Path, Query, answer, most, not_too_many, size},
     write::{Once, OnceParams},
@@ -30,44 +32,46 @@ use crate::{
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneCard {
-    card: CardId,
+    pub(super) card: CardId,
 }
 
-/// Show a card, or what is left of it.
+/// Show a card. If it has expired or was deleted, only its id, its hash and the reason are shown.
 #[utoipa::path(
     get, path = "/cards/{card}", tag = "cards", params(("card" = CardId, Path)),
-    responses((status = 200, body = Reading)),
+    responses((status = 200, body = Reading), (status = 304, description = "The client has the answer.")),
 )]
 pub(crate) async fn show_card(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneCard { card: card_id }): Path<OneCard>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     caller.may_read()?;
     let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
     let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} in this project")))?;
-    answer(found, |found| size([found])).await
+    let n_bytes = size([&found]);
+    kept::json(&headers, found, n_bytes).await
 }
 
-/// The card that was given an end.
+/// The card that was deleted or that will expire.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EndedCard {
-    /// The card.
+    /// Id of the card.
     card_id: CardId,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeleteParams {
-    /// Why the card is deleted, in 1 to 1,000 characters. It is kept with the card's hash.
+    /// Why the card is deleted, in 1 to 1,000 characters. The reason is kept with the card's hash.
     #[param(min_length = 1, max_length = 1000)]
     reason: String,
 }
 
-/// Delete a card, so that no later turn is shown it.
+/// Delete a card, so that turns no longer see it.
 ///
-/// Its hash, the reason and the boxes that refer to it stay; receipts still say which turns have seen it. Deleting it again changes nothing:
-/// the first reason stays. `waybill card erase` also destroys the stored content.
+/// The card's hash, the reason, and its positions in boxes are kept. Receipts still show which turns have seen the card. If the card was deleted
+/// before, nothing changes, and the first reason is kept. The content stays in the database: to destroy it, use `waybill card erase`.
 #[utoipa::path(
     delete, path = "/cards/{card}", tag = "cards", params(("card" = CardId, Path), DeleteParams, OnceParams),
     responses((status = 200, body = EndedCard)),
@@ -98,14 +102,14 @@ pub(crate) async fn delete_card(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expiry {
-    /// Seconds from now, up to ten years.
+    /// Seconds until the card expires, at most ten years.
     #[schema(minimum = 1, maximum = 315360000)]
     ttl_seconds: i32,
 }
 
-/// Set when a card expires. Later turns are not shown it.
+/// Set when a card expires. After that time, turns no longer see it.
 ///
-/// A card that has an end keeps it: setting another is refused.
+/// A card that already has an expiry time keeps it: the request is refused. Shared cards, such as profiles, cannot expire.
 #[utoipa::path(
     post, path = "/cards/{card}/expire", tag = "cards", params(("card" = CardId, Path), OnceParams), request_body = Expiry,
     responses((status = 200, body = EndedCard)),
@@ -137,7 +141,7 @@ pub(crate) async fn expire_card(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CardIds {
-    /// Cards to show.
+    /// Ids of the cards to show, at most 1,000.
     #[schema(max_items = 1000)]
     card_ids: Vec<CardId>,
 }
@@ -145,20 +149,20 @@ pub(crate) struct CardIds {
 /// The most bytes of cards in one answer; a single card may have more.
 const MOST_BYTES: i64 = 4 << 20;
 
-/// What was found, in the order asked for, and what was not.
+/// The cards that exist, and the ids of those that do not exist or did not fit.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Cards {
-    /// Cards that were found, in the order asked for.
+    /// Cards that exist, in the order of the request.
     found: Vec<Reading>,
-    /// Cards that do not exist in this project.
+    /// Ids of cards that do not exist in this project.
     missing_card_ids: Vec<CardId>,
-    /// Cards that did not fit into this answer: ask for them again.
+    /// Ids of cards that did not fit into this response. Request them again.
     left_card_ids: Vec<CardId>,
 }
 
 /// Show cards by id, up to 1,000.
 ///
-/// An answer has up to 4 MiB of cards. `left_card_ids` lists the cards that did not fit: request them again.
+/// A response has at most 4 MiB of cards, or one larger card. `left_card_ids` lists the cards that did not fit: request them again.
 #[utoipa::path(
     post, path = "/cards/batch", tag = "cards", request_body = CardIds,
     responses((status = 200, body = Cards)),
@@ -181,7 +185,7 @@ pub(crate) async fn show_cards(
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneBox {
     #[serde(rename = "box")]
-    card_box: BoxId,
+    pub(super) card_box: BoxId,
 }
 
 /// Show a box, without its cards.
@@ -203,17 +207,17 @@ pub(crate) async fn show_box(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BoxIds {
-    /// Boxes to show.
+    /// Ids of the boxes to show, at most 1,000.
     #[schema(max_items = 1000)]
     box_ids: Vec<BoxId>,
 }
 
-/// What was found, in the order asked for, and what was not.
+/// The boxes that exist, and the ids of those that do not exist.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Boxes {
-    /// Boxes that were found, in the order asked for.
+    /// Boxes that exist, in the order of the request.
     found: Vec<CardBox>,
-    /// Boxes that do not exist in this project.
+    /// Ids of boxes that do not exist in this project.
     missing_box_ids: Vec<BoxId>,
 }
 
@@ -262,7 +266,7 @@ impl Places {
 
 /// List the cards of a box, in order.
 ///
-/// A page has up to 4 MiB of cards. A card that stands in several places of a page is shown at the first one.
+/// A page has at most 4 MiB of cards, or one larger card. A card that occurs several times on a page is listed once, at its first position.
 #[utoipa::path(
     get, path = "/boxes/{box}/cards", tag = "cards", params(("box" = BoxId, Path), Places),
     responses((status = 200, body = Page<Placed>)),

@@ -30,36 +30,36 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// A package to check.
+/// The handoff package to check.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Package {
     /// The package: `version` "2.0", `handoff_type`, `timestamp`, and what its type requires.
-    #[schema(value_type = Object)]
     package: Map<String, Value>,
 }
 
-/// The result of checking a package.
+/// The result of checking a handoff package.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Verdict {
     /// Whether the package can be sent.
     ok: bool,
-    /// What is wrong, in the order of the checks.
+    /// Problems of the package, in the order of the checks: `schema`, `path`, `gate`, `size`. Empty if the package can be sent.
     problems: Vec<Wrong>,
     /// Warnings. They do not prevent the package from being sent.
     warnings: Vec<String>,
     /// Size of the package in tokens.
     n_tokens: i32,
-    /// Number of artifacts that go along.
+    /// Number of artifacts that the package hands over: those that it names, and those in folders that it names.
     n_artifacts: usize,
 }
 
-/// One thing that is wrong with a package.
+/// One problem of a handoff package.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Wrong {
-    /// Check that failed: `schema`, `path`, `gate` or `size`.
+    /// Check that failed: `schema` (the content of the package), `path` (an artifact is missing, damaged or not readable for the sender), `gate`
+    /// (an artifact is not as the package type requires) or `size` (the package is too long).
     check: &'static str,
-    /// Where in the package, as a JSON Pointer; or the path of an artifact.
+    /// Place of the problem: a JSON Pointer into the package, or the path of an artifact.
     at: String,
     /// What is wrong.
     problem: String,
@@ -67,9 +67,9 @@ pub(crate) struct Wrong {
     advice: String,
 }
 
-/// Check a package.
+/// Check a handoff package without sending it.
 ///
-/// The answer lists everything that is wrong with it. Nothing is sent.
+/// The response lists all problems that were found.
 #[utoipa::path(
     post, path = "/handoffs/check", tag = "handoffs", request_body = Package,
     responses((status = 200, body = Verdict)),
@@ -103,14 +103,13 @@ pub(crate) async fn check_handoff(
     }))
 }
 
-/// A package, and who receives it.
+/// A handoff package, and the agent that receives it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Send {
     /// Profile of the agent that receives the package.
     profile_name: Name,
-    /// The package.
-    #[schema(value_type = Object)]
+    /// The package: `version` "2.0", `handoff_type`, `timestamp`, and what its type requires.
     package: Map<String, Value>,
     /// What to do with the package. If omitted, a standard instruction is used.
     #[serde(default)]
@@ -119,21 +118,23 @@ pub(crate) struct Send {
     /// Agent that receives the package. If omitted, a new agent is created for it.
     #[serde(default)]
     agent_id: Option<AgentId>,
-    /// Session (conversation) that the turn is part of. If omitted, it is part of none.
+    /// Session (conversation) that the turn is part of. If omitted, the turn is part of no session.
     #[serde(default)]
     session_id: Option<SessionId>,
-    /// Whether the package came from outside. The turn then counts as having seen content from outside.
+    /// Whether the package is external content: it came from outside your system, such as an email or a website. The turn then counts as having seen
+    /// external content. If omitted, false.
     #[serde(default)]
     external: bool,
-    /// Your user for whom this is done. If omitted, no user is recorded.
+    /// User of your own system for whom you send the package. If omitted, no user is recorded.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     on_behalf_of: Option<String>,
 }
 
-/// Send a package to an agent.
+/// Send a handoff package to an agent, and start a turn for it.
 ///
-/// It is checked first. No person is asked for an approval: the caller approves the package by sending it.
+/// The server checks the package first, and refuses it if it finds a problem. It asks no person for an approval: by sending the package, the caller
+/// approves it.
 #[utoipa::path(
     post, path = "/handoffs", tag = "handoffs", request_body = Send,
     params(OnceParams),
@@ -187,7 +188,7 @@ pub(crate) struct Named {
 /// Show the JSON Schema of a handoff type: the project's own, or a built-in one.
 #[utoipa::path(
     get, path = "/handoff-types/{name}/schema", tag = "handoffs", params(("name" = Name, Path)),
-    responses((status = 200, body = Object)),
+    responses((status = 200, description = "A JSON Schema, version 2020-12.", body = Value)),
 )]
 pub(crate) async fn show_schema(
     State(api): State<Arc<Api>>,
@@ -211,7 +212,7 @@ pub(crate) struct RequestsParams {
     most: Option<u16>,
 }
 
-/// List requests that people have not decided yet, oldest first.
+/// List the approvals and questions that wait for a person's decision, oldest first.
 #[utoipa::path(
     get, path = "/requests", tag = "handoffs", params(RequestsParams),
     responses((status = 200, body = Page<Open>)),
@@ -231,21 +232,21 @@ pub(crate) async fn list_requests(
     Ok(Json(Page::new(open, n, |open| open.call_seq)))
 }
 
-/// A decision, and why.
+/// The decision about a request.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Decide {
-    /// The decision.
+    /// `approved` or `rejected` for an approval, `answered` for a question.
     decision: Verb,
-    /// Answer to a question. If omitted, there is none.
+    /// Answer to the question, as text or other JSON. It is required if the decision is `answered`.
     #[serde(default)]
     answer: Value,
-    /// Note for the receiver of the decision. If omitted, there is none.
+    /// Note for the agent that asked, such as the reason for the decision. If omitted, there is none.
     #[serde(default)]
     note: Option<String>,
 }
 
-/// How a request is decided.
+/// The decision of a person: `approved` or `rejected` for an approval request, `answered` for a question.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verb {
@@ -261,7 +262,7 @@ pub(crate) struct OneRequest {
 
 /// Decide a request: approve, reject or answer it.
 ///
-/// If two decisions come at the same time, the first one holds.
+/// Only the first decision counts. If the request was decided before, or its turn has ended, the response is 404 `not_found`.
 #[utoipa::path(
     post, path = "/requests/{call}", tag = "handoffs", params(("call" = ToolCallId, Path), OnceParams), request_body = Decide,
     responses((status = 200, body = Outcome)),

@@ -23,30 +23,31 @@ const LONGEST_TITLE: usize = 300;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ApplyParams {
-    /// Path of the document, such as `handbook/leave.md`. Profiles name its folder.
+    /// Path of the document, such as `handbook/leave.md`. Agents find the document if their profile lists its folder.
     path: ArtifactPath,
     /// Title of the document. If omitted, it has none.
     #[serde(default)]
     #[param(max_length = 300)]
     title: String,
-    /// Whether the document came from outside. A turn that sees it may then need an approval for some tools.
+    /// Whether the document is external content: it came from outside your system, such as an email or a website. A turn that sees it may then need
+    /// an approval to call some tools. If omitted, false.
     #[serde(default)]
     external: bool,
 }
 
-/// A document as it is now.
+/// The stored document, and whether this request changed it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AppliedDocument)]
 pub(crate) struct Put {
-    /// The document.
+    /// The document as it is stored now.
     document: Document,
-    /// Whether it is new, or has changed.
+    /// Whether this request created or changed the document.
     changed: bool,
 }
 
 /// Store a document, Markdown or plain text, so that agents can find it.
 ///
-/// Applying the same document again changes nothing.
+/// Storing the same document again changes nothing.
 #[utoipa::path(
     put, path = "/knowledge", tag = "knowledge", params(ApplyParams),
     request_body(content = String, content_type = "text/plain", description = "The whole text, as UTF-8."),
@@ -80,7 +81,7 @@ fn not_too_long(title: &str) -> Result<(), Problem> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Kind of the documents.
+    /// Kind of the documents to list: `knowledge` (stored by people) or `experience` (published deliverables of turns).
     kind: Kind,
     /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
     #[serde(default)]
@@ -90,7 +91,7 @@ pub(crate) struct ListParams {
     most: Option<u16>,
 }
 
-/// List documents, by path.
+/// List the documents of one kind, in the order of their paths.
 #[utoipa::path(
     get, path = "/knowledge", tag = "knowledge", params(ListParams),
     responses((status = 200, body = Page<Document>)),
@@ -109,13 +110,13 @@ pub(crate) async fn list_documents(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RemoveParams {
-    /// Kind of the document.
+    /// Kind of the document: `knowledge` (stored by people) or `experience` (published deliverables of turns).
     kind: Kind,
     /// Path of the document.
     path: ArtifactPath,
 }
 
-/// The document that was removed. It can no longer be found.
+/// The document that was removed. Searches no longer find it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RemovedDocument)]
 pub(crate) struct Removed {
@@ -123,9 +124,9 @@ pub(crate) struct Removed {
     path: ArtifactPath,
 }
 
-/// Remove a document, so that it can no longer be found.
+/// Remove a document, so that searches no longer find it.
 ///
-/// What turns were shown of it stays with their receipts.
+/// Passages that turns have already seen are kept, so that their model calls can still be shown.
 #[utoipa::path(
     delete, path = "/knowledge", tag = "knowledge", params(RemoveParams),
     responses((status = 200, body = Removed)),
@@ -146,16 +147,16 @@ pub(crate) async fn remove_document(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Question {
-    /// The question.
+    /// Question, or words to search for.
     #[schema(min_length = 1, max_length = 4000)]
     question: String,
-    /// Kind of the documents. If omitted, `knowledge`.
+    /// Kind of the documents to search: `knowledge` (stored by people) or `experience` (published deliverables of turns). If omitted, `knowledge`.
     #[serde(default = "knowledge_kind")]
     kind: Kind,
     /// Folders to search.
     #[schema(min_items = 1, max_items = 1000)]
     folders: Vec<ArtifactPath>,
-    /// The most passages to return, up to 20. If omitted, 5.
+    /// Maximum number of passages to return, at most 20. If omitted, 5.
     #[serde(default = "five")]
     #[schema(minimum = 1, maximum = 20)]
     most: u8,
@@ -169,9 +170,9 @@ const fn five() -> u8 {
     5
 }
 
-/// Find passages by the words of a question.
+/// Search documents for passages that contain words of a question.
 ///
-/// An agent also finds passages by meaning, if the project has set that up.
+/// This search compares words only. Agents can also search by meaning, if the settings of the project name an embedding model.
 #[utoipa::path(
     post, path = "/knowledge/search", tag = "knowledge", request_body = Question,
     responses((status = 200, body = Vec<Found>)),
@@ -215,9 +216,9 @@ pub(crate) struct Publish {
     title: String,
 }
 
-/// Add what a turn delivered to what agents can search, as experience.
+/// Publish the deliverable of a turn as an `experience` document, so that agents can find it.
 ///
-/// Agents whose profile names its folder can then find it.
+/// Agents find the document if their profile lists its folder. The turn must have ended as `success`.
 #[utoipa::path(
     post, path = "/turns/{turn}/publish", tag = "knowledge", request_body = Publish,
     params(("turn" = TurnId, Path)),

@@ -6,18 +6,26 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::Api;
 
-pub(crate) use watch::{Watchers, look_around};
+pub(crate) use watch::{TokenEvent, Watchers, look_around};
 
 mod artifact;
 mod card;
 mod context;
+mod grant;
 mod handoff;
+mod holding;
 mod knowledge;
 mod resource;
+mod retention;
 mod session;
 mod turn;
 mod watch;
 mod worker;
+
+/// Returns the routes that name no project.
+pub(crate) fn outside() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::new().routes(routes!(resource::show_me))
+}
 
 /// Returns all routes below `/v1/projects/{project}`.
 pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
@@ -37,15 +45,26 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(session::list_session_turns))
         .routes(routes!(session::list_changes))
         .routes(routes!(context::list_receipts))
-        .routes(routes!(context::show_context))
-        .routes(routes!(context::diff_contexts))
+        .routes(routes!(context::seen::show_context))
+        .routes(routes!(context::seen::list_context_messages))
+        .routes(routes!(context::seen::show_context_request))
+        .routes(routes!(context::compare::diff_contexts))
+        .routes(routes!(context::compare::list_context_chain))
         .routes(routes!(context::why_card))
         .routes(routes!(card::show_card, card::delete_card))
         .routes(routes!(card::expire_card))
         .routes(routes!(card::show_cards))
+        .routes(routes!(holding::list_sight))
+        .routes(routes!(holding::list_holdings))
         .routes(routes!(card::show_box))
         .routes(routes!(card::show_boxes))
         .routes(routes!(card::list_cards))
+        .routes(routes!(holding::list_entries))
+        .routes(routes!(holding::list_heirs))
+        .routes(routes!(holding::list_handovers))
+        .routes(routes!(grant::list_grants, grant::give_grant))
+        .routes(routes!(grant::revoke_grant))
+        .routes(routes!(grant::list_refusals))
         .routes(routes!(artifact::put_artifact, artifact::list_artifacts, artifact::remove_artifact))
         .routes(routes!(artifact::list_versions))
         .routes(routes!(artifact::read_artifact))
@@ -63,6 +82,9 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(resource::show_tool))
         .routes(routes!(resource::show_plan))
         .routes(routes!(resource::show_settings))
+        .routes(routes!(retention::show_retention, retention::set_retention))
+        .routes(routes!(retention::plan_retention))
+        .routes(routes!(retention::place_hold, retention::lift_hold))
         .routes(routes!(resource::list_agents, resource::provision_agent))
         .routes(routes!(resource::show_agent))
         .routes(routes!(resource::list_keys, resource::create_key))

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{extract::State, response::Json};
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     id::{AgentId, AuditId, KeyId, Name},
     key::{ApiKey, Bounds, Scope},
-    resource::Manifest,
+    resource::{Manifest, Plan, Profile, Settings, Tool},
 };
 use waybill_kernel::{
     agent::{self, Head, Listed as Agent, NewAgent, Stay},
@@ -29,7 +30,35 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// Show the project of the key.
+/// The caller of a request, and what it may do.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Me {
+    /// Who the caller is, as the audit names it: `key:NAME` or `user:SUBJECT`.
+    actor: String,
+    /// What the caller may do.
+    scope: Scope,
+    /// What its key is for, beside its scope.
+    bounds: Bounds,
+    /// Its project.
+    project: Project,
+    /// When its key or token ends. `null` if it has no end.
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// Show the caller: its key, what it may do, in which project, and until when.
+///
+/// A token that names several projects is refused.
+#[utoipa::path(
+    get, path = "/v1/me", tag = "resources",
+    responses((status = 200, body = Me)),
+)]
+pub(crate) async fn show_me(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Me>, Problem> {
+    let expires_at = caller.expires_at(&api).await?;
+    let Caller { actor, scope, bounds, project_id, slug, .. } = caller;
+    Ok(Json(Me { actor, scope, bounds, project: Project { project_id, slug }, expires_at }))
+}
+
+/// Show the id and the slug of the project that your API key belongs to.
 #[utoipa::path(
     get, path = "/", tag = "resources",
     responses((status = 200, body = Project)),
@@ -38,19 +67,19 @@ pub(crate) async fn show_project(caller: Caller) -> Json<Project> {
     Json(Project { project_id: caller.project_id, slug: caller.slug })
 }
 
-/// Manifests to apply.
+/// Manifests of the resources to create or change.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Apply {
     /// Manifests, each `{"profile": …}`, `{"tool": …}`, `{"plan": …}`, `{"handoff_type": …}` or `{"settings": …}`.
-    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    #[schema(max_items = 1000)]
     manifests: Vec<Manifest>,
-    /// Whether to only check everything, and return what would change. If omitted, the changes are made.
+    /// If true, nothing is written: the response shows what would change. If omitted, false.
     #[serde(default)]
     dry_run: bool,
 }
 
-/// Apply profiles, tools, plans, handoff types and settings, all or none.
+/// Create or change profiles, tools, plans, handoff types and settings: all of them, or none if one is refused.
 ///
 /// Applying the same manifests again changes nothing.
 #[utoipa::path(
@@ -102,36 +131,32 @@ pub(crate) struct Named {
     name: Name,
 }
 
-fn as_json(value: impl Serialize) -> Result<Json<Value>, Problem> {
-    serde_json::to_value(value).map(Json).map_err(Problem::internal)
-}
-
-/// Show a profile, as it was applied.
+/// Show the manifest of a profile, in its newest version.
 #[utoipa::path(
     get, path = "/profiles/{name}", tag = "resources", params(("name" = Name, Path)),
-    responses((status = 200, body = Object)),
+    responses((status = 200, body = Profile)),
 )]
 pub(crate) async fn show_profile(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(Named { name }): Path<Named>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Profile>, Problem> {
     caller.may_read()?;
-    as_json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile)
+    Ok(Json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile))
 }
 
-/// Show a tool, as it was applied.
+/// Show the manifest of a tool, in its newest version.
 #[utoipa::path(
     get, path = "/tools/{name}", tag = "resources", params(("name" = Name, Path)),
-    responses((status = 200, body = Object)),
+    responses((status = 200, body = Tool)),
 )]
 pub(crate) async fn show_tool(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(Named { name }): Path<Named>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Tool>, Problem> {
     caller.may_read()?;
-    as_json(resource::tool(&mut caller.begin(&api).await?, &name).await?)
+    Ok(Json(resource::tool(&mut caller.begin(&api).await?, &name).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -141,29 +166,29 @@ pub(crate) struct PlanParams {
     version: Option<i32>,
 }
 
-/// Show a plan, as it was applied.
+/// Show the manifest of a plan.
 #[utoipa::path(
     get, path = "/plans/{name}", tag = "resources", params(("name" = Name, Path), PlanParams),
-    responses((status = 200, body = Object)),
+    responses((status = 200, body = Plan)),
 )]
 pub(crate) async fn show_plan(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(Named { name }): Path<Named>,
     Query(params): Query<PlanParams>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Plan>, Problem> {
     caller.may_read()?;
-    as_json(resource::plan(&mut caller.begin(&api).await?, &name, params.version).await?.1)
+    Ok(Json(resource::plan(&mut caller.begin(&api).await?, &name, params.version).await?.1))
 }
 
 /// Show the settings of the project.
 #[utoipa::path(
     get, path = "/settings", tag = "resources",
-    responses((status = 200, body = Object)),
+    responses((status = 200, body = Settings)),
 )]
-pub(crate) async fn show_settings(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Value>, Problem> {
+pub(crate) async fn show_settings(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Settings>, Problem> {
     caller.may_read()?;
-    as_json(resource::settings(&mut caller.begin(&api).await?).await?)
+    Ok(Json(resource::settings(&mut caller.begin(&api).await?).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -176,7 +201,7 @@ pub(crate) struct AgentParams {
     most: Option<u16>,
 }
 
-/// List the agents on the roster, and what each is doing.
+/// List the agents of the project with their status. Retired agents are left out.
 #[utoipa::path(
     get, path = "/agents", tag = "resources", params(AgentParams),
     responses((status = 200, body = Page<Agent>)),
@@ -192,7 +217,7 @@ pub(crate) async fn list_agents(
     Ok(Json(Page::new(listed, n, |agent| agent.agent_id)))
 }
 
-/// An agent to add.
+/// The permanent agent to add.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Provision {
@@ -203,13 +228,13 @@ pub(crate) struct Provision {
 /// The agent that was added.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Provisioned {
-    /// The new agent.
+    /// Id of the new agent.
     agent_id: AgentId,
 }
 
-/// Add a permanent agent to the roster.
+/// Add a permanent agent to the project.
 ///
-/// It stays on the roster without work, and remembers its earlier turns.
+/// It stays in the project also while it has no work. It remembers its earlier turns, except those in sessions.
 #[utoipa::path(
     post, path = "/agents", tag = "resources", request_body = Provision,
     params(OnceParams),
@@ -241,9 +266,9 @@ pub(crate) struct OneAgent {
     agent: AgentId,
 }
 
-/// Show what an agent is doing.
+/// Show the status of an agent, its current turn, and how many of its turns are queued.
 ///
-/// An agent without work is not found, unless it stays on the roster.
+/// An agent that was created for a task has a status only while it has work. Without work, the response is 404 `not_found`.
 #[utoipa::path(
     get, path = "/agents/{agent}", tag = "resources", params(("agent" = AgentId, Path)),
     responses((status = 200, body = Head)),
@@ -270,9 +295,9 @@ pub(crate) struct KeyParams {
     most: Option<u16>,
 }
 
-/// List the keys of the project, revoked ones included.
+/// List the API keys of the project, including revoked ones.
 ///
-/// The keys themselves are not stored, only their hashes.
+/// The keys themselves cannot be shown: the server stores only their hashes.
 #[utoipa::path(
     get, path = "/keys", tag = "resources", params(KeyParams),
     responses((status = 200, body = Page<Key>)),
@@ -288,17 +313,17 @@ pub(crate) async fn list_keys(
     Ok(Json(Page::new(listed, n, |key| key.key_id)))
 }
 
-/// A key to create.
+/// The API key to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateKey {
-    /// Name of the key. Two keys may have the same name, so that one can replace the other.
+    /// Name of the key. At most two valid keys can have the same name, so that a new key can replace an old one.
     name: Name,
-    /// What the key may do.
+    /// Scope of the key: what it may do.
     scope: Scope,
-    /// What the key is for, beside its scope. A worker, a tool and a developer must name their `targets`. If omitted, it has no further bounds.
+    /// Limits what the key may do within its scope. Keys of scope `worker`, `tool` and `developer` must list their `targets`. If omitted, there are
+    /// no further limits.
     #[serde(default)]
-    #[schema(inline)]
     bounds: Bounds,
     /// Seconds until the key expires. If omitted, it is valid until it is revoked.
     #[serde(default)]
@@ -306,7 +331,7 @@ pub(crate) struct CreateKey {
     expires_in_seconds: Option<u32>,
 }
 
-/// A key that was created.
+/// The API key that was created.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CreatedKey {
     #[serde(flatten)]
@@ -315,9 +340,10 @@ pub(crate) struct CreatedKey {
     key: String,
 }
 
-/// Create a key.
+/// Create an API key.
 ///
-/// The key is shown only once, so a request with an `Idempotency-Key` is refused. If the answer is lost, revoke the key and create another.
+/// The key is shown only in this response, so a request with an `Idempotency-Key` is refused. If the response is lost, revoke the key and create
+/// another one.
 #[utoipa::path(
     post, path = "/keys", tag = "resources", request_body = CreateKey,
     responses((status = 200, body = CreatedKey)),
@@ -352,12 +378,12 @@ pub(crate) struct OneKey {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RevokeParams {
-    /// Seconds for which the key still works, so that callers can change to another one. If omitted, it ends at once.
+    /// Seconds for which the key still works, so that callers can switch to another key. If omitted, the key stops working at once.
     #[param(maximum = 2592000)]
     after_seconds: Option<u32>,
 }
 
-/// Revoke a key, at once or after a while.
+/// Revoke an API key, at once or after some time.
 #[utoipa::path(
     delete, path = "/keys/{key}", tag = "resources",
     params(("key" = KeyId, Path), RevokeParams, OnceParams),
@@ -398,7 +424,7 @@ pub(crate) struct AuditParams {
     most: Option<u16>,
 }
 
-/// List the audit: what was managed, and by whom, newest first.
+/// List the audit log, newest first: which management actions were done, and by which caller.
 #[utoipa::path(
     get, path = "/audit", tag = "resources", params(AuditParams),
     responses((status = 200, body = Page<Entry>)),

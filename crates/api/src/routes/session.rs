@@ -30,7 +30,7 @@ use crate::{
     write::{Once, OnceParams},
 };
 
-/// Title and labels of a session.
+/// New title and labels of a session.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Describe {
@@ -48,7 +48,7 @@ pub(crate) struct Describe {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Open {
-    /// Id of the session: a UUIDv7 that you mint. If omitted, the server mints one.
+    /// Id of the session: a UUIDv7 that you generate. If omitted, the server generates one.
     #[serde(default)]
     session_id: Option<SessionId>,
     /// Title of the session. If omitted, a new session has none.
@@ -61,9 +61,9 @@ pub(crate) struct Open {
     labels: Option<Vec<String>>,
 }
 
-/// Open a session.
+/// Open a session: a conversation of several turns.
 ///
-/// It belongs to this key. A turn that names a session that does not exist opens it too.
+/// Only your API key and keys of scope `admin` can see the session. You can also open a session by starting a turn with a new `session_id`.
 #[utoipa::path(
     post, path = "/sessions", tag = "sessions", request_body = Open,
     params(OnceParams),
@@ -99,9 +99,9 @@ pub(crate) struct ListParams {
     most: Option<u16>,
 }
 
-/// List the sessions of this key, newest first.
+/// List the sessions that your API key opened, newest first.
 ///
-/// A key of scope `admin` lists the sessions of all keys.
+/// With a key of scope `admin`, all sessions of the project are listed.
 #[utoipa::path(
     get, path = "/sessions", tag = "sessions", params(ListParams),
     responses((status = 200, body = Page<Session>)),
@@ -130,7 +130,7 @@ pub(crate) struct ShownSession {
     session: Session,
     /// Todo list, if there is one.
     todo: Option<Reading>,
-    /// Summary of the older messages, if there is one. Its `covers` says which messages it stands for.
+    /// Summary of the older messages, if there is one. Its `covers` lists the messages that it replaces.
     summary: Option<Reading>,
 }
 
@@ -185,7 +185,7 @@ pub(crate) async fn describe_session(
 
 /// End a session: no more turns can start in it.
 ///
-/// Turns that are open go on, and the session keeps their messages.
+/// Turns that are open continue, and their messages are still added to the session.
 #[utoipa::path(
     post, path = "/sessions/{session}/end", tag = "sessions",
     params(("session" = SessionId, Path), OnceParams),
@@ -217,9 +217,9 @@ pub(crate) struct Forgotten {
     session_id: SessionId,
 }
 
-/// Forget a session: its list of messages, todo list and summary.
+/// Forget a session: delete its list of messages, its todo list and its summary.
 ///
-/// The cards stay with the turns that wrote them, until they are erased.
+/// The cards of the messages are kept with the turns that wrote them, until they are erased.
 #[utoipa::path(
     delete, path = "/sessions/{session}", tag = "sessions",
     params(("session" = SessionId, Path), OnceParams),
@@ -244,9 +244,9 @@ pub(crate) async fn forget_session(
     .await
 }
 
-/// List the messages of a session, in order.
+/// List the messages of a session, oldest first.
 ///
-/// Messages are questions, what callers told running turns, and what turns delivered.
+/// Messages are the instructions that started turns, what callers sent to running turns, and the deliverables of turns.
 #[utoipa::path(
     get, path = "/sessions/{session}/messages", tag = "sessions", params(("session" = SessionId, Path), Places),
     responses((status = 200, body = Page<Placed>)),
@@ -292,7 +292,7 @@ pub(crate) async fn list_session_turns(
     Ok(Json(Page::new(turns, n, |turn| turn.agent_turn_id)))
 }
 
-/// List changes of a session's todo list, summary and results, newest first, up to 1,000.
+/// List the last 1,000 changes of a session's todo list, summary and results, newest first.
 #[utoipa::path(
     get, path = "/sessions/{session}/changes", tag = "sessions", params(("session" = SessionId, Path)),
     responses((status = 200, body = Vec<Change>)),

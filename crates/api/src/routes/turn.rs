@@ -1,6 +1,6 @@
 //! Turns: start, list, show, stop, and run again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{extract::State, response::Json};
 use serde::{Deserialize, Serialize};
@@ -22,59 +22,62 @@ use waybill_kernel::{
 use waybill_orchestrator::fork;
 use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
 
+use super::watch::until_over;
 use crate::{
     Api,
     caller::Caller,
+    limit::Place,
     problem::Problem,
-    request::{Body, Page, Path, Query, Traced, and_one, most, not_empty, not_too_many},
+    request::{Body, Page, Path, Query, Traced, and_one, most, not_empty, not_too_many, wait},
     write::{Once, OnceParams},
 };
 
-/// The work to start.
+/// The turn to start: its profile, its instruction, and what the agent sees.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Start {
     /// Profile of the agent that does the work.
     profile_name: Name,
-    /// What the agent is to do.
+    /// What the agent must do.
     #[schema(min_length = 1)]
     instruction: String,
     /// Fields that the result must have: `[{"name": …, "description": …}]`. If omitted, no fields are required.
     #[serde(default)]
     result_fields: Option<Vec<ResultField>>,
-    /// How the context is packed: which arguments become cards, which boxes go along. `instruction`, `result_fields` and `input_box_ids` (the
-    /// `context_box_ids`) are arguments too. If omitted, the context is packed in the standard way.
+    /// Rules for what the agent sees: which arguments become cards, and which boxes are included. The rules can also use the arguments `instruction`,
+    /// `result_fields` and `input_box_ids` (the `context_box_ids`). If omitted, standard rules apply.
     #[serde(default)]
-    #[schema(value_type = Object)]
     handover: Option<Handover>,
-    /// Further arguments that the handover refers to.
+    /// Further arguments for the rules in `handover`, by name.
     #[serde(default)]
     arguments: serde_json::Map<String, Value>,
-    /// Agent that does the work, with what it remembers. If omitted, a new agent is created for this turn.
+    /// Existing agent that does the work. It sees what it remembers of earlier turns. If omitted, a new agent is created for this turn.
     #[serde(default)]
     agent_id: Option<AgentId>,
-    /// Further boxes that the agent is to see.
+    /// Ids of further boxes whose cards the agent sees.
     #[serde(default)]
     #[schema(max_items = 1000)]
     context_box_ids: Vec<BoxId>,
-    /// Session (conversation) that the turn is part of: it sees the messages so far, and its result becomes one of them. The first use of an id opens
-    /// the session. If omitted, the turn is part of no session.
+    /// Session (conversation) that the turn is part of. The turn sees the messages so far, and its deliverable becomes a message. The first use of an
+    /// id opens the session. If omitted, the turn is part of no session.
     #[serde(default)]
     session_id: Option<SessionId>,
     /// What happens if a turn of the session is running already. If omitted, `start`.
     #[serde(default)]
     while_running: WhileRunning,
-    /// Channel that its events are published to. If omitted, `public`.
+    /// Channel to which the events of the turn are published. If omitted, `public`.
     #[serde(default)]
     channel: Option<Channel>,
-    /// What the turn may spend: less than the profile allows, or more with a key of scope `admin`. If omitted, the limits of the profile apply.
+    /// What the turn may spend. A limit above that of the profile has an effect only with a key of scope `admin`. If omitted, the limits of the
+    /// profile apply.
     #[serde(default)]
     limits: Option<Limits>,
-    /// Whether the instruction came from outside, such as from an email or a web form. The turn then counts as having seen content from outside.
+    /// Whether the instruction is external content: it came from outside your system, such as an email or a web form. The turn then counts as having
+    /// seen external content. If omitted, false.
     #[serde(default)]
     external: bool,
-    /// Your user for whom this is done. It is recorded with the turn and with all that the turn starts, and tools get it. If omitted, no user is
-    /// recorded.
+    /// User of your own system for whom you start the turn. The user is recorded with the turn and with all turns that it starts, and tools get it
+    /// with each call. If omitted, no user is recorded.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200)]
     on_behalf_of: Option<String>,
@@ -85,27 +88,52 @@ pub(crate) struct Start {
 pub(crate) struct ResultField {
     /// Name of the field.
     name: String,
-    /// What the field holds.
+    /// What the field must contain.
     description: String,
     #[serde(flatten)]
     extra: serde_json::Map<String, Value>,
 }
 
-/// Start a turn.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WaitParams {
+    /// Seconds to wait for the end of the turn, at most 30. If omitted, the request does not wait.
+    #[serde(default)]
+    #[param(minimum = 0, maximum = 30)]
+    wait_seconds: f64,
+}
+
+/// What a start led to.
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "describes the answer, which is written as JSON once and may be repeated")]
+pub(crate) struct Started {
+    #[serde(flatten)]
+    dispatched: DispatchResult,
+    /// The turn, as it is once it has ended or the wait is over. Absent if the request did not wait, or could
+    /// not wait to the end: then look the turn up by `agent_turn_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn: Option<Shown>,
+}
+
+/// Start a turn: an agent works on an instruction and delivers a result.
+///
+/// With `wait_seconds` the answer comes once the turn has ended, or after that time, and has the turn in it.
 #[utoipa::path(
     post, path = "/turns", tag = "turns", request_body = Start,
-    params(OnceParams),
-    responses((status = 200, body = DispatchResult)),
+    params(WaitParams, OnceParams),
+    responses((status = 200, body = Started)),
 )]
 pub(crate) async fn start_turn(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    Query(WaitParams { wait_seconds }): Query<WaitParams>,
     once: Once,
     Traced(traceparent): Traced,
-    Body { value: start, bytes, .. }: Body<Start>,
+    Body { value: start, bytes, place: body }: Body<Start>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
     caller.may_start(&start.profile_name)?;
+    let wait = wait(wait_seconds)?;
     not_empty("instruction", &start.instruction)?;
     not_too_many("context_box_ids", &start.context_box_ids)?;
     start.arguments.values().try_for_each(|said| caller.may_say(said))?;
@@ -128,8 +156,10 @@ pub(crate) async fn start_turn(
         traceparent,
         ..Launch::new(start.profile_name, start.instruction)
     };
+    // Before the turn is started: if the request cannot wait, nothing is done.
+    let place = place_to_wait(&api, &caller, wait)?;
     let (late, acting) = (api.backlog.late(&api.kernel).await, caller.clone());
-    once.write(&api, &caller, &bytes, move |work| {
+    let answer = once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
             acting.may_employ(work, wanted.agent_id).await?;
             // Steering a running turn starts nothing.
@@ -138,9 +168,31 @@ pub(crate) async fn start_turn(
             }
             Ok(launch(work, &wanted).await?)
         })
-    })
-    .await
+    });
+    let Json(mut answer) = answer.await?;
+    // A request that waits needs its body no more.
+    drop((body, bytes));
+    if let Some(place) = place {
+        let turn_id = serde_json::from_value(answer["agent_turn_id"].clone()).map_err(Problem::internal)?;
+        // The turn is started: a wait that fails must not look like a start that failed.
+        let shown = match until_over(&api, &caller, turn_id, wait, place).await {
+            Ok(()) => look(&api, &caller, turn_id).await,
+            Err(problem) => Err(problem),
+        };
+        if let Ok(shown) = shown {
+            answer["turn"] = serde_json::to_value(shown).map_err(Problem::internal)?;
+        }
+    }
+    Ok(Json(answer))
 }
+
+/// Takes a place among the requests that wait, if this one does.
+fn place_to_wait(api: &Api, caller: &Caller, wait: Duration) -> Result<Option<Place>, Problem> {
+    (!wait.is_zero()).then(|| api.gate.waits.take(caller.lane, 1)).transpose()
+}
+
+/// The most turns of a tree in one answer.
+const MOST_OF_TREE: u16 = 10_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -150,10 +202,10 @@ pub(crate) struct ListParams {
     /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
-    /// Whether to list only turns that no other turn has started.
+    /// Whether to list only root turns: those that a caller started, not another turn. If omitted, false.
     #[serde(default)]
     roots: bool,
-    /// Whether to list only turns that have not ended.
+    /// Whether to list only turns that have not ended. If omitted, false.
     #[serde(default)]
     open: bool,
 }
@@ -178,11 +230,11 @@ pub(crate) async fn list_turns(
 /// A turn, its steps, and its deliverable.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Shown {
-    /// The turn.
+    /// The turn: its state, its boxes, and what it has used so far.
     turn: Summary,
-    /// Its steps, in order.
+    /// Steps of the turn, in order.
     steps: Vec<Taken>,
-    /// What it delivered. `null` if it has not delivered yet, or if the content can no longer be shown.
+    /// What it delivered: a text, or any JSON. `null` if it has not delivered yet, or if the content can no longer be shown.
     deliverable: Option<Value>,
 }
 
@@ -192,22 +244,33 @@ pub(crate) struct OneTurn {
 }
 
 /// Show a turn, its steps, and its deliverable.
+///
+/// With `wait_seconds` the answer comes once the turn has ended, or after that time.
 #[utoipa::path(
-    get, path = "/turns/{turn}", tag = "turns", params(("turn" = TurnId, Path)),
+    get, path = "/turns/{turn}", tag = "turns", params(("turn" = TurnId, Path), WaitParams),
     responses((status = 200, body = Shown)),
 )]
 pub(crate) async fn show_turn(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
+    Query(WaitParams { wait_seconds }): Query<WaitParams>,
 ) -> Result<Json<Shown>, Problem> {
     caller.may_read()?;
-    let mut work = caller.begin(&api).await?;
-    let found = one(&mut work, turn).await?;
-    let steps = turn::steps(&mut work, turn).await?;
-    let deliverable = turn::delivered(&mut work, &found).await?;
+    let wait = wait(wait_seconds)?;
+    if let Some(place) = place_to_wait(&api, &caller, wait)? {
+        until_over(&api, &caller, turn, wait, place).await?;
+    }
+    Ok(Json(look(&api, &caller, turn).await?))
+}
+
+async fn look(api: &Api, caller: &Caller, turn_id: TurnId) -> Result<Shown, Problem> {
+    let mut work = caller.begin(api).await?;
+    let turn = one(&mut work, turn_id).await?;
+    let steps = turn::steps(&mut work, turn_id).await?;
+    let deliverable = turn::delivered(&mut work, &turn).await?;
     let deliverable = deliverable.and_then(|content| serde_json::to_value(content).ok());
-    Ok(Json(Shown { turn: found, steps, deliverable }))
+    Ok(Shown { turn, steps, deliverable })
 }
 
 pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summary, Problem> {
@@ -215,27 +278,51 @@ pub(super) async fn one(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Summar
     found.ok_or_else(|| Problem::not_found(format!("there is no turn {turn_id} in this project")))
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TreeParams {
+    /// The most turns to list, at most 10,000. If omitted, 10,000.
+    #[param(minimum = 1, maximum = 10000)]
+    most: Option<u16>,
+}
+
+/// A turn and the turns below it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Tree {
+    /// Turns, level by level: each comes after the one that started it.
+    turns: Vec<Summary>,
+    /// Whether there are more turns. The deepest are left out; list the tree of a turn further down to see them.
+    truncated: bool,
+}
+
 /// List a turn and the turns that it started, directly or indirectly, up to 10,000.
 ///
-/// Each turn comes after the one that started it.
+/// Each turn comes after the one that started it. `truncated` says whether there are more.
 #[utoipa::path(
-    get, path = "/turns/{turn}/tree", tag = "turns", params(("turn" = TurnId, Path)),
-    responses((status = 200, body = Vec<Summary>)),
+    get, path = "/turns/{turn}/tree", tag = "turns", params(("turn" = TurnId, Path), TreeParams),
+    responses((status = 200, body = Tree)),
 )]
 pub(crate) async fn show_tree(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneTurn { turn }): Path<OneTurn>,
-) -> Result<Json<Vec<Summary>>, Problem> {
+    Query(TreeParams { most }): Query<TreeParams>,
+) -> Result<Json<Tree>, Problem> {
     caller.may_audit()?;
-    let tree = turn::tree(&mut caller.begin(&api).await?, turn, 10_000).await?;
-    if tree.is_empty() {
+    let most = usize::from(most.unwrap_or(MOST_OF_TREE));
+    if !(1..=usize::from(MOST_OF_TREE)).contains(&most) {
+        return Err(Problem::invalid(format!("`most` must be 1 to {MOST_OF_TREE}")));
+    }
+    let mut turns = turn::tree(&mut caller.begin(&api).await?, turn, and_one(most)).await?;
+    if turns.is_empty() {
         return Err(Problem::not_found(format!("there is no turn {turn} in this project")));
     }
-    Ok(Json(tree))
+    let truncated = turns.len() > most;
+    turns.truncate(most);
+    Ok(Json(Tree { turns, truncated }))
 }
 
-/// List the edges of a turn: how it was started, and what its calls came to.
+/// List the edges of a turn: how it was started, what its calls came to, and which batches of turns they became.
 #[utoipa::path(
     get, path = "/turns/{turn}/edges", tag = "turns", params(("turn" = TurnId, Path)),
     responses((status = 200, body = Vec<Edge>)),
@@ -251,27 +338,28 @@ pub(crate) async fn list_edges(
     Ok(Json(turn::edges(&mut work, turn).await?))
 }
 
-/// Why the turn is to end.
+/// Why the turn is stopped.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stop {
-    /// Reason, which is recorded.
+    /// Reason for stopping the turn. It is recorded in the audit log.
     #[schema(min_length = 1)]
     reason: String,
 }
 
-/// What a stop came to.
+/// What happened to the turn.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StopAnswer {
-    /// The turn.
+    /// Id of the turn.
     agent_turn_id: TurnId,
-    /// `ended`: no worker was running it, and it has ended. `asked`: the worker that runs it was asked to end it. `over`: it had ended before.
+    /// `ended`: no worker was running the turn, and it has ended as `canceled`. `asked`: a worker is running the turn, and was asked to end it.
+    /// `over`: the turn had already ended.
     stopped: &'static str,
 }
 
 /// Stop a turn.
 ///
-/// A stopped turn still has a deliverable.
+/// The turn ends as `canceled`, and still has a deliverable.
 #[utoipa::path(
     post, path = "/turns/{turn}/stop", tag = "turns", request_body = Stop,
     params(("turn" = TurnId, Path), OnceParams),
@@ -297,22 +385,22 @@ pub(crate) async fn stop_turn(
     .await
 }
 
-/// What is changed. If nothing is, the turn is run again as it was.
+/// What to change in the fork. If you change nothing, the turn runs again as it was.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fork {
     /// Step of the model call from which the turn is run again. If omitted, the first model call.
     #[serde(default)]
     step_id: Option<StepId>,
-    /// Cards with new content.
+    /// Cards that get new content in the fork.
     #[serde(default)]
     #[schema(max_items = 1000)]
     cards: Vec<ChangedCard>,
-    /// Profile to use instead. If omitted, the profile of the recorded turn.
+    /// Profile that the fork uses. If omitted, the profile of the recorded turn.
     #[serde(default)]
     profile_name: Option<Name>,
-    /// JSON merge patch for the profile. It may change the prompt and the model's parameters, and take away what the profile may do. To allow the
-    /// profile more, or to call tools again, needs a key of scope `admin`. If omitted, the profile is used as it is.
+    /// JSON merge patch for the profile. It may change the prompt and the parameters of the model, and remove rights. Adding rights, or using a patch
+    /// together with `live_tools`, needs a key of scope `admin`. If omitted, the profile is not changed.
     #[serde(default)]
     profile_patch: Option<serde_json::Map<String, Value>>,
     /// Whether to call tools and agents again. If omitted, they answer as they did in the recorded turn.
@@ -320,19 +408,19 @@ pub(crate) struct Fork {
     live_tools: bool,
 }
 
-/// A card with new content.
+/// A card that gets new content in the fork.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChangedCard {
-    /// The card.
+    /// Id of the card. The turn must have had this card when it made the model call.
     card_id: CardId,
-    /// Its new content.
+    /// New content, in the form that the type of the card requires.
     content: Value,
 }
 
-/// Fork a turn: run it again from one of its model calls on, with something changed.
+/// Fork a turn: run it again, starting at one of its model calls, with other cards or another profile.
 ///
-/// The recorded turn stays as it is.
+/// The fork is a new turn. The recorded turn does not change.
 #[utoipa::path(
     post, path = "/turns/{turn}/fork", tag = "turns", request_body = Fork,
     params(("turn" = TurnId, Path), OnceParams),
@@ -383,12 +471,12 @@ pub(crate) async fn fork_turn(
     .await
 }
 
-/// A batch, and its tasks.
+/// A batch and its tasks.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShownBatch {
     #[serde(flatten)]
     batch: Batch,
-    /// Its tasks, by index.
+    /// Tasks of the batch, in the order of their index.
     tasks: Page<TaskShown>,
 }
 
@@ -407,7 +495,7 @@ pub(crate) struct TaskParams {
     most: Option<u16>,
 }
 
-/// Show a batch, and what became of its tasks.
+/// Show a batch and the state of its tasks.
 #[utoipa::path(
     get, path = "/batches/{batch}", tag = "turns", params(("batch" = BatchId, Path), TaskParams),
     responses((status = 200, body = ShownBatch)),

@@ -15,17 +15,18 @@ use axum::{
 use futures::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::{sync::mpsc, time::sleep};
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     bus::EventKind,
-    id::{KeyId, TurnId},
+    id::{KeyId, StepId, TurnId},
 };
 use waybill_kernel::turn::{self, Told};
 
 use super::turn::{OneTurn, one};
 use crate::{
     Api,
-    caller::{Caller, STANDING},
+    caller::{Caller, STANDING, unauthorized},
+    limit::Place,
     problem::Problem,
     request::{Path, Query},
 };
@@ -42,19 +43,34 @@ pub(crate) struct Params {
     /// Where to continue: the `id` of the last event that you have. The header `Last-Event-ID` does the same. If omitted, all events are sent.
     #[param(minimum = 0)]
     after: Option<i64>,
-    /// Whether to send what the model is writing, as it writes it. Each piece is sent once, to the callers that watch at that moment.
+    /// Whether to also send the text that the model is writing, piece by piece. A piece is sent only while you are connected, and is not repeated
+    /// later. If omitted, false.
     #[serde(default)]
     tokens: bool,
 }
 
+/// A piece of what the model is writing: the `data` of an event `token`.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "pieces are passed on as the worker wrote them: this describes them")]
+pub(crate) struct TokenEvent {
+    /// The turn.
+    agent_turn_id: TurnId,
+    /// Step that is being written.
+    step_id: StepId,
+    /// Attempt of the step. A new attempt begins from the start.
+    attempt: u16,
+    /// The piece.
+    text: String,
+}
+
 /// Watch a turn, as server-sent events.
 ///
-/// The events are `state`, `step` and at last `task`, each with an id to continue after; and, if asked for, `token`, which has no id. The stream
-/// ends with the turn.
+/// The events are `state`, `step`, `request` and at last `task`, each with an id to continue after; their `data` is a `TurnEvent`, as JSON. If asked
+/// for, there is also `token`, which has no id; its `data` is a `TokenEvent`. The stream ends with the turn.
 #[utoipa::path(
     get, path = "/turns/{turn}/events", tag = "turns",
     params(("turn" = TurnId, Path), ("Last-Event-ID" = Option<i64>, Header, minimum = 0), Params),
-    responses((status = 200, description = "Events.", body = String, content_type = "text/event-stream")),
+    responses((status = 200, description = "A stream of server-sent events.", body = String, content_type = "text/event-stream")),
 )]
 pub(crate) async fn watch_turn(
     State(api): State<Arc<Api>>,
@@ -98,6 +114,38 @@ pub(crate) async fn watch_turn(
     });
     let events = stream::unfold(events, |mut events| async { Some((Ok(events.recv().await?), events)) });
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
+}
+
+/// Waits until a turn has ended, the time is over, or the server is to end. `place` is one of those for requests that wait.
+pub(super) async fn until_over(
+    api: &Api,
+    caller: &Caller,
+    turn_id: TurnId,
+    wait: Duration,
+    place: Place,
+) -> Result<(), Problem> {
+    let mut work = caller.begin(api).await?;
+    // Before the turn is looked up: an end that comes in between is then among the events that come.
+    let after = turn::last_event(&mut work, turn_id).await?;
+    let is_open = one(&mut work, turn_id).await?.status.is_open();
+    drop(work);
+    if !is_open {
+        return Ok(());
+    }
+    caller.rest();
+    let mut told = api.watchers.add(caller, turn_id, after, false);
+    let over = async { while told.recv().await.is_some_and(|told| told.event != EventKind::Task) {} };
+    tokio::select! {
+        () = over => {}
+        () = sleep(wait) => {}
+        () = api.ended() => {}
+    }
+    drop(place);
+    caller.enter(api).await?;
+    if caller.is_shut_out(api).await {
+        return Err(unauthorized("the API key or token has expired or was revoked"));
+    }
+    Ok(())
 }
 
 /// Sends the events so far and those that come. Returns `None` once the caller no longer listens, or all was sent.
@@ -146,7 +194,7 @@ struct Watcher {
 impl Watchers {
     fn add(&self, caller: &Caller, turn_id: TurnId, after: i64, is_over: bool) -> mpsc::Receiver<Told> {
         let (tell, told) = mpsc::channel(MOST as usize);
-        self.lock().push(Watcher { caller: caller.clone(), turn_id, after, is_over, is_quiet: false, tell });
+        self.lock().push(Watcher { caller: caller.apart(), turn_id, after, is_over, is_quiet: false, tell });
         told
     }
 

@@ -50,11 +50,14 @@ async fn a_key_may_do_what_its_scope_says() {
     let claim = json!({ "worker": "w", "target": "none" });
     let record: &[Scope] =
         &[Scope::Admin, Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Auditor];
-    let asked: [(Method, &str, Option<Value>, &[Scope]); 9] = [
+    let asked: [(Method, &str, Option<Value>, &[Scope]); 12] = [
         (Method::GET, "/turns", None, record),
         (Method::GET, "/resources", None, record),
         (Method::GET, "/keys", None, &[Scope::Admin, Scope::Auditor]),
         (Method::GET, "/audit", None, &[Scope::Admin, Scope::Auditor]),
+        (Method::GET, "/retention", None, &[Scope::Admin, Scope::Auditor]),
+        (Method::GET, "/retention/plan?content_months=6", None, &[Scope::Admin, Scope::Auditor]),
+        (Method::PUT, "/retention", Some(json!({ "content_months": 6, "record_months": 36 })), &[Scope::Admin]),
         (Method::POST, "/resources", Some(json!({ "manifests": [] })), &[Scope::Admin, Scope::Developer]),
         (
             Method::POST,
@@ -184,6 +187,7 @@ async fn what_cannot_be_read_is_refused_in_one_shape() {
         ((Method::GET, "/turns?most=x", None), (400, "invalid")),
         ((Method::GET, "/turns?most=0", None), (400, "invalid")),
         ((Method::GET, "/turns?most=1001", None), (400, "invalid")),
+        ((Method::GET, "/turns/00000000-0000-7000-8000-000000000000/tree?most=10001", None), (400, "invalid")),
         ((Method::GET, "/nowhere", None), (404, "not_found")),
         ((Method::PUT, "/turns", None), (405, "method_not_allowed")),
         ((Method::GET, "/v1/nowhere", None), (404, "not_found")),

@@ -15,7 +15,7 @@ fn every_operation_is_described_and_says_what_it_refuses_with() {
     assert_eq!(document["openapi"], "3.1.0");
     let (mut n, mut ids) = (0, BTreeSet::new());
     for (path, operations) in document["paths"].as_object().unwrap() {
-        assert!(path.starts_with("/v1/projects/{project}"), "{path}");
+        assert!(path.starts_with("/v1/projects/{project}") || path == "/v1/me", "{path}");
         for (method, operation) in operations.as_object().unwrap() {
             n += 1;
             let place = format!("{method} {path}");
@@ -37,9 +37,18 @@ fn every_reference_has_its_schema_and_the_lists_are_of_what_they_list() {
         let name = reference.strip_prefix("#/components/schemas/").unwrap();
         assert!(schemas.contains_key(name), "{name}");
     }
-    for (name, field) in
-        [("Agent", "ephemeral"), ("Key", "scope"), ("Resource", "version"), ("Shown", "steps"), ("Seen", "request")]
-    {
+    for (name, field) in [
+        ("Agent", "ephemeral"),
+        ("Key", "scope"),
+        ("Resource", "version"),
+        ("Shown", "steps"),
+        ("Seen", "messages"),
+        ("SessionChange", "patch"),
+        ("TurnEvent", "outbox_seq"),
+        ("Receipt", "request_hash"),
+        ("Profile", "llm_config"),
+        ("Settings", "egress_hosts"),
+    ] {
         assert!(schemas[name]["properties"].get(field).is_some(), "{name}: {}", schemas[name]);
     }
 }
@@ -54,5 +63,33 @@ fn references(value: &Value) -> Vec<&str> {
             .collect(),
         Value::Array(values) => values.iter().flat_map(references).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// UI-6: a generated client knows the fields of every object. What may be any JSON is a schema that allows any JSON.
+#[test]
+fn no_object_is_without_fields() {
+    let document = document();
+    let mut untyped = Vec::new();
+    look(&document, "", &mut untyped);
+    assert!(untyped.is_empty(), "{untyped:#?}");
+}
+
+fn look(value: &Value, place: &str, untyped: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let is_object = match &fields.get("type") {
+                Some(Value::String(name)) => name == "object",
+                Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
+                _ => false,
+            };
+            let says = ["properties", "additionalProperties", "oneOf", "allOf", "anyOf"];
+            if is_object && !says.iter().any(|word| fields.contains_key(*word)) {
+                untyped.push(place.to_owned());
+            }
+            fields.iter().for_each(|(key, value)| look(value, &format!("{place}/{key}"), untyped));
+        }
+        Value::Array(values) => values.iter().for_each(|value| look(value, place, untyped)),
+        _ => {}
     }
 }

@@ -15,7 +15,9 @@ use waybill_testkit::{TestDb, fresh_db};
 
 mod asking;
 mod bulk;
+mod contexts;
 mod document;
+mod holdings;
 mod packages;
 mod record;
 mod roles;

@@ -46,8 +46,9 @@ impl Scribe<'_> {
     async fn ask(&mut self, name: &'static str, key: &str, path: &str, body: Value) -> Value {
         let method = match name {
             "describe_session" => Method::PATCH,
-            "forget_session" | "revoke_key" | "remove_artifact" | "remove_document" | "delete_card" => Method::DELETE,
-            "put_artifact" | "apply_document" => Method::PUT,
+            "forget_session" | "revoke_key" | "remove_artifact" | "remove_document" | "delete_card"
+            | "revoke_grant" | "lift_hold" => Method::DELETE,
+            "put_artifact" | "apply_document" | "set_retention" | "place_hold" => Method::PUT,
             _ => Method::POST,
         };
         let mut request = self.house.http.request(method, format!("{}/v1/projects/acme{path}", self.house.base));
@@ -100,7 +101,7 @@ async fn every_operation_leaves_its_actor() {
     scribe.manage("describe_session", "session.describe", &session, json!({ "title": "x" })).await;
     scribe.manage("end_session", "session.end", &format!("{session}/end"), Value::Null).await;
     scribe.manage("forget_session", "session.forget", &session, Value::Null).await;
-    scribe.manage("provision_agent", "agent.provision", "/agents", json!({ "profile_name": "echo" })).await;
+    let agent = scribe.manage("provision_agent", "agent.provision", "/agents", json!({ "profile_name": "echo" })).await;
     let mut hand = profile("hand", "python");
     hand["profile"]["allowed_tools"] = json!(["pay"]);
     let tool = json!({ "tool": { "name": "pay", "description": "d", "target": "sums", "approval": "always" } });
@@ -112,6 +113,11 @@ async fn every_operation_leaves_its_actor() {
     let key = scribe.manage("create_key", "key.create", "/keys", key).await;
     let key = format!("/keys/{}", text(&key["key_id"]));
     scribe.manage("revoke_key", "key.revoke", &key, Value::Null).await;
+    let kept = json!({ "content_months": 6, "record_months": 36 });
+    scribe.manage("set_retention", "retention.set", "/retention", kept.clone()).await;
+    scribe.write("set_retention", &admin, "/retention", kept).await;
+    scribe.manage("place_hold", "retention.hold", "/retention/hold", json!({ "reason": "case 17" })).await;
+    scribe.manage("lift_hold", "retention.lift", "/retention/hold?reason=settled", Value::Null).await;
 
     // A turn by Waybill's own worker, run again, published and stopped.
     let start = |profile: &str| json!({ "profile_name": profile, "instruction": "x" });
@@ -132,6 +138,11 @@ async fn every_operation_leaves_its_actor() {
     scribe.manage("stop_turn", "turn.stop", &format!("{forked}/stop"), json!({ "reason": "x" })).await;
     let publish = json!({ "path": "answers/1", "title": "t" });
     scribe.manage("publish_turn", "knowledge.publish", &format!("{turn}/publish"), publish).await;
+    let box_id = house.get(&turn).await["turn"]["output_box_id"].clone();
+    let give = json!({ "agent_id": agent["agent_id"], "box_id": box_id, "reason": "for the review" });
+    let grant = scribe.manage("give_grant", "grant.give", "/grants", give).await;
+    let grant = format!("/grants/{}", text(&grant["grant_id"]));
+    scribe.manage("revoke_grant", "grant.revoke", &grant, Value::Null).await;
     let card = house.get(&turn).await["turn"]["deliverable_card_id"].clone();
     let card = format!("/cards/{}", text(&card));
     scribe.manage("expire_card", "card.expire", &format!("{card}/expire"), json!({ "ttl_seconds": 3600 })).await;

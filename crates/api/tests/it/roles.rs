@@ -215,6 +215,23 @@ async fn a_start_does_not_widen_a_limit() {
     }
 }
 
+/// SE-1: every key can find out whose it is and what it may do; without a key there is no answer.
+#[tokio::test]
+async fn a_key_knows_what_it_is() {
+    let house = House::open().await;
+    let created = json!({ "name": "short", "scope": "reader", "expires_in_seconds": 60 });
+    let created = house.post("/keys", created).await;
+    let (status, me) = house.ask(Method::GET, "/v1/me", created["key"].as_str(), None).await;
+    assert_eq!((status.as_u16(), &me["actor"], &me["scope"]), (200, &json!("key:short"), &json!("reader")), "{me}");
+    assert_eq!((&me["project"]["slug"], &me["expires_at"]), (&json!("acme"), &created["expires_at"]));
+    let tool = house.key("t", Scope::Tool).await;
+    let me = house.ask(Method::GET, "/v1/me", Some(&tool), None).await.1;
+    assert_eq!((&me["bounds"]["targets"][0], &me["expires_at"]), (&json!("llm"), &Value::Null), "{me}");
+    assert_eq!(house.refused(Method::GET, "/v1/me", None, None).await, (401, "unauthorized".to_owned()));
+    let open = House::open_with(crate::open_house()).await;
+    assert_eq!(open.refused(Method::GET, "/v1/me", None, None).await.0, 401, "without a key there is no project");
+}
+
 /// SE-1: an approver does nothing but decide, an auditor reads no content, a developer applies only what is its own.
 #[tokio::test]
 async fn narrow_scopes_are_narrow() {

@@ -1,6 +1,6 @@
 //! Turns over HTTP: started, watched, run by a worker in another language, stopped.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
 use futures::StreamExt;
@@ -59,17 +59,57 @@ async fn a_turn_is_started_watched_and_looked_at() {
     let shown = house.get(&format!("/turns/{turn_id}")).await;
     assert_eq!(shown["deliverable"], "You said good morning");
     assert_eq!((&shown["turn"]["status"], &shown["turn"]["n_steps"]), (&json!("success"), &json!(1)));
-    assert_eq!(house.get(&format!("/turns/{turn_id}/tree")).await.as_array().unwrap().len(), 1);
+    let tree = house.get(&format!("/turns/{turn_id}/tree")).await;
+    assert_eq!((tree["turns"].as_array().unwrap().len(), &tree["truncated"]), (1, &json!(false)));
     let receipts = house.get(&format!("/turns/{turn_id}/receipts")).await;
     let seen = house.get(&format!("/turns/{turn_id}/context")).await;
     assert_eq!(seen["receipt"]["request_hash"], receipts[0]["receipt"]["request_hash"]);
-    assert!(seen["request"].to_string().contains("good morning"));
+    assert!(seen["messages"].to_string().contains("good morning"));
     let card_id = shown["turn"]["query_card_ids"][0].as_str().unwrap();
     let why = house.get(&format!("/turns/{turn_id}/why/{card_id}")).await;
     assert_eq!(why[0]["rule"], "argument");
     assert_eq!(house.get(&format!("/cards/{card_id}")).await["content"], "good morning");
     let same = house.get(&format!("/context/diff?left={turn_id}&right={turn_id}")).await;
     assert_eq!((&same["only_left"], &same["only_right"]), (&json!([]), &json!([])));
+}
+
+/// UI-7: a caller can wait for the end of a turn, with its start or later, and is answered as soon as the turn has ended.
+#[tokio::test]
+async fn a_caller_can_wait_for_the_end_of_a_turn() {
+    let house = House::open().await;
+    let start = || json!({ "profile_name": "echo", "instruction": "good morning" });
+    let begun = Instant::now();
+    let waited = house.post("/turns?wait_seconds=0.5", start()).await;
+    assert!(begun.elapsed() >= Duration::from_millis(500), "there is no worker yet");
+    assert_eq!(
+        (&waited["status"], &waited["turn"]["turn"]["status"]),
+        (&json!("accepted"), &json!("open")),
+        "{waited}"
+    );
+    assert!(house.post("/turns", start()).await.get("turn").is_none());
+    let path = format!("/turns/{}", waited["agent_turn_id"].as_str().unwrap());
+    let models = Models::new(Vec::new(), Secrets::new(None, []));
+    let worker = Worker::new(house.kernel.clone(), models, Collector::new(Framework::builtin()));
+    let over = async {
+        let shown = house.get(&format!("{path}?wait_seconds=30")).await;
+        assert_eq!(shown["deliverable"], "You said good morning");
+        let next = house.post("/turns?wait_seconds=30", start()).await;
+        assert_eq!(
+            (&next["turn"]["turn"]["status"], &next["turn"]["deliverable"]),
+            (&json!("success"), &shown["deliverable"])
+        );
+        assert_eq!(house.get(&format!("{path}?wait_seconds=30")).await, shown, "it is over");
+    };
+    worker.serve(&Config::new("llm".parse().unwrap()), over).await;
+    assert!(begun.elapsed() < Duration::from_secs(20), "no request has waited to the end of its time");
+    for wrong in ["-1", "31", "NaN", "x"] {
+        let path = format!("{path}?wait_seconds={wrong}");
+        assert_eq!(
+            house.refused(Method::GET, &path, Some(&house.admin), None).await,
+            (400, "invalid".to_owned()),
+            "{wrong}"
+        );
+    }
 }
 
 /// NX-6: one card changed; the recorded turn stays as it was.

@@ -82,7 +82,7 @@ pub(super) async fn keep_sending(link: Link, bells: Arc<Bells>) {
                 Some(version) if !is_new_enough(version) => {
                     tracing::error!(version, "NATS is too old and is not used: 2.10 or newer is needed");
                 }
-                _ => tracing::info!(version, "NATS was reached"),
+                _ => tracing::info!(version, "connected to NATS"),
             }
             server = version;
         }

@@ -191,7 +191,7 @@ impl Link {
             Some(group) => self.client.queue_subscribe(subject.to_owned(), group.to_owned()).await,
             None => self.client.subscribe(subject.to_owned()).await,
         };
-        subscribed.inspect_err(|error| tracing::warn!(subject, %error, "not subscribed")).ok()
+        subscribed.inspect_err(|error| tracing::warn!(subject, %error, "subscribing to NATS failed: retrying")).ok()
     }
 }
 

@@ -48,11 +48,13 @@ impl Bench {
     }
 
     fn event(&self, agent_id: AgentId, outbox_seq: i64) -> Event {
+        let agent_turn_id = TurnId::new();
         Event {
             project_id: self.project_id,
             channel: Channel::default(),
             agent_id,
-            agent_turn_id: TurnId::new(),
+            agent_turn_id,
+            root_turn_id: agent_turn_id,
             event: EventKind::Step,
             event_id: EventId::new(),
             outbox_seq,

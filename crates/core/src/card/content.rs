@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use super::{CardType, Invalid};
 use crate::{artifact::Pins, id::ToolCallId, json};
 
-/// One tool call of an assistant card. `arguments` is the model's own text, byte for byte.
+/// One tool call of an assistant card. `arguments` is the text that the model wrote, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
     pub tool_call_id: ToolCallId,
     pub tool_name: String,
     pub arguments: String,
-    /// The provider's label for the call, echoed to that provider only.
+    /// Id that the model provider gave to the call. It is sent back only to that provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_call_id: Option<String>,
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Card, CardHash, CardType, Content, Metadata, Origin, ResultContent, Role, ToolCall};
+use super::{Card, CardHash, CardType, Content, Metadata, Origin, ResultContent, Role, Salt, ToolCall};
 use crate::{
     id::{CardId, ToolCallId},
     json,
@@ -40,6 +40,8 @@ pub enum Invalid {
 #[derive(Clone, Debug)]
 pub struct Draft {
     pub card_id: CardId,
+    /// Goes into the hash, except for `sys.*` cards, which are found by their content.
+    pub salt: Salt,
     pub metadata: Metadata,
     pub content: Content,
     pub tool_calls: Vec<ToolCall>,
@@ -51,6 +53,7 @@ impl Draft {
     pub fn new(card_type: CardType, role: Role, content: Content) -> Draft {
         Draft {
             card_id: CardId::new(),
+            salt: Salt::mint(),
             metadata: Metadata::new(card_type, role),
             content,
             tool_calls: Vec::new(),
@@ -82,9 +85,10 @@ impl Draft {
         self.check()?;
         let content = self.content.canonical();
         let tool_calls = (!self.tool_calls.is_empty()).then(|| json::canonical(&self.tool_calls));
-        let hash = CardHash::of(&self.metadata, &content, tool_calls.as_deref(), self.tool_call_id);
+        let salt = (!self.metadata.card_type.is_system()).then_some(self.salt);
+        let hash = CardHash::of(salt, &self.metadata, &content, tool_calls.as_deref(), self.tool_call_id);
         let extra = (!self.metadata.extra.is_empty()).then(|| json::canonical(&self.metadata.extra));
-        Ok(NewCard { draft: self, content, tool_calls, extra, hash, n_tokens })
+        Ok(NewCard { draft: self, content, tool_calls, extra, hash, salt, n_tokens })
     }
 
     fn count_tokens(&self) -> Tokens {
@@ -150,6 +154,7 @@ pub struct NewCard {
     tool_calls: Option<String>,
     extra: Option<String>,
     hash: CardHash,
+    salt: Option<Salt>,
     n_tokens: Tokens,
 }
 
@@ -161,6 +166,7 @@ crate::composite!(card: NewCard => "cardbox.new_card" {
     card.metadata().role,
     card.metadata().author_id.as_deref(),
     &card.hash.as_bytes()[..],
+    card.salt.as_ref().map(|salt| &salt.as_bytes()[..]),
     card.tool_call_id(),
     card.metadata().trace_id,
     card.metadata().step_id,
@@ -217,14 +223,14 @@ impl NewCard {
 
     /// Returns the card as it reads once it is written, for a writer that goes on with it.
     pub fn into_card(self, created_at: DateTime<Utc>) -> Card {
-        let Draft { card_id, metadata, content, tool_calls, tool_call_id, ttl_seconds } = self.draft;
+        let Draft { card_id, metadata, content, tool_calls, tool_call_id, ttl_seconds, .. } = self.draft;
         // As it was stored: 1.0 reads as 1.
         let content = match content {
             Content::Text(text) => Content::Text(text),
             other => Content::read_stored(&metadata.card_type, &self.content).unwrap_or(other),
         };
         let expires_at = ttl_seconds.map(|seconds| created_at + TimeDelta::seconds(seconds.into()));
-        let (hash, n_tokens, origin) = (self.hash, self.n_tokens, Origin::of(&metadata, false));
+        let (hash, salt, n_tokens, origin) = (self.hash, self.salt, self.n_tokens, Origin::of(&metadata, false));
         Card {
             origin,
             card_id,
@@ -236,6 +242,7 @@ impl NewCard {
             expires_at,
             created_at,
             hash,
+            salt,
             n_tokens,
         }
     }

@@ -3,11 +3,46 @@
 use std::fmt;
 
 use serde::Serialize;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use super::Metadata;
 use crate::{id::ToolCallId, json};
 
-/// BLAKE3 over the canonical form of a card: content, tool calls, tool call id, type, role, author.
+/// Random bytes that are hashed before a card, so that what is left of an erased card cannot be compared with a guess (CB-5, CB-13).
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+pub struct Salt([u8; 16]);
+
+impl Salt {
+    pub fn mint() -> Salt {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system has random numbers");
+        Salt(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    pub fn from_bytes(bytes: [u8; 16]) -> Salt {
+        Salt(bytes)
+    }
+}
+
+impl fmt::Debug for Salt {
+    /// Leaves the bytes out: in a log they would outlive the card.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Salt")
+    }
+}
+
+impl Serialize for Salt {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
+    }
+}
+
+/// BLAKE3 over the salt, if there is one, and the canonical form of a card: content, tool calls, tool call id, type, role, author.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
 pub struct CardHash([u8; 32]);
@@ -16,6 +51,7 @@ impl CardHash {
     /// Hashes a card. The keys stand in canonical order and the small values need no escaping, so the whole is the
     /// RFC 8785 form of one object.
     pub(super) fn of(
+        salt: Option<Salt>,
         metadata: &Metadata,
         content: &str,
         tool_calls: Option<&str>,
@@ -24,6 +60,9 @@ impl CardHash {
         let author_id = metadata.author_id.as_ref().map(json::canonical);
         let tool_call_id = tool_call_id.map(|id| format!("\"{id}\""));
         let mut hasher = blake3::Hasher::new();
+        if let Some(salt) = salt {
+            hasher.update(salt.as_bytes());
+        }
         let parts = [
             "waybill.card.v1\n{\"author_id\":",
             author_id.as_deref().unwrap_or("null"),
@@ -66,6 +105,14 @@ impl fmt::Debug for CardHash {
     }
 }
 
+impl utoipa::PartialSchema for CardHash {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9a-f]{64}$")).into()
+    }
+}
+
+impl utoipa::ToSchema for CardHash {}
+
 impl Serialize for CardHash {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -91,14 +138,26 @@ mod tests {
     fn the_hash_is_blake3_of_the_canonical_object() {
         let mut draft = Draft::instruction("Summarise the report");
         draft.metadata.author_id = Some("user-1".to_owned());
+        draft.salt = Salt::from_bytes(*b"0123456789abcdef");
         let form = json!({
             "type": "task.instruction", "role": "user", "author_id": "user-1",
             "content": "Summarise the report", "tool_calls": null, "tool_call_id": null,
         });
-        let mut bytes = b"waybill.card.v1\n".to_vec();
-        bytes.extend(json::canonical(&form).as_bytes());
-        assert_eq!(hash(&draft).as_bytes(), blake3::hash(&bytes).as_bytes());
-        assert_eq!(hash(&draft).to_string(), "c026574ac04d57a734de96f2bbfdf162d25522e765de37735c7a43ffe1570426");
+        let bytes = format!("0123456789abcdefwaybill.card.v1\n{}", json::canonical(&form));
+        assert_eq!(hash(&draft).as_bytes(), blake3::hash(bytes.as_bytes()).as_bytes());
+        assert_eq!(hash(&draft).to_string(), "ef2cb79f2d0f7b43cd9236f2d758373c0313696e4e91888a26ad95b7005ef0ef");
+    }
+
+    /// CB-5: equal content has another hash in each card, so that an erased card cannot be found by a guess. `sys.*` cards are found by their content.
+    #[test]
+    fn only_shared_cards_hash_by_their_content_alone() {
+        let prompt = || Draft::new(CardType::rendered_prompt(), Role::System, Content::Text("yes".into()));
+        assert_eq!(hash(&prompt()), hash(&prompt()));
+        assert_ne!(hash(&Draft::instruction("yes")), hash(&Draft::instruction("yes")));
+        let draft = Draft::instruction("yes");
+        assert_eq!(hash(&draft), hash(&draft.clone()), "a draft keeps its salt");
+        assert_eq!(serde_json::to_value(Salt::from_bytes([10; 16])).unwrap(), json!("0a".repeat(16)));
+        assert_eq!(format!("{:?}", Salt::mint()), "Salt");
     }
 
     /// CB-5

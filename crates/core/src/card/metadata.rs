@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use crate::id::{StepId, TraceId};
 
@@ -61,6 +62,14 @@ impl CardType {
     }
 }
 
+impl utoipa::PartialSchema for CardType {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[a-z0-9_.]{1,64}$")).into()
+    }
+}
+
+impl utoipa::ToSchema for CardType {}
+
 impl TryFrom<String> for CardType {
     type Error = MalformedType;
 
@@ -85,7 +94,7 @@ impl fmt::Display for CardType {
     }
 }
 
-/// The role a model sees. The only authority for it; `author_id` is for the audit.
+/// Role in which a model sees the card. `author_id` has no influence on it: it only records who wrote the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -107,7 +116,7 @@ impl Role {
     }
 }
 
-/// Everything about a card except its content. Trace fields and `extra` are not hashed.
+/// Metadata of a card. Only `type`, `role` and `author_id` are part of the card's hash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Metadata {
     #[serde(rename = "type")]

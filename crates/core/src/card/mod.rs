@@ -11,6 +11,6 @@ mod reading;
 
 pub use content::{CallContent, Content, Field, HandoffContent, ResultContent, ToolCall};
 pub use draft::{Draft, Invalid, NewCard};
-pub use hash::CardHash;
+pub use hash::{CardHash, Salt};
 pub use metadata::{CardType, MalformedType, Metadata, Role};
 pub use reading::{Card, Gone, Origin, Reading, Tombstone};

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, schema::Type};
 
-use super::{CardHash, CardType, Content, Metadata, Role, ToolCall};
+use super::{CardHash, CardType, Content, Metadata, Role, Salt, ToolCall};
 use crate::{
     id::{CardId, ToolCallId},
     json,
@@ -27,13 +27,16 @@ pub struct Card {
     pub expires_at: Option<DateTime<Utc>>,
     pub created_at: DateTime<Utc>,
     pub hash: CardHash,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub salt: Option<Salt>,
     pub n_tokens: Tokens,
     pub origin: Origin,
 }
 
 /// Where a card came from, according to the kernel, not to its writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = CardOrigin)]
 pub enum Origin {
     User,
     Model,
@@ -64,7 +67,7 @@ impl Card {
     pub fn verifies(&self) -> bool {
         let content = self.content.canonical();
         let tool_calls = (!self.tool_calls.is_empty()).then(|| json::canonical(&self.tool_calls));
-        self.hash == CardHash::of(&self.metadata, &content, tool_calls.as_deref(), self.tool_call_id)
+        self.hash == CardHash::of(self.salt, &self.metadata, &content, tool_calls.as_deref(), self.tool_call_id)
     }
 }
 
@@ -102,18 +105,20 @@ impl utoipa::PartialSchema for Reading {
         let words = |words: &[&str]| string().enum_values(Some(words.iter().copied()));
         ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("A card (`state: live`), or what is left of it (`state: gone`)."))
+            .description(Some("A card. If it has expired or was deleted (`state: gone`), its content is not shown."))
             .property("state", words(&["live", "gone"]))
             .required("state")
             .property("card_id", CardId::schema())
             .required("card_id")
-            .property("hash", string())
+            .property("hash", CardHash::schema())
             .required("hash")
+            .property("salt", string())
             .property("content", serde_json::Value::schema())
             .property("metadata", Metadata::schema())
             .property("tool_calls", Vec::<ToolCall>::schema())
             .property("tool_call_id", ToolCallId::schema())
-            .property("n_tokens", i32::schema())
+            .property("n_tokens", Tokens::schema())
+            .property("origin", Origin::schema())
             .property("ttl_seconds", i32::schema())
             .property("expires_at", time())
             .property("created_at", time())

@@ -13,7 +13,7 @@
 use chrono::{DateTime, Utc};
 use waybill_core::{
     card_box::Span,
-    id::{BoxId, CardId},
+    id::{AgentId, BoxId, CardId, TurnId},
 };
 
 use crate::{
@@ -48,11 +48,17 @@ from_driver!(Error);
 pub struct CardBox {
     pub box_id: BoxId,
     pub length: i64,
+    /// The agent that it was made for. `null` means that it is no agent's own.
+    pub agent_id: Option<AgentId>,
+    /// The turn that it was made for.
+    pub agent_turn_id: Option<TurnId>,
+    /// Whether it holds content from outside, or content that was written after such content was seen.
+    pub has_external: bool,
     pub created_at: DateTime<Utc>,
 }
 
 /// A place where a card stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Holding {
     pub box_id: BoxId,
     pub place: i64,
@@ -69,11 +75,26 @@ pub async fn create(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<(), Erro
     Ok(())
 }
 
+/// Creates an empty box that belongs to a turn, and goes with it.
+pub async fn create_for(work: &mut UnitOfWork, box_id: BoxId, agent_id: AgentId, turn_id: TurnId) -> Result<(), Error> {
+    let project_id = work.project_id();
+    sqlx::query(
+        "insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id) values ($1, $2, 0, $3, $4)",
+    )
+    .bind(project_id)
+    .bind(box_id)
+    .bind(agent_id)
+    .bind(turn_id)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
 /// Looks up boxes.
 pub async fn find(work: &mut UnitOfWork, box_ids: &[BoxId]) -> Result<Batch<CardBox, BoxId>, Error> {
     let project_id = work.project_id();
     let rows = sqlx::query_as::<_, CardBox>(
-        "select b.box_id, b.length, b.created_at
+        "select b.box_id, b.length, b.agent_id, b.agent_turn_id, b.has_external, b.created_at
            from (select distinct box_id from unnest($2::uuid[]) as asked (box_id)) asked
           cross join lateral (select b.* from cardbox.boxes b where b.project_id = $1 and b.box_id = asked.box_id offset 0) b",
     )
@@ -163,6 +184,89 @@ pub async fn holdings(
     .fetch_all(&mut **work)
     .await?;
     Ok(held)
+}
+
+/// Lists the boxes that hold a card, in the order of their ids.
+pub async fn holders(
+    work: &mut UnitOfWork,
+    card_id: CardId,
+    after: Option<BoxId>,
+    most: i64,
+) -> Result<Vec<BoxId>, Error> {
+    let project_id = work.project_id();
+    let boxes = sqlx::query_scalar(
+        "select distinct p.box_id
+           from (select h.box_id from cardbox.holdings($1, $2) h offset 0) p
+          where $3::uuid is null or p.box_id > $3
+          order by p.box_id
+          limit $4",
+    );
+    Ok(boxes.bind(project_id).bind(card_id).bind(after).bind(most).fetch_all(&mut **work).await?)
+}
+
+/// An entry of a box: one card, or a range of another box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
+#[schema(as = BoxEntry)]
+pub struct Entry {
+    /// The place of its first card in the box.
+    pub seq: i64,
+    /// The card, where it is one card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub card_id: Option<CardId>,
+    /// The box that it takes a range from, and the first and the last place there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_box_id: Option<BoxId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_seq: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_seq: Option<i64>,
+}
+
+/// Lists the entries of a box, in order.
+pub async fn entries(work: &mut UnitOfWork, box_id: BoxId, after: i64, most: i64) -> Result<Vec<Entry>, Error> {
+    let project_id = work.project_id();
+    let entries = sqlx::query_as(
+        "select e.seq, e.card_id, e.source_box_id, e.from_seq, e.to_seq
+           from cardbox.box_entries e
+          where e.project_id = $1 and e.box_id = $2 and e.seq > $3
+          order by e.seq
+          limit $4",
+    );
+    Ok(entries.bind(project_id).bind(box_id).bind(after).bind(most).fetch_all(&mut **work).await?)
+}
+
+/// A range of a box in another box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
+pub struct Heir {
+    /// The box that took the range, and the place of its first card there.
+    pub box_id: BoxId,
+    pub place: i64,
+    /// The first and the last place of the range in the box that was asked for.
+    pub from_seq: i64,
+    pub to_seq: i64,
+}
+
+/// Lists the boxes that took ranges of a box, in the order of box and place.
+pub async fn heirs(
+    work: &mut UnitOfWork,
+    box_id: BoxId,
+    after: Option<Holding>,
+    most: i64,
+) -> Result<Vec<Heir>, Error> {
+    let project_id = work.project_id();
+    let heirs = sqlx::query_as(
+        "select h.box_id, h.seq as place, h.from_seq, h.to_seq
+           from (select e.box_id, e.seq, e.from_seq, e.to_seq
+                   from cardbox.box_entries e
+                  where e.source_box_id = $2 and e.project_id = $1
+                 offset 0) h
+          where (h.box_id, h.seq) > ($3, $4)
+          order by h.box_id, h.seq
+          limit $5",
+    );
+    let (after_box, after_place) = after.map_or((BoxId::nil(), 0), |heir| (heir.box_id, heir.place));
+    let heirs = heirs.bind(project_id).bind(box_id).bind(after_box).bind(after_place).bind(most);
+    Ok(heirs.fetch_all(&mut **work).await?)
 }
 
 /// Checks that positions count from 1. A span that ends before it begins, however far, is empty.

@@ -15,7 +15,7 @@ mod trace;
 pub use pack::{
     Brings, Named, Pack, Packed, Packing, Prepared, ProfileTarget, name, pack_context, prepare, target, targets, write,
 };
-pub use trace::{Sight, Why, sight, why};
+pub use trace::{Handed, Sight, Why, handed, sight, why};
 use waybill_core::{
     card::Invalid,
     id::{BoxId, Name, SessionId},
@@ -30,7 +30,7 @@ use crate::{
 pub enum Error {
     #[error("{0}")]
     BadRequest(String),
-    #[error("argument `{arg_key}` cannot be stored as a card")]
+    #[error("argument `{arg_key}` is not valid")]
     Argument { arg_key: String, source: Invalid },
     #[error("there is no profile `{0}` in this project")]
     NoProfile(Name),

@@ -1,23 +1,26 @@
 //! Why a turn has a card, and who could see one (PM-12): each one query over what was written down when it was handed over.
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::FromRow;
-use waybill_core::id::{AgentId, BoxId, CardId, TurnId};
+use waybill_core::id::{AgentId, BoxId, CardId, Name, TurnId};
 
 use crate::work::{DbError, UnitOfWork};
 
-/// What put a card before a turn.
+/// One place where a turn has a card, and how the card got there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Why {
     pub box_id: BoxId,
-    /// Where in that box.
+    /// Position of the card in the box. The first position is 1.
     pub place: i64,
-    /// The rule of the handover: `argument`, `memory`, `output`, `box`, `session` or `parent`. `wrote` means that the turn itself wrote the card;
-    /// `dispatched` means that the turn was dispatched with it, without a handover.
+    /// How the card got there. By a handover: `argument` (an argument), `memory` (the memory of the agent, or of the agent that it was cloned from),
+    /// `output` (what the agent that it was cloned from was writing), `box` (a box that an argument names), `session` (the messages of the session)
+    /// or `parent` (the card that names the calling agent). Without a handover: `wrote` (the turn itself wrote the card) or `dispatched` (the turn
+    /// was dispatched with it).
     pub rule: String,
     pub arg_key: Option<String>,
     pub tool_suffix: Option<String>,
-    /// The agent that handed it over. `null` means a person.
+    /// The agent that handed the card over. `null` if a person did, or if the turn itself wrote the card.
     pub source_agent_id: Option<AgentId>,
     /// What it was taken from, how far, and by which right.
     pub source_box_id: Option<BoxId>,
@@ -68,8 +71,51 @@ pub async fn why(work: &mut UnitOfWork, card_id: CardId, agent_turn_id: TurnId) 
     Ok(found)
 }
 
+/// One part of what a turn was handed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
+pub struct Handed {
+    /// Numbers the parts of one turn, from 0.
+    pub part: i32,
+    /// The place of its first card in the context box, and how many cards it has.
+    pub from_place: i64,
+    pub n_cards: i64,
+    /// The rule of the handover: `argument`, `memory`, `output`, `box`, `session` or `parent`.
+    pub rule: String,
+    pub arg_key: Option<String>,
+    pub tool_suffix: String,
+    /// The agent that handed it over, and its profile. `null` means a person.
+    pub source_agent_id: Option<AgentId>,
+    pub source_profile: Option<Name>,
+    /// What it was taken from, how far, and by which right.
+    pub source_box_id: Option<BoxId>,
+    pub upto: Option<i64>,
+    pub via: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Lists what a turn was handed, part by part.
+pub async fn handed(work: &mut UnitOfWork, turn_id: TurnId, after: i32, most: i64) -> Result<Vec<Handed>, DbError> {
+    let project_id = work.project_id();
+    let parts = sqlx::query_as(
+        "select h.part, h.from_seq as from_place, h.n_cards, h.rule::text, h.arg_key, h.tool_suffix, h.source_agent_id,
+                a.profile_name as source_profile, h.source_box_id, h.upto, h.via::text, h.created_at
+           from state.turns t
+          cross join lateral (
+                select h.*
+                  from state.handovers h
+                 where h.project_id = $1 and h.context_box_id = t.context_box_id and h.part > $3
+                 order by h.part
+                 limit $4) h
+           left join lateral (
+                select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = h.source_agent_id offset 0) a on true
+          where t.project_id = $1 and t.agent_turn_id = $2
+          order by h.part",
+    );
+    Ok(parts.bind(project_id).bind(turn_id).bind(after).bind(most).fetch_all(&mut **work).await?)
+}
+
 /// An agent that could see a card.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Sight {
     pub agent_id: AgentId,
     /// The box it stands in, and where.
@@ -85,12 +131,22 @@ pub struct Sight {
 }
 
 /// Lists every agent that could see a card, and why: a box with the card was made for it, packed for it, granted to it, or written by its
-/// children. Revoked grants count: the agent could see the card before.
-pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> Result<Vec<Sight>, DbError> {
+/// children. Revoked grants count: the agent could see the card before. Looks at up to `most` boxes, those after one if it is given.
+pub async fn sight(
+    work: &mut UnitOfWork,
+    card_id: CardId,
+    after: Option<BoxId>,
+    most: i64,
+) -> Result<Vec<Sight>, DbError> {
     let project_id = work.project_id();
     let seen = sqlx::query_as(
         "with held as materialized (
-           select p.box_id, min(p.place) as place from cardbox.holdings($1, $2) p group by p.box_id order by p.box_id limit $3
+           select p.box_id, min(p.place) as place
+             from cardbox.holdings($1, $2) p
+            where $4::uuid is null or p.box_id > $4
+            group by p.box_id
+            order by p.box_id
+            limit $3
          )
          select b.agent_id, b.box_id, p.place, case when h.rule is null then 'own' else 'handed' end as via, b.agent_turn_id,
                 h.rule::text, h.source_agent_id, null::text as granted_by
@@ -126,6 +182,7 @@ pub async fn sight(work: &mut UnitOfWork, card_id: CardId, most: i64) -> Result<
     .bind(project_id)
     .bind(card_id)
     .bind(most)
+    .bind(after)
     .fetch_all(&mut **work)
     .await?;
     Ok(seen)

@@ -159,7 +159,7 @@ where
         }
         let ended = async { while tasks.join_next().await.is_some() {} };
         if timeout(grace, ended).await.is_err() {
-            tracing::warn!(kind = T::KIND, n = tasks.len(), "work that was under way is given up");
+            tracing::warn!(kind = T::KIND, n = tasks.len(), "unfinished work was cancelled at shutdown");
             tasks.shutdown().await;
         }
         // Bounded by its own time-outs. Where it fails, the lease lapses.
@@ -185,15 +185,15 @@ async fn hold<T: Claimable + Sync>(
         Ok(Ok(())) => return,
         Ok(Err(why)) => why,
         Err(panic) => {
-            tracing::error!(?id, panic = panic_message(&*panic), "a handler panicked");
+            tracing::error!(?id, panic = panic_message(&*panic), "the code that handles a turn or call panicked");
             "the handler panicked".to_owned()
         }
     };
-    tracing::warn!(?id, kind = T::KIND, why, "an attempt failed");
+    tracing::warn!(?id, kind = T::KIND, why, "a turn or call failed; it is retried, unless it has failed too often");
     match retry(|| Box::pin(holding.claimed.give_back(&kernel, &why))).await {
         Ok(()) | Err(Error::Stale(_)) => {}
         Err(error) => {
-            tracing::error!(?id, %error, "work could not be given back: it is taken up again with the lease");
+            tracing::error!(?id, %error, "a turn or call could not be given back: this process takes it up again after it has renewed its lease");
         }
     }
 }

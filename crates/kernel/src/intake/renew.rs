@@ -80,7 +80,7 @@ where
                 }
             }
             Ok(Err(Error::LeaseLost)) => {
-                tracing::warn!(%worker_id, "the lease was lost");
+                tracing::warn!(%worker_id, "this process lost its lease: other processes take over its work");
                 held_work.lose(worker_id);
                 unknown.clear();
             }

@@ -2,10 +2,16 @@
 create or replace function state.place_of_begun() returns bigint
 language sql as $$ select nextval('state.agent_inbox_inbox_seq_seq') - 4611686018427387904 $$;
 
--- The last id that may be minted now: a day ahead of the database's clock. The history of a turn with a later one would have no partition.
+-- The last id that may be minted now: a day ahead of the database's clock. The history of a turn with a later one may have no partition.
 create or replace function state.horizon() returns uuid
 language sql stable as $$
   select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint + 86400000), 12, '0') || '7fff8fffffffffffffff')::uuid
+$$;
+
+-- The first id of the day before now: partitions for what came since are there. Those for an earlier id are looked for (state.has_partitions).
+create or replace function state.yesterday() returns uuid
+language sql stable as $$
+  select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - 86400000), 12, '0') || '00000000000000000000')::uuid
 $$;
 
 -- Transaction 1. One turn alone costs about half as much here as in the form for many below.
@@ -22,6 +28,7 @@ declare
   v_within boolean;
   v_started_by   text;
   v_on_behalf_of text;
+  v_root   uuid;
 begin
   v_entered := state.enter(p_project);
   enqueue.agent_turn_id := p_new.agent_turn_id;
@@ -40,6 +47,9 @@ begin
   end if;
   if p_new.agent_turn_id > state.horizon() then
     raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
+  end if;
+  if p_new.agent_turn_id < state.yesterday() and not state.has_partitions(p_new.agent_turn_id) then
+    raise exception 'the history of a turn with this id has no partition' using errcode = '23514', constraint = 'of_the_past';
   end if;
   -- Of an idle agent it is dispatched, behind another it queues up. What is not yet due does neither. The agent's lock comes with it: whatever is
   -- looked up later is as this lock left it. A replay that was not seen above fails at the turn's key, and is retried.
@@ -69,17 +79,17 @@ begin
     v_started_by := nullif(current_setting('waybill.actor', true), '');
     v_on_behalf_of := nullif(current_setting('waybill.on_behalf_of', true), '');
   else
-    select t.started_by, t.on_behalf_of into v_started_by, v_on_behalf_of
+    select t.started_by, t.on_behalf_of, t.root_turn_id into v_started_by, v_on_behalf_of, v_root
       from state.turns t where t.project_id = p_project and t.agent_turn_id = p_new.parent_agent_turn_id;
   end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-          source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-          traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+          source_agent_id, parent_agent_turn_id, root_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth,
+          trace_id, traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
   values (p_project, p_new.agent_turn_id, p_new.agent_id, coalesce(p_new.channel, 'public'), p_new.profile_box_id,
           p_new.context_box_id, p_new.output_box_id, p_new.query_card_ids, p_new.session_id, p_new.source_agent_id,
-          p_new.parent_agent_turn_id, p_new.parent_step_id, p_new.parent_tool_call_id, p_new.batch_id, p_new.task_index,
-          p_new.recursion_depth, p_new.trace_id, p_new.traceparent, p_new.tracestate, p_new.emit_state_event, v_started_by, v_on_behalf_of,
+          p_new.parent_agent_turn_id, coalesce(v_root, p_new.parent_agent_turn_id, p_new.agent_turn_id), p_new.parent_step_id,
+          p_new.parent_tool_call_id, p_new.batch_id, p_new.task_index, p_new.recursion_depth, p_new.trace_id, p_new.traceparent, p_new.tracestate, p_new.emit_state_event, v_started_by, v_on_behalf_of,
           enqueue.turn_epoch);
   v_within := state.check_quota(p_project, 1);
   if p_new.session_id is not null and not exists (
@@ -209,6 +219,10 @@ begin
     if exists (select from unnest(v_new) as n (agent_turn_id) where n.agent_turn_id > state.horizon()) then
       raise exception 'the id of a turn is not of the present time' using errcode = '23514', constraint = 'of_the_present';
     end if;
+    if exists (select from unnest(v_new) as n (agent_turn_id)
+                where n.agent_turn_id < state.yesterday() and not state.has_partitions(n.agent_turn_id)) then
+      raise exception 'the history of a turn with this id has no partition' using errcode = '23514', constraint = 'of_the_past';
+    end if;
     v_within := state.check_quota(p_project, cardinality(v_new));
     v_written := cardbox.put(p_project, p_cards);
     --! enqueue_many.cards
@@ -267,17 +281,17 @@ begin
     ), turn as (
       insert into state.turns
              (project_id, agent_turn_id, agent_id, channel, profile_box_id, context_box_id, output_box_id, query_card_ids, session_id,
-              source_agent_id, parent_agent_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth, trace_id,
-              traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
+              source_agent_id, parent_agent_turn_id, root_turn_id, parent_step_id, parent_tool_call_id, batch_id, task_index, recursion_depth,
+              trace_id, traceparent, tracestate, emit_state_event, started_by, on_behalf_of, dispatched_epoch)
       select p_project, p.agent_turn_id, p.agent_id, coalesce(p.channel, 'public'), p.profile_box_id, p.context_box_id,
-             p.output_box_id, p.query_card_ids, p.session_id, p.source_agent_id, p.parent_agent_turn_id, p.parent_step_id,
-             p.parent_tool_call_id, p.batch_id, p.task_index, p.recursion_depth, p.trace_id, p.traceparent, p.tracestate, p.emit_state_event,
+             p.output_box_id, p.query_card_ids, p.session_id, p.source_agent_id, p.parent_agent_turn_id,
+             coalesce(k.root_turn_id, p.parent_agent_turn_id, p.agent_turn_id), p.parent_step_id, p.parent_tool_call_id, p.batch_id, p.task_index, p.recursion_depth, p.trace_id, p.traceparent, p.tracestate, p.emit_state_event,
              case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.actor', true), '') else k.started_by end,
              case when p.parent_agent_turn_id is null then nullif(current_setting('waybill.on_behalf_of', true), '') else k.on_behalf_of end,
              p.epoch
         from placed p
         left join lateral (
-             select k.started_by, k.on_behalf_of
+             select k.started_by, k.on_behalf_of, k.root_turn_id
                from state.turns k
               where k.project_id = p_project and k.agent_turn_id = p.parent_agent_turn_id
              offset 0) k on true

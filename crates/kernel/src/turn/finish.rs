@@ -45,10 +45,10 @@ waybill_core::composite!(ending: Ending => "state.ending" {
     ids(&ending.cards),
 });
 
-/// The end of turns.
+/// Confirmation that turns have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Ended {
-    /// The same end was written before, and its answer may have been lost.
+    /// Whether the same request was carried out before, so that this one changed nothing.
     pub duplicate: bool,
 }
 

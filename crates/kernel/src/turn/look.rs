@@ -1,49 +1,65 @@
 //! Looking at turns: lists, trees, edges and events, for people and for the API. Nothing here is on the path of a turn.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 use waybill_core::{
     bus::EventKind,
     card::{Content, Reading},
-    id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, TurnId},
+    id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, ToolCallId, TraceId, TurnId},
     turn::{InboxStatus, Status, TurnEpoch, TurnStatus},
 };
 
 use super::Error;
 use crate::{card, work::UnitOfWork};
 
-/// A turn, what it has used so far, and where it stands.
+/// A turn: its state, its boxes, and what it has used so far.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Summary {
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
     pub profile_name: Option<Name>,
-    /// `open` until it has its end.
+    /// `open` until the turn has ended; then how it ended.
     pub status: TurnStatus,
-    /// Where it stands while it is open: `queued`, `pending`, `processing` or `deferred`.
+    /// State of the turn while it is open. `null` once the turn has ended.
     pub inbox_status: Option<InboxStatus>,
-    /// What its agent does, while this is the turn it is at: `dispatched`, `running` or `suspended`.
+    /// Status of the agent, if this is its current turn: `dispatched`, `running` or `suspended`. Otherwise `null`.
     pub agent_status: Option<Status>,
-    /// How often it was given to another worker, because the worker that ran it was lost.
+    /// How often the turn was taken from a worker whose lease had expired or that wrote nothing for too long. A new card of the turn resets it to 0.
+    /// `null` once the turn has ended.
     pub n_lost_leases: Option<i32>,
     pub session_id: Option<SessionId>,
     pub channel: Channel,
+    /// The agent that asked for it. `null` means a person.
+    pub source_agent_id: Option<AgentId>,
     pub parent_agent_turn_id: Option<TurnId>,
+    /// The turn at the top of its tree: itself, if no turn started it.
+    pub root_turn_id: TurnId,
+    /// The step of the parent in which it was asked for.
+    pub parent_step_id: Option<StepId>,
+    /// The call of the parent that asked for it.
+    pub parent_tool_call_id: Option<ToolCallId>,
     pub batch_id: Option<BatchId>,
     pub task_index: Option<i32>,
     pub recursion_depth: i32,
+    /// The trace that it belongs to: 32 hex digits.
+    #[schema(value_type = Option<String>, pattern = "^[0-9a-f]{32}$")]
+    pub trace_id: Option<TraceId>,
     pub profile_box_id: Option<BoxId>,
     pub context_box_id: BoxId,
     pub output_box_id: BoxId,
     pub query_card_ids: Vec<CardId>,
     pub deliverable_card_id: Option<CardId>,
-    /// For a fork: the turn that it does again.
+    /// For a fork, the recorded turn that it runs again.
     pub forked_from: Option<TurnId>,
-    /// Who had it started: `key:NAME`, `user:SUBJECT`, `cli:USER`. Children inherit it from their parent.
+    /// Caller that started the turn, such as `key:NAME` (API key), `user:SUBJECT` (token of the identity provider) or `cli:USER` (command line). A
+    /// child turn has the same caller as its parent.
     pub started_by: Option<String>,
-    /// The user of that caller on whose behalf it runs.
+    /// User of the caller's own system for whom the turn was started, if the caller named one.
     pub on_behalf_of: Option<String>,
+    /// What it was given to spend. `null` for a turn without limits.
+    #[sqlx(json(nullable))]
+    pub limits: Option<Given>,
     pub created_at: DateTime<Utc>,
     pub finished_at: Option<DateTime<Utc>>,
     pub n_steps: i64,
@@ -51,6 +67,23 @@ pub struct Summary {
     pub cached_tokens: i64,
     pub output_tokens: i64,
     pub microdollars: i64,
+}
+
+/// What a turn was given to spend when it was started: of what its parent may spend, its share. A field that is omitted sets no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Given {
+    /// Model calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<i64>,
+    /// Tokens, read and written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<i64>,
+    /// Cost in millionths of a dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub microdollars: Option<i64>,
+    /// The time by which it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<DateTime<Utc>>,
 }
 
 /// Which turns are listed.
@@ -97,7 +130,8 @@ pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summar
     Ok(query.bind(project_id).bind(before).bind(listing.most).bind(listing.roots).fetch_all(&mut **work).await?)
 }
 
-/// Returns a turn and all turns that it asked for, directly or not: each after the turn that asked for it, up to `most`.
+/// Returns a turn and all turns that it asked for, directly or not, level by level: each after the turn that asked for it. Of more than `most`, the
+/// deepest are left out.
 pub async fn tree(work: &mut UnitOfWork, turn_id: TurnId, most: i64) -> Result<Vec<Summary>, Error> {
     let project_id = work.project_id();
     let tree = sqlx::query_as("select s.* from state.summaries($1, state.turns_below($1, $2, $3)) s")
@@ -156,10 +190,11 @@ pub async fn delivered(work: &mut UnitOfWork, turn: &Summary) -> Result<Option<C
     Ok(found.and_then(Reading::into_live).map(|card| card.content))
 }
 
-/// Something that was asked, or answered.
+/// One edge of a turn: a recorded request, or the response to it. Examples are the start and the end of the turn, a message from a caller, a call,
+/// and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Edge {
-    /// The turn, or the call.
+    /// The turn, the call, the message, or for a `join` the batch.
     pub correlation_id: uuid::Uuid,
     pub primitive: String,
     pub edge_phase: String,
@@ -172,7 +207,7 @@ pub struct Edge {
     pub created_at: DateTime<Utc>,
 }
 
-/// Lists the edges of a turn: how it was asked for, which messages it got, and what its calls came to.
+/// Lists the edges of a turn: how it was asked for, which messages it got, what its calls came to, and the batches that its calls became.
 pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, Error> {
     let project_id = work.project_id();
     let edges = sqlx::query_as(
@@ -182,7 +217,7 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
                   union all
                  select unnest(t.steer_card_ids) from state.turns t where t.project_id = $1 and t.agent_turn_id = $2
                   union all
-                 select c.tool_call_id
+                 select made.correlation_id
                    from state.turns t
                   cross join lateral (
                         select b.length from cardbox.boxes b where b.project_id = $1 and b.box_id = t.output_box_id offset 0) b
@@ -192,6 +227,10 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
                           from cardbox.cards c
                          where c.project_id = $1 and c.card_id = p.card_id and c.type = 'tool.call'
                         offset 0) c
+                  cross join lateral (
+                        select c.tool_call_id as correlation_id
+                         union all
+                        (select b.batch_id from state.pmo_batches b where b.project_id = $1 and b.tool_call_id = c.tool_call_id offset 0)) made
                   where t.project_id = $1 and t.agent_turn_id = $2 and c.tool_call_id is not null) asked
           cross join lateral (
                 select e.* from state.edges e
@@ -208,6 +247,7 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
 
 /// An event of a turn, as its followers get it.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = TurnEvent)]
 pub struct Told {
     pub event: EventKind,
     pub event_id: EventId,
@@ -248,6 +288,15 @@ pub async fn news(work: &mut UnitOfWork, asked: &[(TurnId, i64)], most: i64) -> 
     .fetch_all(&mut **work)
     .await?;
     Ok(rows.into_iter().map(|News { n, told }| (usize::try_from(n - 1).unwrap_or_default(), told)).collect())
+}
+
+/// Returns the number of the last event of a turn; 0 if it has none.
+pub async fn last_event(work: &mut UnitOfWork, turn_id: TurnId) -> Result<i64, Error> {
+    let project_id = work.project_id();
+    let last = sqlx::query_scalar(
+        "select coalesce(max(o.outbox_seq), 0) from state.outbox o where o.project_id = $1 and o.agent_turn_id = $2",
+    );
+    Ok(last.bind(project_id).bind(turn_id).fetch_one(&mut **work).await?)
 }
 
 #[derive(FromRow)]

@@ -41,7 +41,9 @@ pub(crate) use claim::interval;
 pub use claim::{Claimed, Claiming, claim, claim_in, claim_with, held, holder};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
-pub use look::{Edge, Listing, OpenChild, Summary, Told, delivered, edges, list, news, open_children, show, tree};
+pub use look::{
+    Edge, Given, Listing, OpenChild, Summary, Told, delivered, edges, last_event, list, news, open_children, show, tree,
+};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, ReportOutcome, Reported, report};
 pub use resources::{Delegate, Resources, resources};
@@ -67,7 +69,7 @@ pub enum Error {
     #[error("turn {0} already has its deliverable")]
     Delivered(String),
     /// It got a message while it was about to end: it goes on, and ends later.
-    #[error("turn {0} got a message that the model has not seen yet: show it, then end the turn")]
+    #[error("turn {0} got a message that the model has not seen yet: call the model with it, then end the turn")]
     Unseen(String),
     /// Its head row is gone: `waybill admin rebuild-state` rebuilds it.
     #[error("the state of the agent is lost: {0}. Run `waybill admin rebuild-state`")]
@@ -82,7 +84,7 @@ pub enum Error {
     NoArtifact(String),
     #[error("the lease of the worker has expired: cancel its work, and continue with a new worker name")]
     LeaseLost,
-    #[error("a task of a batch must be ended in a unit of work, because it may have to join the batch")]
+    #[error("a child turn of a batch must be ended in a unit of work, because its end may complete the batch")]
     NotAlone,
     #[error("the turn or call belongs to another project than the one that the request names")]
     OtherProject,
@@ -155,6 +157,9 @@ impl From<sqlx::Error> for Error {
             "23514" if refusal.constraint() == Some("of_the_present") => Error::Invalid(
                 "an id has a time more than a day ahead of the database's clock: check this machine's clock",
             ),
+            "23514" if refusal.constraint() == Some("of_the_past") => {
+                Error::Invalid("the id of a turn is older than the history that is kept: use a new id")
+            }
             "40001" | "40P01" | "55P03" => Error::TryAgain(error.into()),
             _ => Error::Db(error.into()),
         }
@@ -178,16 +183,16 @@ fn check_cards(cards: &[NewCard]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Partitions of history are cut by the time that ids carry: an id from far ahead would keep the partition of its week from being made, and a row
-/// whose id has no time could never be dropped. The database checks the same by its own clock, for rows that have no partition.
+/// Partitions of history are cut by the time that ids carry, and are made for the weeks to come: a row whose id is from far ahead, or has no time,
+/// finds none. The database checks the ids of turns by its own clock.
 fn check_minted(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
     let horizon = Utc::now() + TimeDelta::days(1);
     let are_of_the_present = ids.into_iter().all(|minted_at| minted_at.is_some_and(|at| at <= horizon));
     if are_of_the_present { Ok(()) } else { Err(Error::Invalid(refusal)) }
 }
 
-/// Checks the same for ids that the worker of a turn chooses: of steps and calls, which are minted as they are written. A row with an id from years
-/// ago would lie in the rest for good.
+/// Checks the same for ids that the worker of a turn chooses: of steps and calls, which are minted as they are written. The partition of an older id
+/// may have been dropped.
 fn check_fresh(ids: impl IntoIterator<Item = Option<DateTime<Utc>>>, refusal: &'static str) -> Result<(), Error> {
     let oldest = Utc::now() - TimeDelta::days(1);
     let ids: Vec<_> = ids.into_iter().collect();
@@ -205,7 +210,7 @@ fn ids(cards: &[NewCard]) -> Vec<CardId> {
     cards.iter().map(NewCard::card_id).collect()
 }
 
-/// One step of a turn, and what was used for it where a model was asked.
+/// One step of a turn. The fields about the model and what it used are `null` if the step made no model call.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow, utoipa::ToSchema)]
 pub struct Taken {
     pub step_id: StepId,
@@ -220,9 +225,9 @@ pub struct Taken {
     pub took_ms: Option<i32>,
     pub n_asked: Option<i16>,
     pub asked_again: Option<bool>,
-    /// Why the provider found less in its prompt cache than it could, in its own words.
+    /// Why the provider could not use its prompt cache fully, as the provider itself reported it. `null` if it gave no reason.
     pub cache_miss: Option<serde_json::Value>,
-    /// True if a worker reported these numbers over HTTP: Waybill did not make the call.
+    /// Whether a worker reported these numbers over HTTP. Waybill did not make this model call itself.
     pub reported: Option<bool>,
     pub created_at: DateTime<Utc>,
 }

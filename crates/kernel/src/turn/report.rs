@@ -25,7 +25,7 @@ pub struct Report {
     pub card: NewCard,
 }
 
-/// Whether an answer counts.
+/// Whether an answer counts. `applied`: it does. `duplicate`: the same answer was applied before. `dropped`: it came too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, sqlx::Type, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[sqlx(type_name = "text", rename_all = "lowercase")]
@@ -47,13 +47,14 @@ impl ReportOutcome {
     }
 }
 
-/// What became of an answer.
+/// What happened to the answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Reported {
-    /// `applied`, `duplicate` (the same answer came before), or `dropped` (it came too late).
+    /// `applied`: the turn gets the answer. `duplicate`: the same answer was applied before. `dropped`: it came too late, because the call had been
+    /// answered, had timed out, or its turn had ended.
     pub outcome: ReportOutcome,
     pub agent_turn_id: TurnId,
-    /// It was the last one: the turn is ready again.
+    /// Whether this was the last answer that the turn waited for. Workers can then claim the turn again.
     pub resumed: bool,
 }
 

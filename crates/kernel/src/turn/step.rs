@@ -46,16 +46,16 @@ pub struct Step {
     pub usage: Option<Usage>,
 }
 
-/// What a step came to.
+/// What happened when a step was written.
 #[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
 pub struct Stepped {
-    /// The turn waits, and is no longer ours.
+    /// Whether the turn now waits for its calls. The worker then no longer holds it.
     pub suspended: bool,
-    /// Why the turn was asked to stop, if it was.
+    /// Why the turn was stopped. If it is not `null`, the worker must end the turn.
     pub stop_reason: Option<String>,
-    /// It was written before.
+    /// Whether the step had been written before, so that this request changed nothing.
     pub duplicate: bool,
-    /// What the turn may still spend, where a model was asked and there is a limit.
+    /// What the turn may still spend. `null` if the step has no `usage`, or the turn has no limits.
     #[sqlx(json(nullable))]
     pub budget: Option<Budget>,
 }

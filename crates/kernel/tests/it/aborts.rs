@@ -66,7 +66,7 @@ const INVARIANTS: [(&str, &str); 16] = [
           where c.primitive = 'command'
             and 1 <> (select count(*) from cardbox.box_entries e
                         join cardbox.cards r on r.project_id = e.project_id and r.card_id = e.card_id
-                       where r.project_id = c.project_id and r.tool_call_id = c.correlation_id)
+                       where r.project_id = c.project_id and r.tool_call_id = c.correlation_id and r.type = 'tool.result')
             and not exists (select from state.turns t where t.project_id = c.project_id and t.agent_turn_id = c.agent_turn_id
                                                         and t.status <> 'success')",
     ),

@@ -133,6 +133,10 @@ async fn a_batch_is_joined_by_its_last_child() {
         let parent = house.claim().await.unwrap();
         assert_eq!(parent.fence.agent_turn_id(), family.parent.agent_turn_id());
         assert_eq!(parent.message_type, MessageType::ToolResult);
+        let edges = turn::edges(&mut house.t.begin().await, parent.fence.agent_turn_id()).await.unwrap();
+        let joins: Vec<_> =
+            edges.iter().filter(|edge| edge.primitive == "join").map(|edge| edge.correlation_id).collect();
+        assert_eq!(joins, [uuid::Uuid::from(family.batch_id); 2], "{edges:?}");
         let told = house.told(&parent).await;
         assert_eq!(told["status"], if n == 1 { "success" } else { "partial" });
         let results = told["results"].as_array().unwrap();

@@ -5,7 +5,7 @@ use waybill_core::{
     id::{AgentId, TurnId},
     turn::{Budget, Limit, Limits, Usage},
 };
-use waybill_kernel::turn::{DispatchRequest, Ending, Error, Step};
+use waybill_kernel::turn::{DispatchRequest, Ending, Error, Given, Step};
 
 use crate::turns::{House, LONG, calling, ending, instruction};
 
@@ -100,6 +100,29 @@ async fn a_child_spends_its_parents() {
     assert_eq!(house.count("select count(*) from state.budgets").await, 1);
     let broken = waybill_kernel::invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
     assert!(broken.is_empty(), "what came back was not used: {broken:?}");
+}
+
+/// WK-8: what a turn was given is on record with it, also when it is over; a turn without limits was given none.
+#[tokio::test]
+async fn what_a_turn_was_given_outlives_its_budget() {
+    let house = House::new().await;
+    let (request, card) = limited(&house, Limits { seconds: Some(60), ..limits(9, 900) }, None).await;
+    let parent = request.agent_turn_id;
+    house.enqueue_all(&[request], &[card]).await.unwrap();
+    let (child, card) = limited(&house, limits(1, 9_999), Some(parent)).await;
+    house.enqueue_all(std::slice::from_ref(&child), &[card]).await.unwrap();
+    for turn_id in [child.agent_turn_id, parent] {
+        house.stop(turn_id).await.unwrap();
+    }
+    assert_eq!(house.count("select count(*) from state.budgets").await, 0);
+    let turn = house.turn(parent).await;
+    let deadline_at = Some(turn.created_at + chrono::TimeDelta::seconds(60));
+    let given = Given { steps: Some(9), tokens: Some(900), microdollars: None, deadline_at };
+    assert_eq!(turn.limits, Some(given));
+    let given = Given { steps: Some(1), tokens: Some(450), ..given };
+    assert_eq!(house.turn(child.agent_turn_id).await.limits, Some(given), "of its parent's, its share");
+    let plain = house.enqueue(house.agent().await).await.agent_turn_id;
+    assert_eq!(house.turn(plain).await.limits, None);
 }
 
 /// There is nothing to give: the child is refused, and nothing of it is written.

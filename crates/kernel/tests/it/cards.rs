@@ -109,6 +109,7 @@ async fn a_card_on_the_wire_has_the_fields_of_the_specification() {
             "metadata",
             "n_tokens",
             "origin",
+            "salt",
             "state",
             "ttl_seconds"
         ]
@@ -126,6 +127,12 @@ async fn writing_a_card_again_changes_nothing() {
     let before = card::fetch(&mut work, &ids(&cards), None).await.unwrap().found;
     card::insert(&mut work, &cards).await.unwrap();
     card::insert(&mut work, &[cards.clone(), instructions(1)].concat()).await.unwrap();
+    // A client that lost the answer sends its card again, and it is sealed again, with another salt.
+    let mut again = Draft::instruction("instruction 0");
+    again.card_id = cards[0].card_id();
+    let again = again.seal().unwrap();
+    assert_ne!(again.hash(), cards[0].hash());
+    card::insert(&mut work, std::slice::from_ref(&again)).await.unwrap();
     assert_eq!(card::fetch(&mut work, &ids(&cards), None).await.unwrap().found, before);
 }
 
@@ -174,6 +181,8 @@ async fn the_database_refuses_to_change_or_remove_a_card() {
         "update cardbox.cards set content = '\"other\"'",
         "update cardbox.cards set content = null, erased_at = now(), erased_reason = 'x'",
         "update cardbox.cards set hash = decode(repeat('00', 32), 'hex')",
+        "update cardbox.cards set salt = null",
+        "update cardbox.cards set salt = decode(repeat('00', 16), 'hex')",
         "update cardbox.cards set role = 'system'",
         "update cardbox.cards set n_tokens = 1",
         "update cardbox.cards set created_at = now()",

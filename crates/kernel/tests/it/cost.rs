@@ -19,8 +19,8 @@ async fn long_box(t: &TestDb, n: i64) -> BoxId {
     sqlx::query("set local statement_timeout = '5min'").execute(&mut *work).await.unwrap();
     sqlx::query(
         "with made as (
-           insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
-           select $1, gen_random_uuid(), 10, 'agent.thought', 'assistant', decode(repeat('00', 32), 'hex'), '\"x\"'
+           insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
+           select $1, gen_random_uuid(), 10, 'agent.thought', 'assistant', decode(repeat('00', 32), 'hex'), decode(repeat('00', 16), 'hex'), '\"x\"'
              from generate_series(1, $3)
         returning card_id
          ), b as (

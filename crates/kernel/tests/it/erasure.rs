@@ -44,6 +44,7 @@ async fn an_erasure_destroys_content_and_leaves_its_record() {
         .await
         .unwrap();
     assert!(!row.contains("Elm"), "{row}");
+    assert!(row.contains("\"salt\":null"), "a guess could be compared with the hash: {row}");
     assert!(row.contains(&step_id.unwrap().to_string()), "lineage stays: {row}");
     let (reason, by): (String, String) =
         sqlx::query_as("select reason, erased_by from cardbox.erasures where card_id = $1")
@@ -115,7 +116,7 @@ async fn the_service_cannot_erase_and_nobody_can_hide_it() {
     work.commit().await.unwrap();
     let as_eraser = format!(
         "begin; set local role waybill_eraser; set local waybill.project = '{}';
-         update cardbox.cards set content = null, erased_at = now(), erased_reason = 'by hand' where card_id = '{}'; commit",
+         update cardbox.cards set salt = null, content = null, erased_at = now(), erased_reason = 'by hand' where card_id = '{}'; commit",
         t.project_id, more[0]
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(as_eraser)).execute(&mut admin).await.unwrap();
@@ -125,6 +126,27 @@ async fn the_service_cannot_erase_and_nobody_can_hide_it() {
         .unwrap();
     assert_eq!(records, 1);
     assert_eq!(card_ids(&card_box::read(&mut t.begin().await, Span::whole(box_id), None).await.unwrap()), cards);
+}
+
+/// CB-5, CB-13: what a card says cannot be found by trying hashes: equal content has another hash in each card, and a card that has ended shows
+/// no salt.
+#[tokio::test]
+async fn a_guess_cannot_be_compared_with_a_hash() {
+    let t = fresh_db().await;
+    let [one, two] = [(); 2].map(|()| Draft::instruction("yes").seal().unwrap());
+    assert_ne!(one.hash(), two.hash());
+    let mut work = t.begin().await;
+    card::insert(&mut work, &[one.clone(), two]).await.unwrap();
+    card::delete(&mut work, &[one.card_id()], "x").await.unwrap();
+    let found = card::fetch(&mut work, &[one.card_id()], None).await.unwrap().found;
+    assert!(matches!(&found[0], Reading::Gone(tombstone) if tombstone.hash == one.hash()), "{found:?}");
+    let hidden: bool = sqlx::query_scalar("select salt is null from cardbox.reading($1, $2, statement_timestamp())")
+        .bind(t.project_id)
+        .bind(one.card_id())
+        .fetch_one(&mut *work)
+        .await
+        .unwrap();
+    assert!(hidden);
 }
 
 /// An erased prompt may be written again: it is a new card.

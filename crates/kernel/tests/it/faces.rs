@@ -86,6 +86,8 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     assert_eq!(tree.len(), 4);
     assert_eq!(tree[0], roots[0]);
     assert!(tree[1..].iter().all(|child| child.parent_agent_turn_id == Some(roots[0].agent_turn_id)));
+    assert!(tree[1..].is_sorted_by_key(|child| child.agent_turn_id), "each level by id");
+    assert_eq!(turn::tree(&mut work, roots[0].agent_turn_id, 3).await.unwrap(), tree[..3], "the same turns first");
     let open = turn::list(&mut work, &Listing { roots: false, open: true, ..listing }).await.unwrap();
     assert_eq!(open.len(), 4);
     let first = turn::list(&mut work, &Listing { roots: false, most: 2, ..listing }).await.unwrap();
@@ -109,7 +111,7 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     assert!(turn::news(&mut house.t.begin().await, &[(turn_id, last.outbox_seq)], 10).await.unwrap().is_empty());
 }
 
-/// A project ends with all it has, and nothing of another's is touched.
+/// A project ends with all it has, portion by portion, and nothing of another's is touched.
 #[tokio::test]
 async fn a_project_is_deleted_for_good() {
     let house = House::new().await;
@@ -130,8 +132,26 @@ async fn a_project_is_deleted_for_good() {
     assert!(sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *work).await.is_err());
     drop(work);
 
-    let deleted = project::delete(&mut house.t.owner().await, house.t.project_id, |_, _| ()).await.unwrap();
+    let many = "insert into cardbox.boxes (project_id, box_id)
+                select p.project_id, gen_random_uuid() from resource.projects p, generate_series(1, 45000)";
+    house.meddle(many).await;
+    // Neither does the owner delete rows of another project than the one that is named.
+    let mut owner = house.t.owner().await;
+    let sql = format!(
+        "begin; set local waybill.project = '{other}'; set local waybill.deleting = '{}'; delete from cardbox.cards",
+        house.t.project_id
+    );
+    let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut owner).await.unwrap_err();
+    assert_eq!(refused.as_database_error().unwrap().code().unwrap(), "WB010");
+    sqlx::raw_sql("rollback").execute(&mut owner).await.unwrap();
+
+    let mut portions = Vec::new();
+    let progress = |table: &str, n: u64| portions.extend((table == "cardbox.boxes").then_some(n));
+    let deleted = project::delete(&mut owner, house.t.project_id, progress).await.unwrap();
     assert!(deleted["cardbox.cards"] > 0 && deleted["resource.projects"] == 1, "{deleted:?}");
+    assert!(portions.len() == 3 && portions.iter().all(|n| *n <= 20_001), "{portions:?}");
+    let again = project::delete(&mut owner, house.t.project_id, |_, _| ()).await.unwrap();
+    assert!(again.is_empty(), "{again:?}");
     let mut admin = house.t.admin().await;
     let tables: Vec<String> = sqlx::query_scalar(
         "select c.oid::regclass::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'project_id'

@@ -260,7 +260,7 @@ async fn a_box_is_read_by_right() {
     let nobody = grant::give(&mut work, AgentId::new(), box_id, None, "ann", "x").await;
     assert!(matches!(nobody, Err(grant::Error::NoAgent(_))), "{nobody:?}");
     assert!(work.commit().await.is_err());
-    let refused = grant::refusals(&mut house.t.begin().await, 100).await.unwrap();
+    let refused = grant::refusals(&mut house.t.begin().await, None, 100).await.unwrap();
     assert_eq!(
         refused.iter().map(|r| (r.agent_id, r.why.as_str())).collect::<Vec<_>>(),
         [(other, "forbidden"), (other, "forbidden"), (receiver, "forbidden")]
@@ -340,13 +340,13 @@ async fn every_card_can_say_why_it_is_there() {
     assert_eq!(handover::why(&mut work, asked, second).await.unwrap()[0].rule, "box");
     assert_eq!(handover::why(&mut work, CardId::new(), first).await.unwrap(), []);
 
-    let seen = handover::sight(&mut work, cards[0], 100).await.unwrap();
+    let seen = handover::sight(&mut work, cards[0], None, 100).await.unwrap();
     let mut seen: Vec<(AgentId, &str)> = seen.iter().map(|sight| (sight.agent_id, sight.via.as_str())).collect();
     seen.sort();
     let mut expected = [(source, "own"), (receiver, "handed"), (third, "handed"), (third, "granted")];
     expected.sort();
     assert_eq!(seen, expected, "also by a grant that was revoked since");
-    assert!(handover::sight(&mut work, cards[1], 100).await.unwrap().iter().all(|sight| sight.via != "granted"));
+    assert!(handover::sight(&mut work, cards[1], None, 100).await.unwrap().iter().all(|sight| sight.via != "granted"));
 }
 
 /// PM-6: the question and what came of it join an agent's memory, once, by reference; many cards as one range. An agent that was made for a task
@@ -560,7 +560,7 @@ async fn run(kernel: &Kernel, program: &[Step]) -> Result<(), TestCaseError> {
         work.commit().await.unwrap();
     }
     let mut work = kernel.begin(project_id).await.unwrap();
-    let recorded = grant::refusals(&mut work, 10_000).await.unwrap();
+    let recorded = grant::refusals(&mut work, None, 10_000).await.unwrap();
     prop_assert_eq!(recorded.len(), n_refused);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Partitions of history: made while others read and write, and what lies outside of them.
+//! Partitions of history: made, cut and dropped while others read and write.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,16 +9,19 @@ use chrono::{TimeDelta, Utc};
 use secrecy::SecretString;
 use sqlx::AssertSqlSafe;
 use waybill_core::{
+    error::causes,
     id::{StepId, ToolCallId},
     metric,
 };
 use waybill_kernel::{
-    check, migrate, retention,
-    turn::{self, Error},
+    check, migrate,
+    retention::{self, Step},
+    retry::Transient,
+    turn::{self, DispatchRequest, Error},
     vitals,
 };
 
-use crate::turns::{House, LONG, answer, calling, ending};
+use crate::turns::{House, LONG, answer, calling, ending, instruction};
 
 /// What a dump does with every table for as long as it runs.
 const AS_A_DUMP: &str =
@@ -29,72 +32,114 @@ const AS_A_DUMP: &str =
 const WAITING: &str = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                         where d.datname = current_database() and not l.granted";
 
-async fn extend(house: &House, weeks: i32) -> Result<i32, retention::Error> {
-    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), weeks).await
+async fn extend(house: &House) -> Result<i32, retention::Error> {
+    retention::extend(&mut house.kernel().pool().acquire().await.unwrap()).await
 }
 
-/// Beside a dump no partition can be made, and no process waits for one; after it they are, each in a transaction of its own, and by one process.
+async fn days_ahead(house: &House) -> i64 {
+    retention::history(house.kernel()).await.unwrap().days_ahead
+}
+
+/// Drops the partitions of some tables from the one of the present on, or from the next one on.
+async fn lose(house: &House, tables: &str, from: &str) {
+    let sql = format!(
+        "do $$ declare v_one regclass; begin
+           for v_one in select p.partition from unnest(string_to_array('{tables}', ' ')) as h (parent)
+                         cross join lateral state.partitions(h.parent) p where p.{from} > now() loop
+             execute format('drop table %s', v_one);
+           end loop; end $$"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut house.t.owner().await).await.unwrap();
+}
+
+const ALL: &str = "agent_steps execution_edges outbox patches receipts refusals";
+const PRESENT: &str = "ends_at";
+const NEXT: &str = "starts_at";
+
+/// HI-1: partitions are made beside a dump, each in a transaction of its own, and by one process.
 #[tokio::test]
-async fn partitions_are_made_once_nobody_reads() {
+async fn partitions_are_made_beside_a_dump() {
     let house = House::new().await;
-    let ahead = async || retention::weeks_ahead(house.kernel()).await.unwrap();
-    assert_eq!(ahead().await, 1);
+    assert!(days_ahead(&house).await >= 28, "a migration makes them");
+    lose(&house, ALL, NEXT).await;
+    assert!(days_ahead(&house).await < 7);
     // A refused caller gets its answer before its transaction is quite over: another connection would find its lock held.
     let mut connection = house.kernel().pool().acquire().await.unwrap();
-    let mut dump = house.t.admin().await;
-    sqlx::raw_sql(AS_A_DUMP).execute(&mut dump).await.unwrap();
-    let begun = Instant::now();
-    let refused = retention::extend(&mut connection, 3).await;
-    assert!(matches!(refused, Err(retention::Error::InUse(_))), "{refused:?}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "six tables, each for 50 ms: {:?}", begun.elapsed());
-
-    // A reader of one table keeps the others from nothing.
-    sqlx::raw_sql("rollback; begin; lock table state.agent_steps in access share mode")
-        .execute(&mut dump)
-        .await
-        .unwrap();
-    assert!(retention::extend(&mut connection, 3).await.is_err());
-    assert_eq!(
-        house.count("select count(*) from pg_class where relkind = 'r' and relname ~ '^(outbox|agent_steps)_2'").await,
-        4 + 2
-    );
-    sqlx::raw_sql("rollback").execute(&mut dump).await.unwrap();
-
+    let mut other = house.t.admin().await;
     // While another process makes them, this one does not.
     let another = "begin; select pg_advisory_xact_lock(hashtextextended('waybill.partitions', 0))";
-    sqlx::raw_sql(another).execute(&mut dump).await.unwrap();
-    assert_eq!(retention::extend(&mut connection, 3).await.unwrap(), 0);
-    sqlx::raw_sql("rollback").execute(&mut dump).await.unwrap();
-    assert_eq!(retention::extend(&mut connection, 3).await.unwrap(), 2);
-    assert_eq!(retention::extend(&mut connection, 3).await.unwrap(), 0);
-    assert_eq!(ahead().await, 3);
+    sqlx::raw_sql(another).execute(&mut other).await.unwrap();
+    assert_eq!(retention::extend(&mut connection).await.unwrap(), 0);
+    // A session that changes the partitions of one table keeps the others from nothing, and is waited for only for a moment.
+    sqlx::raw_sql("rollback; begin; lock table state.agent_steps in share update exclusive mode")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    let refused = retention::extend(&mut connection).await;
+    assert!(matches!(refused, Err(retention::Error::InUse(_))), "{refused:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let whole = "select count(*) from state.history() h where state.history_ahead(h.parent) >= interval '28 days'";
+    assert_eq!(house.count(whole).await, 5);
+    sqlx::raw_sql("rollback").execute(&mut other).await.unwrap();
 
-    // They are what a partition is: the same columns, indexes and guards.
+    sqlx::raw_sql(AS_A_DUMP).execute(&mut other).await.unwrap();
+    assert!(retention::extend(&mut connection).await.unwrap() >= 4);
+    assert_eq!(retention::extend(&mut connection).await.unwrap(), 0);
+    assert_eq!(house.count(whole).await, 6);
+    sqlx::raw_sql("rollback").execute(&mut other).await.unwrap();
+
+    // They are what a partition is: the same columns, indexes, guards and settings.
     let facts = "select count(distinct facts) from (
                    select array[(select string_agg(format('%s %s %s %s', attname, atttypid, attnotnull, attgenerated), ',' order by attname)
                                    from pg_attribute where attrelid = c.oid and attnum > 0),
-                                (select count(*)::text from pg_index where indrelid = c.oid),
-                                (select string_agg(tgname, ',') from pg_trigger where tgrelid = c.oid and tgname <> 'of_the_present')] as facts
+                                (select count(*)::text from pg_index where indrelid = c.oid), c.reloptions::text,
+                                (select string_agg(tgname, ',' order by tgname) from pg_trigger where tgrelid = c.oid)] as facts
                      from pg_class c where c.relnamespace = 'parts'::regnamespace and c.relkind = 'r' and c.relname like 'outbox%') f";
     assert_eq!(house.count(facts).await, 1);
     let owners = "select count(distinct relowner) from pg_class where relnamespace = 'parts'::regnamespace";
     assert_eq!(house.count(owners).await, 1);
+    let defaults = "select count(*) from pg_partitioned_table where partdefid <> 0";
+    assert_eq!(house.count(defaults).await, 0);
 }
 
-/// A turn does not wait for a process that waits for a table, not even where that one waits for long.
+/// HI-2: the step may change at any time. Each partition begins where the one before ends.
+#[tokio::test]
+async fn steps_change_without_a_gap() {
+    let house = House::new().await;
+    let mut owner = house.t.owner().await;
+    let steps = [(Step::Day, 28, 1..=1), (Step::Month, 56, 28..=31), (Step::Week, 28, 7..=7), (Step::Day, 28, 1..=1)];
+    for (step, least, longest) in steps {
+        retention::set_step(&mut owner, step).await.unwrap();
+        lose(&house, ALL, NEXT).await;
+        extend(&house).await.unwrap();
+        let history = retention::history(house.kernel()).await.unwrap();
+        assert_eq!(history.step, step);
+        assert!(history.days_ahead >= least, "{history:?}");
+        let gaps = "select count(*) from state.history() h cross join lateral state.partitions(h.parent) p where p.next_at <> p.ends_at";
+        assert_eq!(house.count(gaps).await, 0);
+        let lengths = "select max(p.ends_at - p.starts_at) from state.partitions('outbox') p where p.starts_at > now()";
+        let lengths = format!("select extract(day from ({lengths}))::bigint");
+        let found: i64 = sqlx::query_scalar(AssertSqlSafe(lengths)).fetch_one(&mut owner).await.unwrap();
+        assert!(longest.contains(&found), "{step:?}: {found} days");
+        let fence = house.running().await;
+        house.finish(fence).await.unwrap();
+    }
+}
+
+/// HI-1: a turn does not wait for a process that waits for a table, not even where that one waits for long.
 #[tokio::test]
 async fn a_turn_goes_on_while_partitions_are_waited_for() {
     let house = House::new().await;
-    let mut dump = house.t.admin().await;
-    sqlx::raw_sql(AS_A_DUMP).execute(&mut dump).await.unwrap();
+    let mut other = house.t.admin().await;
+    let held = "begin; lock table state.agent_steps in share update exclusive mode";
+    sqlx::raw_sql(held).execute(&mut other).await.unwrap();
     // As the function does it, but with all the time in the world.
     let mut waiting = house.t.owner().await;
     let waits = tokio::spawn(async move {
-        sqlx::raw_sql(
-            "select state.make_partition('agent_steps', date_trunc('week', now() + interval '21 days', 'UTC'), false)",
-        )
-        .execute(&mut waiting)
-        .await
+        sqlx::raw_sql("select state.make_partition('agent_steps', '2050-01-01T00:00Z', '2050-02-01T00:00Z')")
+            .execute(&mut waiting)
+            .await
     });
     while house.count(WAITING).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -106,52 +151,63 @@ async fn a_turn_goes_on_while_partitions_are_waited_for() {
     let fence = house.claim().await.unwrap().fence;
     house.finish(fence).await.unwrap();
     assert!(!waits.is_finished());
-    sqlx::raw_sql("rollback").execute(&mut dump).await.unwrap();
+    sqlx::raw_sql("rollback").execute(&mut other).await.unwrap();
     waits.await.unwrap().unwrap();
 }
 
-/// What came while its week had no partition lies in the rest, is seen there, and is moved.
+/// HI-1: a row for whose time there is no partition is refused with what to do, and not tried again; what is missing is made, in the middle too.
 #[tokio::test]
-async fn what_lies_in_the_rest_is_seen_and_moved() {
+async fn a_row_without_a_partition_is_refused_with_advice() {
+    let house = House::new().await;
+    let fence = house.running().await;
+    lose(&house, "outbox", PRESENT).await;
+    let refused = house.finish(fence).await.unwrap_err();
+    assert!(causes(&refused).contains("waybill admin extend-partitions"), "{refused:?}");
+    assert!(!refused.is_transient(), "{refused:?}");
+    let read = vitals::read(house.kernel()).await.unwrap();
+    let ahead: Vec<_> = read.iter().filter(|vital| vital.vital == metric::HISTORY_AHEAD_SECONDS).collect();
+    assert_eq!(ahead.len(), 6);
+    assert!(ahead.iter().all(|vital| (vital.value == 0.0) == (vital.target.as_deref() == Some("outbox"))), "{ahead:?}");
+    let seen = check::partitions(house.kernel()).await;
+    assert!(!seen.ok && seen.advice.contains("extend-partitions"), "{seen:?}");
+    // The present one alone is missing elsewhere.
+    let present = "do $$ begin execute format('drop table %s',
+                     (select p.partition from state.partitions('agent_steps') p where p.starts_at <= now() and now() < p.ends_at)); end $$";
+    sqlx::raw_sql(present).execute(&mut house.t.owner().await).await.unwrap();
+
+    assert!(extend(&house).await.unwrap() > 1);
+    assert!(check::partitions(house.kernel()).await.ok);
+    let short = "select count(*) from state.history() h where state.history_ahead(h.parent) < interval '28 days'";
+    assert_eq!(house.count(short).await, 0);
+    house.finish(fence).await.unwrap();
+}
+
+/// HI-3: pruning that was interrupted is finished by the next run, and no turn waits for either.
+#[tokio::test]
+async fn an_interrupted_prune_is_finished() {
     let house = House::new().await;
     let mut owner = house.t.owner().await;
-    let week = Utc::now().date_naive().week(chrono::Weekday::Mon).first_day().format("%Y%m%d").to_string();
-    for table in ["execution_edges", "outbox"] {
-        sqlx::raw_sql(AssertSqlSafe(format!("drop table parts.{table}_{week}"))).execute(&mut owner).await.unwrap();
-    }
-    let fence = house.running().await;
-    house.step(&fence, &calling(1, "tool", LONG, false)).await.unwrap();
-    house.finish(fence).await.unwrap();
-    let (edges, events) =
-        ("select count(*) from state.execution_edges", "select count(*) from state.outbox where shard is not null");
-    let before = (house.count(edges).await, house.count(events).await);
-    assert!(before.0 > 0 && before.1 > 0);
-
-    assert_eq!(extend(&house, 1).await.unwrap(), 0, "no partition is made over them");
-    let read = vitals::read(house.kernel()).await.unwrap();
-    let in_rest: f64 = read.iter().filter(|vital| vital.vital == metric::REST_ROWS).map(|vital| vital.value).sum();
-    assert_eq!(in_rest as i64, before.0 + before.1);
-    assert!(read.iter().any(|vital| vital.vital == metric::WEEKS_AHEAD && vital.value == -1.0), "{read:?}");
-    let seen = check::partitions(house.kernel()).await;
-    assert!(!seen.ok && seen.advice.contains("empty-rest"), "{seen:?}");
-
-    let mut moved = Vec::new();
-    let done = retention::empty_rest(&mut owner, |rest| moved.push(rest.clone())).await.unwrap();
-    assert_eq!(done, moved);
-    assert_eq!(moved.iter().map(|rest| rest.n_rows).sum::<i64>(), before.0 + before.1);
-    assert_eq!(retention::rest(&mut owner).await.unwrap(), []);
-    assert_eq!((house.count(edges).await, house.count(events).await), before);
-    assert!(check::partitions(house.kernel()).await.ok);
-    assert_eq!(retention::weeks_ahead(house.kernel()).await.unwrap(), 1);
-    let guards =
-        "select count(*) from pg_trigger where tgrelid = 'parts.execution_edges_rest'::regclass and tgenabled = 'O'";
-    assert_eq!(house.count(guards).await, 2, "history is append-only again");
-    let refused = sqlx::raw_sql("delete from state.execution_edges").execute(&mut house.t.admin().await).await;
-    assert!(refused.is_err(), "where it was moved to as well");
-    // Turns go on where they belong.
+    let old = "select state.make_partition(h.parent, '2020-01-01T00:00Z', '2020-01-08T00:00Z') from state.history() h;
+               select state.make_partition('outbox', '2020-01-08T00:00Z', '2020-01-15T00:00Z')";
+    sqlx::raw_sql(old).execute(&mut owner).await.unwrap();
+    let mut dump = house.t.admin().await;
+    sqlx::raw_sql(AS_A_DUMP).execute(&mut dump).await.unwrap();
+    // The first was interrupted while it waited for the dump, another between its two statements.
+    sqlx::raw_sql("set lock_timeout = '100ms'").execute(&mut owner).await.unwrap();
+    let begun = "alter table state.outbox detach partition parts.outbox_20200101 concurrently";
+    assert!(sqlx::raw_sql(begun).execute(&mut owner).await.is_err());
     let fence = house.running().await;
     house.finish(fence).await.unwrap();
-    assert_eq!(retention::rest(&mut owner).await.unwrap(), []);
+    sqlx::raw_sql("rollback").execute(&mut dump).await.unwrap();
+    let detached = "alter table state.patches detach partition parts.patches_20200101";
+    sqlx::raw_sql(detached).execute(&mut owner).await.unwrap();
+
+    let plan = retention::plan(house.kernel(), &mut owner, Duration::from_secs(365 * 86_400), false).await.unwrap();
+    let mut dropped = Vec::new();
+    retention::drop(&mut owner, &plan, |partition| dropped.push(partition.partition.clone())).await.unwrap();
+    assert_eq!(dropped.len(), 7, "{dropped:?}");
+    assert_eq!(house.count("select count(*) from pg_class where relname like '%\\_2020____'").await, 0);
+    assert_eq!(house.count("select count(*) from pg_inherits where inhdetachpending").await, 0);
 }
 
 fn minted(days: i64, version: usize) -> String {
@@ -162,7 +218,7 @@ fn minted(days: i64, version: usize) -> String {
     id
 }
 
-/// An id of far ahead, or one without a time, would lie in the way of a partition, or in the rest for ever.
+/// HI-1: an id of far ahead, of long ago or without a time would find no partition, and is refused.
 #[tokio::test]
 async fn ids_of_calls_and_steps_are_of_the_present() {
     let house = House::new().await;
@@ -195,6 +251,13 @@ async fn ids_of_calls_and_steps_are_of_the_present() {
             assert_eq!(asked.is_ok(), is_right, "{days}: {asked:?}");
         }
     }
+    let card = instruction("late");
+    let request = DispatchRequest {
+        agent_turn_id: minted(-400, 7).parse().unwrap(),
+        ..DispatchRequest::instructed(agent_id, card.card_id())
+    };
+    let refused = house.enqueue_all(&[request], &[card]).await;
+    assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("use a new id")), "{refused:?}");
     for id in [minted(42, 7), "9b4e28ba-2fa1-41d2-883f-0016d3cca427".to_owned()] {
         let sql = format!(
             "insert into state.refusals (project_id, refusal_id, agent_id, box_id, tool_suffix, why)
@@ -203,9 +266,8 @@ async fn ids_of_calls_and_steps_are_of_the_present() {
         );
         let refused = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *house.t.begin().await).await.unwrap_err();
         let said = Error::from(refused);
-        assert!(matches!(&said, Error::Invalid(why) if why.contains("the database's clock")), "{said:?}");
+        assert!(matches!(&said, Error::Db(error) if error.lacks_partition()), "{said:?}");
     }
-    assert_eq!(house.count("select count(*) from state.rest()").await, 0);
     house.finish(fence).await.unwrap();
 }
 

@@ -94,7 +94,7 @@ async fn a_turn_can_be_traced_once_it_has_ended() {
     house.finish(fence).await.unwrap();
     let record = of(fence.agent_turn_id()).await.unwrap();
     assert_eq!((record.status, record.place().parent_span_id), (TurnStatus::Success, None));
-    assert_eq!(record.spans().len(), 1, "no model was asked, and what was called stands on no card: {record:?}");
+    assert_eq!(record.spans().len(), 2, "the turn and its call, no model was asked: {record:?}");
     assert!(of(TurnId::new()).await.is_none());
 }
 
@@ -172,18 +172,10 @@ const MEDDLED: [(&str, &[&str], &str); 29] = [
         "update state.budgets set tokens_left = tokens_left - 1",
     ),
     (
-        "insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome)
-         select project_id, overlay(agent_turn_id::text placing 'f' from 1)::uuid, step_id, agent_id, turn_epoch, claim_token, outcome
-           from state.agent_steps",
-        &["history lies in the partition of its week"],
-        "delete from state.agent_steps where agent_turn_id::text like 'f%'",
-    ),
-    (
-        "do $$ begin execute format('alter table parts.outbox_%s rename to outbox_meddled',
-           to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
-        &["history has partitions for this week and the next"],
-        "do $$ begin execute format('alter table parts.outbox_meddled rename to outbox_%s',
-           to_char((date_trunc('week', now(), 'UTC') + interval '7 days') at time zone 'UTC', 'YYYYMMDD')); end $$",
+        "do $$ begin execute format('drop table %s', (select p.partition from state.partitions('outbox') p where p.starts_at > now()
+           order by p.starts_at limit 1)); end $$",
+        &["history has partitions for the week to come"],
+        "select state.extend_partitions()",
     ),
     (
         "insert into state.pmo_batch_slots select project_id, batch_id, 0, 0 from state.pmo_batches where status <> 'open'",
@@ -219,6 +211,11 @@ const MEDDLED: [(&str, &[&str], &str); 29] = [
         "update state.agent_state_head set turn_epoch = turn_epoch - 9",
         &["epochs only grow"],
         "update state.agent_state_head set turn_epoch = turn_epoch + 9",
+    ),
+    (
+        "update state.turns set root_turn_id = agent_turn_id where parent_agent_turn_id is not null",
+        &["a turn stands in the tree of the turn that started it"],
+        "update state.turns set root_turn_id = parent_agent_turn_id where parent_agent_turn_id is not null",
     ),
     (
         "update state.agent_steps set claim_token = claim_token - 1099511627776 * from_seq",
@@ -303,7 +300,6 @@ async fn put_everything_under_way(house: &House) {
 #[tokio::test]
 async fn what_must_hold_is_held_to() {
     let house = House::new().await;
-    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
     let broken = async || {
         let mut broken = invariant::of_project(house.kernel(), house.t.project_id).await.unwrap();
         broken.extend(invariant::of_database(house.kernel()).await.unwrap());
@@ -329,7 +325,6 @@ async fn what_must_hold_is_held_to() {
 #[tokio::test]
 async fn what_must_hold_holds_while_turns_run() {
     let house = Arc::new(House::new().await);
-    retention::extend(&mut house.kernel().pool().acquire().await.unwrap(), 1).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let mut load = JoinSet::new();
     for client in 0..3 {
@@ -415,18 +410,15 @@ async fn fork_from(house: &House, parent: &Fence, client: usize) {
     }
 }
 
-/// Old weeks are dropped whole; what a turn without an end can reach is not.
+/// Partitions of the first week of 2020.
+const OLD: &str =
+    "select state.make_partition(h.parent, '2020-01-01T00:00Z', '2020-01-08T00:00Z') from state.history() h";
+
+/// HI-3: old partitions are dropped whole; what a turn without an end can reach is not.
 #[tokio::test]
-async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
+async fn history_is_dropped_by_partitions_and_none_that_is_needed() {
     let house = House::new().await;
-    for table in ["agent_steps", "execution_edges", "outbox"] {
-        // Of January 2020.
-        let sql = format!(
-            "create table parts.{table}_20200106 partition of state.{table}
-                for values from ('016f7895-d800-0000-0000-000000000000') to ('016f9ca2-d400-0000-0000-000000000000')"
-        );
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut house.t.owner().await).await.unwrap();
-    }
+    sqlx::raw_sql(OLD).execute(&mut house.t.owner().await).await.unwrap();
     let plan = async |older_than| {
         let mut owner = house.t.owner().await;
         retention::plan(house.kernel(), &mut owner, older_than, false).await.unwrap()
@@ -436,7 +428,8 @@ async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
     };
     assert_eq!(names(&plan(100_000 * DAY).await), Vec::<String>::new(), "not as old as that");
     let old = plan(365 * DAY).await;
-    assert_eq!(names(&old), ["parts.agent_steps_20200106", "parts.execution_edges_20200106", "parts.outbox_20200106"]);
+    let all = ["agent_steps", "execution_edges", "outbox", "patches", "receipts", "refusals"];
+    assert_eq!(names(&old), all.map(|table| format!("parts.{table}_20200101")));
 
     // A turn of that week that has not ended.
     let card = instruction("wait");
@@ -459,7 +452,7 @@ async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
     retention::drop(&mut house.t.owner().await, &old, |partition| dropped.push(partition.partition.clone()))
         .await
         .unwrap();
-    assert_eq!(dropped.len(), 3);
+    assert_eq!(dropped, names(&old));
     assert_eq!(names(&plan(365 * DAY).await), Vec::<String>::new());
     let kept_from: TurnId = sqlx::query_scalar("select pruned_before from waybill.schema")
         .fetch_one(&mut house.t.owner().await)
@@ -468,10 +461,11 @@ async fn history_is_dropped_by_the_week_and_none_that_is_needed() {
     assert_eq!(kept_from, TurnId::at(old.before));
 }
 
-/// An event that was promised to a stream is kept until it is there, also while no relay is alive.
+/// HI-3: an event that was promised to a stream is kept until it is there, also while no relay is alive.
 #[tokio::test]
 async fn what_a_relay_has_yet_to_publish_is_kept_while_none_is_alive() {
     let house = House::new().await;
+    sqlx::raw_sql(OLD).execute(&mut house.t.owner().await).await.unwrap();
     let minted = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 1_577_900_000, 0)).to_string();
     let card = instruction("wait");
     let request = DispatchRequest {

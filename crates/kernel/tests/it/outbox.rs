@@ -118,6 +118,37 @@ async fn many_turns_are_told_as_one_is() {
     assert_eq!(of(2), ["state dispatched"], "its agent was free when the one before it had ended");
 }
 
+/// L0-11: a turn and its events name the root of its tree, however deep it stands, enqueued alone or with others.
+#[tokio::test]
+async fn a_turn_and_its_events_name_the_root_of_its_tree() {
+    let house = House::new().await;
+    let root = house.enqueue(house.agent().await).await.agent_turn_id;
+    let mut tree = vec![root];
+    for n in [1, 2] {
+        let cards = crate::instructions(n);
+        let parent = tree.last().copied();
+        let requests: Vec<_> = house
+            .agents(n)
+            .await
+            .iter()
+            .zip(&cards)
+            .map(|(agent, card)| DispatchRequest {
+                parent_agent_turn_id: parent,
+                emit_state_event: true,
+                ..DispatchRequest::instructed(*agent, card.card_id())
+            })
+            .collect();
+        house.enqueue_all(&requests, &cards).await.unwrap();
+        tree.extend(requests.iter().map(|request| request.agent_turn_id));
+    }
+    for turn_id in &tree {
+        assert_eq!(house.turn(*turn_id).await.root_turn_id, root);
+    }
+    let events = all(&house).await;
+    assert_eq!(words(&events), ["state dispatched"; 3]);
+    assert!(events.iter().all(|event| event.root_turn_id == root));
+}
+
 /// A turn that is stopped before it was dispatched has no events of its agent's state; and headers that no broker takes are refused.
 #[tokio::test]
 async fn a_turn_that_never_ran_tells_its_end_only() {

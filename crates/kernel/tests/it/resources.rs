@@ -91,7 +91,7 @@ async fn what_does_not_fit_together_is_refused() {
     let said = refused(&[tool("fetch", "x"), profile("a", json!({ "allowed_tools": ["fetch", "look"] }))]).await;
     assert!(said.contains("profile `a`") && said.contains("look") && !said.contains("fetch"), "{said}");
     let said = refused(&[profile("a", json!({ "must_end_with": ["submit_result"] }))]).await;
-    assert!(said.contains("must end with `submit_result`"), "{said}");
+    assert!(said.contains("the tool `submit_result` in `must_end_with`"), "{said}");
     let fits = profile("b", json!({ "must_end_with": ["submit_result"], "allowed_internal_tools": ["submit_result"] }));
     apply(&t, std::slice::from_ref(&fits)).await.unwrap();
     assert!(refused(&[fits.clone(), fits]).await.contains("profile `b` is defined twice"));

@@ -73,8 +73,9 @@ pub(crate) fn calling(n: usize, target_name: &str, timeout: Duration, suspend: b
         Step { step_id: StepId::new(), cards: Vec::new(), calls: Vec::new(), suspend, receipt: None, usage: None };
     for _ in 0..n {
         let content = CallContent { tool_name: "look".into(), arguments: "{}".into(), extra: Default::default() };
-        let card = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content)).seal().unwrap();
         let tool_call_id = ToolCallId::new();
+        let draft = Draft::new(CardType::tool_call(), Role::Assistant, Content::ToolCall(content));
+        let card = Draft { tool_call_id: Some(tool_call_id), ..draft }.seal().unwrap();
         let call =
             Call { tool_call_id, target: target(target_name), tool_call_card_id: card.card_id(), timeout, once: false };
         step.calls.push(call);

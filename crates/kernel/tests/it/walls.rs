@@ -64,8 +64,8 @@ const ROUND_THE_KERNEL: [&str; 14] = [
      select count(*) from x where $1::uuid is not null",
     "with x as (insert into cardbox.box_entries (project_id, box_id, seq, card_id) values ($3, $2, 999, $1) returning 1)
      select count(*) from x",
-    "with x as (insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
-                values ($3, $1, 1, 'x', 'user', decode(repeat('00', 32), 'hex'), '1') on conflict do nothing returning 1)
+    "with x as (insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
+                values ($3, $1, 1, 'x', 'user', decode(repeat('00', 32), 'hex'), decode(repeat('00', 16), 'hex'), '1') on conflict do nothing returning 1)
      select count(*) from x where $2::uuid is not null",
 ];
 
@@ -225,7 +225,13 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     .unwrap();
     // In `state` only ids, numbers, times, words of closed sets, two texts of our own, the server's names of transactions, and the trace's headers that go
     // with events.
-    let projects = ["resource.projects.max_running_turns", "resource.projects.project_id", "resource.projects.slug"];
+    let projects = [
+        "resource.projects.max_running_turns",
+        "resource.projects.project_id",
+        "resource.projects.slug",
+        "resource.retention.project_id",
+        "resource.retention.walk_at",
+    ];
     let ours = ["state.quarantine.last_error", "state.quarantine.sweep", "state.queue_marks.open_then"];
     let headers = ["state.turns.traceparent", "state.turns.tracestate"];
     // What identifies a request before its project is known.
@@ -277,6 +283,7 @@ async fn the_service_owns_nothing_and_can_become_nobody() {
     let t = fresh_db().await;
     let attempts = [
         "set role waybill_eraser",
+        "set role waybill_remover",
         "set role waybill_scheduler",
         "set role waybill_librarian",
         "set row_security = off; select count(*) from cardbox.cards",
@@ -380,6 +387,7 @@ async fn write_to_every_table(house: &crate::turns::House) {
     .await
     .unwrap();
     waybill_kernel::audit::record(&mut work, "me", "did", "this", &serde_json::json!({})).await.unwrap();
+    waybill_kernel::retain::hold(&mut work, Some("why not")).await.unwrap();
     let fork = waybill_kernel::fork::Fork {
         source_turn_id: child.fence.agent_turn_id(),
         source_step_id: None,
@@ -418,7 +426,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 44, "{tables:?}");
+    assert_eq!(tables.len(), 45, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();
@@ -436,7 +444,11 @@ async fn every_table_is_walled_off() {
         let without: Result<i64, _> = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(house.kernel().pool()).await;
         assert!(without.is_err() || seen == 0, "{table} answers without a project");
     }
-    for table in ["state.worker_leases", "state.sweep_clock", "parts.outbox_rest", "parts.agent_steps_rest"] {
+    let parts =
+        "select c.oid::regclass::text from pg_class c where c.relnamespace = 'parts'::regnamespace and c.relkind = 'r'";
+    let parts: Vec<String> = sqlx::query_scalar(parts).fetch_all(&mut house.t.admin().await).await.unwrap();
+    assert!(parts.len() >= 30, "{parts:?}");
+    for table in ["state.worker_leases", "state.sweep_clock"].map(str::to_owned).into_iter().chain(parts) {
         let sql = format!("select count(*) from {table}");
         let seen: Result<i64, _> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *house.t.begin().await).await;
         assert!(seen.is_err(), "{table} can be read by the service");
@@ -472,6 +484,12 @@ async fn workers_and_orchestrators_reach_neither_keys_nor_the_audit() {
         ("select scheduler.list_projects('', 1)", &["waybill_service", "waybill_orchestrator"]),
         ("select scheduler.unpublished(gen_random_uuid(), 1)", &["waybill_service", "waybill_orchestrator"]),
         ("select count(*) from cardbox.cards", &check::LOGINS),
+        ("select cardbox.retain(waybill_project(), 1)", &["waybill_service", "waybill_orchestrator"]),
+        ("select cardbox.set_retention(waybill_project(), 1, 1)", &["waybill_service"]),
+        ("select cardbox.hold_retention(waybill_project(), 'x')", &["waybill_service"]),
+        ("select cardbox.retain_before(waybill_project(), now(), now(), 'turns', waybill_project(), 1)", &[]),
+        ("update resource.retention set next_at = now()", &[]),
+        ("delete from state.turns", &[]),
     ];
     for (sql, may) in tries {
         for login in check::LOGINS {

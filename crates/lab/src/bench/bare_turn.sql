@@ -26,11 +26,11 @@ begin
          turn_epoch = h.turn_epoch + (h.status = 'idle')::integer, n_queued = h.n_queued + (h.status <> 'idle')::integer
    where h.project_id = p and h.agent_id = a
   returning case when h.active_agent_turn_id = t then h.turn_epoch end, h.worker_target into ep, tg;
-  insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, query_card_ids, dispatched_epoch)
-  values (p, t, a, ctx, o, array[c], ep);
-  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
+  insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, query_card_ids, root_turn_id, dispatched_epoch)
+  values (p, t, a, ctx, o, array[c], t, ep);
+  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
   values (p, c, 170, 'task.instruction', 'user', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff',
-          to_json(repeat(c::text, 19)));
+          '\x00112233445566778899aabbccddeeff', to_json(repeat(c::text, 19)));
   insert into cardbox.boxes (project_id, box_id, length) values (p, o, 0), (p, ctx, 1);
   insert into cardbox.box_entries (project_id, box_id, seq, card_id) values (p, ctx, 1, c);
   insert into state.agent_inbox (project_id, agent_turn_id, agent_id, status, worker_target, turn_epoch, dispatched_at)
@@ -71,9 +71,11 @@ begin
    where h.project_id = p and h.agent_id = a and h.active_agent_turn_id = t and h.turn_epoch = ep and h.claim_token = tok
      and h.status = 'running' returning n_queued into q;
   if not found then raise exception 'stale'; end if;
-  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
-  values (p, c1, 170, 'agent.thought', 'assistant', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff', to_json(repeat(c1::text, 19))),
-         (p, c2, 170, 'task.deliverable', 'assistant', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff', to_json(repeat(c2::text, 19)));
+  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
+  values (p, c1, 170, 'agent.thought', 'assistant', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff', '\x00112233445566778899aabbccddeeff',
+          to_json(repeat(c1::text, 19))),
+         (p, c2, 170, 'task.deliverable', 'assistant', '\x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff', '\x00112233445566778899aabbccddeeff',
+          to_json(repeat(c2::text, 19)));
   update state.turns u set status = 'success', finished_at = now(), deliverable_card_id = c2, turn_epoch = ep, claim_token = tok
    where u.project_id = p and u.agent_turn_id = t and u.status = 'open' returning output_box_id into o;
   update cardbox.boxes b set length = length + 2 where b.project_id = p and b.box_id = o returning length into n;

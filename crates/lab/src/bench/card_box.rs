@@ -84,10 +84,10 @@ impl Bench {
             let upto = n.min(from + FILL_STEP - 1);
             sqlx::query(
                 "with made as (
-                   insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
+                   insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
                    select $1, (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
                                || '7' || substr(noise, 1, 3) || '8' || substr(noise, 4, 15))::uuid,
-                          $5, 'agent.thought', 'assistant', decode(noise || noise, 'hex'), to_json(repeat(noise, 21))
+                          $5, 'agent.thought', 'assistant', decode(noise || noise, 'hex'), decode(noise, 'hex'), to_json(repeat(noise, 21))
                      from (select md5(random()::text || place) as noise from generate_series($3, $4) place) n
                 returning card_id
                  ), grown as (
@@ -283,7 +283,7 @@ impl Bench {
             let mut admin = admin.lock().await;
             let mut tx = admin.begin().await?;
             let rows = sqlx::query(
-                "select e.seq, c.card_id, c.type, c.role, c.author_id, c.hash, c.n_tokens, c.tool_call_id, c.trace_id,
+                "select e.seq, c.card_id, c.type, c.role, c.author_id, c.hash, c.salt, c.n_tokens, c.tool_call_id, c.trace_id,
                         c.step_id, c.parent_step_id, c.ttl_seconds, c.expires_at, c.created_at,
                         c.content, c.tool_calls, c.metadata,
                         false as is_external, null::timestamptz as gone_at, null::text as gone_why, null::text as gone_reason
@@ -324,7 +324,7 @@ impl Bench {
         sqlx::raw_sql(
             "create schema bench;
              create table bench.bare_cards (like cardbox.cards including defaults including constraints);
-             alter table bench.bare_cards drop column hash, add primary key (project_id, card_id)",
+             alter table bench.bare_cards drop column hash, drop column salt, add primary key (project_id, card_id)",
         )
         .execute(&mut self.admin)
         .await?;

@@ -16,6 +16,7 @@ use waybill_kernel::{
 
 use waybill_services::Server;
 
+pub mod against;
 pub mod api;
 pub mod artifact;
 mod away;
@@ -23,9 +24,14 @@ pub mod bells;
 pub mod cache;
 pub mod card_box;
 pub mod compose;
+pub mod delete;
+mod fill;
 pub mod fork;
 pub mod groups;
+pub mod growth;
 pub mod knowledge;
+pub mod leaves;
+mod peer;
 pub mod serve;
 pub mod skew;
 pub mod storage;

@@ -11,8 +11,9 @@ with agent as materialized (
   insert into state.agent_state_head (project_id, agent_id, worker_target, turn_epoch, claim_token)
   select project_id, agent_id, 'llm', 1, 1 from agent
 ), card as (
-  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
-  select project_id, c, 170, 'agent.thought', 'assistant', decode(md5(c::text) || md5(c::text), 'hex'), to_json(repeat(md5(c::text), 4))
+  insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
+  select project_id, c, 170, 'agent.thought', 'assistant', decode(md5(c::text) || md5(c::text), 'hex'), decode(md5(c::text), 'hex'),
+         to_json(repeat(md5(c::text), 4))
     from agent, unnest(cards) c
 ), box as (
   insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
@@ -25,8 +26,8 @@ with agent as materialized (
     from agent, unnest(cards) with ordinality as c (c, n)
 ), turn as (
   insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, status, finished_at, deliverable_card_id,
-                           turn_epoch, claim_token)
-  select project_id, turn_id, agent_id, context_id, output_id, 'success', now(), cards[$3], 1, 1 from agent
+                           turn_epoch, claim_token, root_turn_id)
+  select project_id, turn_id, agent_id, context_id, output_id, 'success', now(), cards[$3], 1, 1, turn_id from agent
 ), step as (
   insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
   select project_id, turn_id, step_id, agent_id, 1, 1, 'finished', 1, $3 - 1 from agent

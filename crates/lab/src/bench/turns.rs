@@ -28,7 +28,7 @@ use waybill_core::{
 use waybill_kernel::{
     agent, lease,
     turn::{self, Claiming, DispatchRequest, Ending},
-    work::{Kernel, Work},
+    work::{Config, Kernel, Work},
 };
 
 use super::{CARD_TOKENS, fresh_database, median, new_card, progress};
@@ -49,6 +49,10 @@ pub struct Options {
     pub rounds: usize,
     /// The bar for turns/s compared with pgbench. A debug build, or a few short windows, cannot be held to one.
     pub beside_pgbench: Bar,
+    /// Turns whose log is counted.
+    pub logged: usize,
+    /// The bars for WAL records and bytes per turn.
+    pub log_bars: [Bar; 2],
 }
 
 const FEW_AGENTS: u32 = 1_000;
@@ -62,6 +66,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let private = Private::start().await?;
     let small = Bench::prepare(options, &private.server, "waybill_bench", FEW_AGENTS).await?;
     let mut figures = Vec::new();
+    small.log(&mut figures).await?;
     for clients in [1, 8, 32] {
         small.beside_pgbench(clients, &mut figures).await?;
     }
@@ -73,14 +78,14 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
 }
 
 /// One of two sides that run alternately in short windows, so that machine noise affects both alike.
-enum Side {
+pub(super) enum Side {
     Kernel { gate: watch::Sender<bool>, done: Arc<AtomicU64>, clients: JoinSet<Result<()>> },
     Pgbench { child: Child, watch: PgConnection, script: PathBuf },
 }
 
 impl Side {
     /// Runs this side for one window and returns turns per second. The other side rests meanwhile.
-    async fn run(&mut self, window: Duration) -> Result<f64> {
+    pub(super) async fn run(&mut self, window: Duration) -> Result<f64> {
         match self {
             Side::Kernel { gate, done, clients } => {
                 let before = done.load(Relaxed);
@@ -123,23 +128,25 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
 }
 
 /// Returns the median of rate ÷ rate over pairs of neighbouring windows, and the median rates.
-async fn compare(what: &str, options: Options, mut a: Side, mut b: Side) -> Result<[f64; 3]> {
+pub(super) async fn compare(what: &str, rounds: usize, window: Duration, mut a: Side, mut b: Side) -> Result<[f64; 3]> {
     const SETTLE: Duration = Duration::from_millis(30);
     a.run(Duration::from_secs(1)).await?; // warms up connections and plans
     b.run(Duration::from_secs(1)).await?;
-    let bar = progress(what, options.rounds as u64);
+    let bar = progress(what, rounds as u64);
     let (mut ratios, mut rates_a, mut rates_b) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
+    for _ in 0..rounds {
         tokio::time::sleep(SETTLE).await;
-        let rate_a = a.run(options.window).await?;
+        let rate_a = a.run(window).await?;
         tokio::time::sleep(SETTLE).await;
-        let rate_b = b.run(options.window).await?;
+        let rate_b = b.run(window).await?;
         ratios.push(rate_a / rate_b);
         rates_a.push(rate_a);
         rates_b.push(rate_b);
         bar.inc(1);
     }
     bar.finish_and_clear();
+    // Lets clients end the turns that they have begun.
+    tokio::time::sleep(SETTLE * 10).await;
     Ok([median(ratios), median(rates_a), median(rates_b)])
 }
 
@@ -243,10 +250,50 @@ impl Bench {
         Ok(side)
     }
 
+    async fn compare(&self, what: &str, a: Side, b: Side) -> Result<[f64; 3]> {
+        compare(what, self.options.rounds, self.options.window, a, b).await
+    }
+
+    /// Counts what a turn writes to the log.
+    async fn log(&self, figures: &mut Vec<Figure>) -> Result<()> {
+        let mut watch = PgConnection::connect(&self.server.admin_url(self.database)).await?;
+        // After a checkpoint the first change of a page writes the page whole: these turns do so for the pages that all turns change.
+        self.one_by_one(self.options.logged / 4).await?;
+        let before = logged(&mut watch).await?;
+        self.one_by_one(self.options.logged).await?;
+        let after = logged(&mut watch).await?;
+        let per_turn = |of: usize| (after[of] - before[of]) / self.options.logged as f64;
+        let [records, bytes] = self.options.log_bars;
+        figures.push(Figure::new("WAL records per turn", per_turn(0), "records", records));
+        figures.push(Figure::new("WAL bytes per turn", per_turn(1), "bytes", bytes));
+        figures.push(Figure::new("pages written whole to the WAL, per turn", per_turn(2), "pages", Bar::None));
+        Ok(())
+    }
+
+    /// Runs turns one after the other, on connections of their own: the server counts what a connection wrote when it ends.
+    async fn one_by_one(&self, turns: usize) -> Result<()> {
+        let config = Config { max_connections: 2, ..Config::new(self.server.service_url(self.database)) };
+        let kernel = Kernel::connect(&config).await?;
+        let mut alone = kernel.alone(self.project_id).await?;
+        let mut claiming = Claiming::new(self.worker, llm());
+        for n in 0..turns {
+            let card = new_card(CardType::instruction(), Role::User);
+            let request = DispatchRequest::instructed(self.agents[n % self.agents.len()], card.card_id());
+            turn::enqueue(&mut alone, &[request], &[card]).await?;
+            let claimed = turn::claim(&kernel, &mut claiming).await?;
+            let endings: Vec<Ending> = claimed.into_iter().map(|claimed| ending(claimed.fence)).collect();
+            turn::finish(&mut alone, &endings).await?;
+        }
+        drop(alone);
+        kernel.close().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
+    }
+
     async fn beside_pgbench(&self, clients: usize, figures: &mut Vec<Figure>) -> Result<()> {
         let what = format!("turns, {clients} clients");
         let bare = self.pgbench(clients).await?;
-        let [ratio, ours, bare] = compare(&what, self.options, self.crew(clients, 1)?, bare).await?;
+        let [ratio, ours, bare] = self.compare(&what, self.crew(clients, 1)?, bare).await?;
         figures.push(Figure::new(
             format!("turns/s through the kernel ÷ the same rows by pgbench, {clients} clients"),
             ratio,
@@ -260,7 +307,7 @@ impl Bench {
 
     async fn batched(&self, figures: &mut Vec<Figure>) -> Result<()> {
         let what = "turns in batches of 50";
-        let [ratio, batched, _] = compare(what, self.options, self.crew(8, BATCH)?, self.crew(8, 1)?).await?;
+        let [ratio, batched, _] = self.compare(what, self.crew(8, BATCH)?, self.crew(8, 1)?).await?;
         figures.push(Figure::new(
             "turns/s in batches of 50 ÷ one by one, 8 clients",
             ratio,
@@ -273,7 +320,7 @@ impl Bench {
 
     async fn growth(&self, large: &Bench, figures: &mut Vec<Figure>) -> Result<()> {
         let what = "turns, many agents and few";
-        let [ratio, ..] = compare(what, self.options, large.crew(8, 1)?, self.crew(8, 1)?).await?;
+        let [ratio, ..] = self.compare(what, large.crew(8, 1)?, self.crew(8, 1)?).await?;
         figures.push(Figure::new(
             format!("turns/s with {} agents ÷ with {}, 8 clients", large.agents.len(), self.agents.len()),
             ratio,
@@ -408,7 +455,7 @@ async fn enqueue(kernel: &Kernel, project_id: ProjectId, agents: &[AgentId]) -> 
 }
 
 /// Returns `None` if another transaction held a lock for a second, which happens on a machine that stalls at times. The caller retries.
-fn patient<T>(outcome: Result<T, turn::Error>) -> Result<Option<T>, turn::Error> {
+pub(super) fn patient<T>(outcome: Result<T, turn::Error>) -> Result<Option<T>, turn::Error> {
     match outcome {
         Ok(done) => Ok(Some(done)),
         Err(turn::Error::TryAgain(_)) => Ok(None),
@@ -430,8 +477,9 @@ const HISTORY: &str = "
     insert into state.agent_state_head (project_id, agent_id, worker_target, turn_epoch, claim_token)
     select $1, agent_id, 'llm', 1, 1 from agent
   ), card as (
-    insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, content)
-    select $1, c, $4, 'agent.thought', 'assistant', decode(md5(c::text) || md5(c::text), 'hex'), to_json(repeat(md5(c::text), 21))
+    insert into cardbox.cards (project_id, card_id, n_tokens, type, role, hash, salt, content)
+    select $1, c, $4, 'agent.thought', 'assistant', decode(md5(c::text) || md5(c::text), 'hex'), decode(md5(c::text), 'hex'),
+           to_json(repeat(md5(c::text), 21))
       from agent, unnest(cards) c
   ), box as (
     insert into cardbox.boxes (project_id, box_id, length)
@@ -442,8 +490,8 @@ const HISTORY: &str = "
      union all select $1, output_id, 1, cards[2] from agent union all select $1, output_id, 2, cards[3] from agent
   ), turn as (
     insert into state.turns (project_id, agent_turn_id, agent_id, context_box_id, output_box_id, status, finished_at, deliverable_card_id,
-                             turn_epoch, claim_token)
-    select $1, turn_id, agent_id, context_id, output_id, 'success', now(), cards[3], 1, 1 from agent
+                             turn_epoch, claim_token, root_turn_id)
+    select $1, turn_id, agent_id, context_id, output_id, 'success', now(), cards[3], 1, 1, turn_id from agent
   ), step as (
     insert into state.agent_steps (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq)
     select $1, turn_id, step_id, agent_id, 1, 1, 'finished', 1, 2 from agent
@@ -452,6 +500,13 @@ const HISTORY: &str = "
     select $1, turn_id, 'task', turn_id, agent_id, 'success', now() from agent
   )
   select agent_id from agent";
+
+/// Returns the records, bytes and whole pages that the server has written to its log.
+async fn logged(watch: &mut PgConnection) -> Result<[f64; 3]> {
+    let sql = "select array[wal_records, wal_bytes, wal_fpi]::float8[] from pg_stat_wal";
+    let logged: Vec<f64> = sqlx::query_scalar(sql).fetch_one(watch).await?;
+    Ok([logged[0], logged[1], logged[2]])
+}
 
 async fn events(watch: &mut PgConnection) -> Result<i64> {
     Ok(sqlx::query_scalar("select last_value from state.outbox_seq").fetch_one(watch).await?)

@@ -5,7 +5,10 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use waybill_lab::{
-    bench::{api, artifact, bells, cache, card_box, compose, fork, groups, knowledge, serve, skew, storage, turns},
+    bench::{
+        against, api, artifact, bells, cache, card_box, compose, delete, fork, groups, growth, knowledge, leaves,
+        serve, skew, storage, turns,
+    },
     figure::Bar,
     operate::{held, weeks},
     waybill,
@@ -56,12 +59,12 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
-    /// Measure the disk space and step time of a turn of 400 model calls, compared with LangGraph.
+    /// Measure the disk space and step time of a turn of 400 model calls, compared with LangGraph, plain and with its DeltaChannel.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead. LangGraph is fetched once, by
     /// pip.
     Storage {
-        /// Use the small size for CI: measured once, with a shorter history and without LangGraph.
+        /// Use the small size for CI: measured once, with a shorter history, and without LangGraph unless it was fetched before.
         #[arg(long)]
         short: bool,
     },
@@ -121,7 +124,7 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
-    /// Run turns during a database dump, while partitions of future weeks are missing and orchestrators try to create them.
+    /// Run turns during a database dump, while partitions of future weeks are missing and orchestrators create them.
     ///
     /// Starts a private PostgreSQL with durability on. Full size: twenty rounds of ten seconds.
     Weeks {
@@ -151,6 +154,36 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// Measure a year of turns in 10,000 projects, one of which holds a third of everything, compared with a hundredth of it.
+    ///
+    /// Covers turns a second, transitions, locks, bytes, and turns beside a vacuum that freezes. Starts a private PostgreSQL with durability on.
+    Growth {
+        /// Turns of the larger database, with six cards each. If omitted, as many as the disk has room for with 30 % to spare, up to 5 million.
+        #[arg(long)]
+        turns: Option<u64>,
+        /// Use the small size for CI: 20,000 turns, fewer and shorter windows, and no bars for time.
+        #[arg(long)]
+        short: bool,
+    },
+    /// Measure how fast a project is deleted, compared with the guard that the tables had before.
+    ///
+    /// Starts a private PostgreSQL with durability on.
+    Delete {
+        /// Cards of four projects together, two of which are deleted in each way.
+        #[arg(long, default_value_t = 5_000_000)]
+        cards: u64,
+        /// Use the small size for CI: 100,000 cards.
+        #[arg(long)]
+        short: bool,
+    },
+    /// Measure what it would cost to cut the tables of records into leaves by a hash of the project.
+    ///
+    /// Starts a private PostgreSQL, with a model of these tables in a database of its own. No figure has a bar.
+    Leaves {
+        /// Use the small size for CI: two seconds for each way.
+        #[arg(long)]
+        short: bool,
+    },
     /// Measure what turns cost, compared with pgbench writing the same rows; growth with agents; fairness between projects.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -158,6 +191,9 @@ pub(crate) enum Command {
         /// Agents with history in the larger database.
         #[arg(long, default_value_t = 1_000_000)]
         agents: u32,
+        /// Run the whole benchmark with this build and with another by turns, and compare turns/s. Names its program, with arguments if needed.
+        #[arg(long, value_name = "COMMAND")]
+        against: Option<String>,
         /// Use the small size for CI: 20,000 agents, fewer and shorter windows, and no bar for the comparison with pgbench.
         #[arg(long)]
         short: bool,
@@ -233,25 +269,73 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let long = skew::Options { agents, projects: 10_000, rounds: 20 };
                 skew::run(if short { skew::Options { agents: 4_000, projects: 200, rounds: 6 } } else { long }).await
             }
-            Command::Turns { agents, short } => {
+            Command::Growth { turns, short } => growth::run(growth_options(turns, short)).await,
+            Command::Delete { cards, short } => {
+                ensure!(cards >= 24_000, "--cards {cards}: must be at least 24,000");
+                let long = delete::Options { cards, gain: Bar::AtLeast(5.0) };
+                let brief = delete::Options { cards: 100_000, gain: Bar::AtLeast(2.0) };
+                delete::run(if short { brief } else { long }).await
+            }
+            Command::Leaves { short } => {
+                let (window, rounds) = if short { (2, 1) } else { (5, 3) };
+                leaves::run(leaves::Options { window: Duration::from_secs(window), rounds }).await
+            }
+            Command::Turns { against: Some(other), agents, short } => {
+                let size = if short { "--short".to_owned() } else { format!("--agents={agents}") };
+                against::run(&other, &["turns".to_owned(), size]).await
+            }
+            Command::Turns { against: None, agents, short } => {
                 ensure!(agents >= 10_000, "--agents {agents}: must be at least 10,000");
-                let long = turns::Options {
-                    agents,
-                    window: Duration::from_millis(500),
-                    rounds: 60,
-                    beside_pgbench: Bar::AtLeast(0.8),
-                };
-                let brief = turns::Options {
-                    agents: 20_000,
-                    window: Duration::from_millis(400),
-                    rounds: 12,
-                    beside_pgbench: Bar::None,
-                };
-                turns::run(if short { brief } else { long }).await
+                turns::run(turns_options(agents, short)).await
             }
         }
     };
     report::report(measured, json).await
+}
+
+fn turns_options(agents: u32, short: bool) -> turns::Options {
+    if short {
+        return turns::Options {
+            agents: 20_000,
+            window: Duration::from_millis(400),
+            rounds: 12,
+            beside_pgbench: Bar::None,
+            logged: 1_000,
+            // Few turns share the pages that are written whole.
+            log_bars: [Bar::None; 2],
+        };
+    }
+    turns::Options {
+        agents,
+        window: Duration::from_millis(500),
+        rounds: 60,
+        beside_pgbench: Bar::AtLeast(0.8),
+        logged: 20_000,
+        log_bars: [Bar::AtMost(40.0), Bar::AtMost(6_000.0)],
+    }
+}
+
+fn growth_options(turns: Option<u64>, short: bool) -> growth::Options {
+    if short {
+        return growth::Options {
+            turns: Some(20_000),
+            window: Duration::from_millis(400),
+            rounds: 8,
+            vacuum: Duration::from_secs(5),
+            growth: Bar::None,
+            beside_vacuum: Bar::None,
+            locks: Bar::None,
+        };
+    }
+    growth::Options {
+        turns,
+        window: Duration::from_secs(1),
+        rounds: 40,
+        vacuum: Duration::from_secs(180),
+        growth: Bar::AtLeast(0.9),
+        beside_vacuum: Bar::AtLeast(0.9),
+        locks: Bar::AtMost(16.0),
+    }
 }
 
 fn storage_options(short: bool) -> storage::Options {
@@ -264,7 +348,8 @@ fn storage_options(short: bool) -> storage::Options {
             stored: Bar::None,
             stored_after: Bar::AtMost(3.5),
             growth: Bar::AtMost(1.1),
-            with_peer: false,
+            step: [Bar::None; 2],
+            fetch_peer: false,
         };
     }
     storage::Options {
@@ -274,6 +359,7 @@ fn storage_options(short: bool) -> storage::Options {
         stored: Bar::AtMost(3.0),
         stored_after: Bar::AtMost(3.0),
         growth: Bar::AtMost(1.05),
-        with_peer: true,
+        step: [Bar::AtMost(0.3), Bar::AtMost(1.0)],
+        fetch_peer: true,
     }
 }

@@ -87,7 +87,7 @@ impl Shop {
         resource::apply(&mut work, &[serde_json::from_value(profile)?]).await?;
         work.commit().await?;
         let sweep = sweep::Config { lease: LEASE, ..sweep::Config::default() };
-        let config = watch::Config { sweep, weeks_ahead: 1, artifacts: None };
+        let config = watch::Config { sweep, artifacts: None };
         let watched = kernel.clone();
         let watching = tokio::spawn(async move {
             watch::run(&watched, &config).await;

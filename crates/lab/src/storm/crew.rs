@@ -193,7 +193,7 @@ impl Crew {
 }
 
 /// Texts that must not be in a log. A sweep that was given up because the server did not answer is no fault.
-const UNSAID: [&str; 3] = ["a call was not answered", "a command was not carried out", "panicked at"];
+const UNSAID: [&str; 3] = ["a tool call could not be answered", "could not carry out a command", "panicked at"];
 
 /// The ledger's process.
 #[derive(Debug)]

@@ -524,7 +524,7 @@ async fn ask(
                         Err(error) if error.is_transient() => sleep(Duration::from_millis(500)).await,
                         Err(turn::Error::Busy) => sleep(Duration::from_millis(500)).await,
                         Err(error) => {
-                            tracing::error!(%error, "a turn was not accepted");
+                            tracing::error!(%error, "a turn could not be enqueued");
                             failed.store(true, Relaxed);
                             return;
                         }

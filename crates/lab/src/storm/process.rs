@@ -88,7 +88,7 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
     match role {
         Role::Sweep => {
             let sweep = sweep::Config { lease: post.lease, ..sweep::Config::default() };
-            watch::run(&kernel, &watch::Config { sweep, weeks_ahead: 1, artifacts: None }).await;
+            watch::run(&kernel, &watch::Config { sweep, artifacts: None }).await;
         }
         Role::Relay => {
             let feed = NatsFeed::new(&bus, FeedConfig::default());

@@ -41,7 +41,7 @@ const LEASE: &str = "1";
 const POSTS: [&str; 5] = ["worker", "worker", "worker", "orchestrator", "orchestrator"];
 /// Texts that must not be in a log.
 const UNSAID: [&str; 4] =
-    ["an attempt failed", "a turn could not go on", "a command was not carried out", "panicked at"];
+    ["a turn or call failed", "could not continue a turn", "could not carry out a command", "panicked at"];
 
 /// How many agents run away, and for how long they are watched.
 #[derive(Clone, Copy, Debug)]

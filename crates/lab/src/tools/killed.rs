@@ -144,7 +144,7 @@ fn crew(kernel: &Kernel, listener: TcpListener) -> JoinSet<()> {
     });
     crew.spawn(async move {
         let sweep = sweep::Config { lease: LEASE, ..sweep::Config::default() };
-        match watch::run(&sweeps, &watch::Config { sweep, weeks_ahead: 1, artifacts: None }).await {}
+        match watch::run(&sweeps, &watch::Config { sweep, artifacts: None }).await {}
     });
     crew.spawn(async move {
         let config = waybill_api::Config { access: waybill_api::Access::Loopback, ..waybill_api::Config::default() };

@@ -84,7 +84,7 @@ fn crew(kernel: &Kernel, installation: &Installation, artifacts: &Artifacts) -> 
         match command::run(&commands, &config).await {}
     });
     crew.spawn(async move {
-        let config = watch::Config { sweep: sweep::Config::default(), weeks_ahead: 1, artifacts: None };
+        let config = watch::Config { sweep: sweep::Config::default(), artifacts: None };
         match watch::run(&sweeps, &config).await {}
     });
     crew

@@ -315,7 +315,7 @@ async fn hold(kernel: &Kernel, handlers: &[Box<dyn Handler>], call: &ClaimedCall
                 continue;
             }
             Err(error) => {
-                tracing::error!(%tool_call_id, %error, cause = innermost(&error), "a command was not carried out");
+                tracing::error!(%tool_call_id, %error, cause = innermost(&error), "the orchestrator could not carry out a command of an agent");
                 return Err(error.to_string());
             }
         }

@@ -150,7 +150,7 @@ async fn a_package_is_handed_over_with_what_it_names() {
             .any(|card| matches!(&card.content, Content::Text(text) if text.contains("`execute_to_init` package")))
     );
     // A card like any other: who could see it is on record, and it can be handed on by its box.
-    let seen = handover::sight(&mut team.t.begin().await, handed.card_id, 10).await.unwrap();
+    let seen = handover::sight(&mut team.t.begin().await, handed.card_id, None, 10).await.unwrap();
     assert!(seen.iter().any(|seen| seen.agent_id == child.fence.agent_id()));
     team.finish(&child, End::Success, Content::Text("read".into())).await;
 }

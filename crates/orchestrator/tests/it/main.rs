@@ -89,11 +89,7 @@ impl House {
 
     fn watch(&self) -> JoinHandle<()> {
         let kernel = self.t.kernel.clone();
-        let config = watch::Config {
-            sweep: sweep::Config { lease: LEASE, ..Default::default() },
-            weeks_ahead: 1,
-            artifacts: None,
-        };
+        let config = watch::Config { sweep: sweep::Config { lease: LEASE, ..Default::default() }, artifacts: None };
         tokio::spawn(async move { match watch::run(&kernel, &config).await {} })
     }
 

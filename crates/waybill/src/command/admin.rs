@@ -3,11 +3,13 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail};
+use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use uuid::Uuid;
 use waybill_core::id::AgentId;
 use waybill_kernel::{
-    agent, migrate, outbox, quarantine, retention,
+    agent, migrate, outbox, quarantine,
+    retention::{self, Step},
     sweep::{self, Swept},
 };
 
@@ -15,8 +17,6 @@ use crate::{
     connect::{self, Bus, Owner, Service},
     output,
 };
-
-pub(crate) const WEEKS_AHEAD: i32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -34,7 +34,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
-    /// Run the watchdogs once and print what they did: expired leases, deadlines, turns that are due.
+    /// Run the watchdogs once and print what they did. They handle expired leases, missed deadlines, and turns that are due.
     ///
     /// `waybill orchestrator` runs them all the time.
     Sweep {
@@ -48,7 +48,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
-    /// Delete old history, week by week: steps, edges, events, receipts, patches, refusals.
+    /// Delete old history, one partition after the other: steps, edges, events, receipts, patches, refusals.
     ///
     /// Without --yes, this only shows what would be deleted. History that an open turn may still need is kept. Cards, boxes, turns, grants, packages
     /// and artifacts are not deleted.
@@ -67,18 +67,26 @@ pub(crate) enum Command {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Move history from the default partition ("the rest") to the partition of its week.
+    /// Show the partitions of history: how much time each new one covers, from when to when they exist, and their size.
+    History {
+        #[command(flatten)]
+        service: Service,
+    },
+    /// Set how much time each new partition of history covers: day, week or month.
     ///
-    /// History is in the default partition if its week had no partition. Turns continue meanwhile, unless the partition of the current week is missing.
-    EmptyRest {
+    /// Existing partitions stay as they are, and the next one begins where they end. History is deleted by whole partitions, so a shorter step deletes
+    /// closer to the age that `waybill admin prune` is given; a longer step means fewer partitions, which is better for history that is kept for years.
+    SetHistoryStep {
+        /// day, week or month.
+        step: Step,
         #[command(flatten)]
         owner: Owner,
     },
-    /// Create the partitions of the coming weeks. History of a week without a partition goes to the default partition.
+    /// Create the missing partitions of history for the next four weeks, or for two steps if those are longer.
+    ///
+    /// `waybill migrate` and every process do so when they start, and `waybill orchestrator` every hour. Without the partition of the current time, no
+    /// turn can be written.
     ExtendPartitions {
-        /// For how many weeks ahead to create partitions.
-        #[arg(long, default_value_t = WEEKS_AHEAD)]
-        weeks: i32,
         #[command(flatten)]
         service: Service,
     },
@@ -86,7 +94,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Quarantine {
-    /// List the rows of all projects that failed, most recent first, and whether each is in quarantine or still retried.
+    /// List the rows that failed, in all projects, most recent first. Shows of each whether it is in quarantine or still retried.
     List {
         /// How many to list at most.
         #[arg(long, default_value_t = 100)]
@@ -146,12 +154,20 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 );
             }
         }
-        Command::ExtendPartitions { weeks, service } => {
+        Command::ExtendPartitions { service } => {
             let kernel = service.kernel().await?;
-            let made = retention::extend_here(&kernel, weeks).await?;
+            let made = retention::extend_here(&kernel).await?;
             report(json, "made", u64::from(made.unsigned_abs()))?;
         }
-        Command::EmptyRest { owner } => empty_rest(owner, json).await?,
+        Command::History { service } => show_history(service, json).await?,
+        Command::SetHistoryStep { step, owner } => {
+            let mut owner = migrate::connect_owner(&owner.owner_url).await?;
+            retention::set_step(&mut owner, step).await?;
+            match json {
+                true => output::json(&serde_json::json!({ "step": step }))?,
+                false => println!("each new partition covers a {}", step.as_str()),
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -216,7 +232,7 @@ async fn prune(
     let mut owner = migrate::connect_owner(&owner.owner_url).await?;
     let plan = retention::plan(&service.kernel().await?, &mut owner, older_than, drop_unpublished).await?;
     if yes {
-        retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "dropped")).await?;
+        retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "history deleted")).await?;
     }
     if json {
         output::json(&plan)?;
@@ -241,25 +257,28 @@ async fn prune(
     Ok(())
 }
 
-/// Moves history out of the default partition, and prints what was moved and what is left.
-async fn empty_rest(owner: Owner, json: bool) -> Result<()> {
-    let mut owner = migrate::connect_owner(&owner.owner_url).await?;
-    let say = |found: &retention::Rest| tracing::info!(found.parent, found.n_rows, "moved");
-    let moved = retention::empty_rest(&mut owner, say).await?;
-    let left = retention::rest(&mut owner).await?;
+/// Prints how history is partitioned.
+async fn show_history(service: Service, json: bool) -> Result<()> {
+    let history = retention::history(&service.kernel().await?).await?;
     if json {
-        output::json(&serde_json::json!({ "moved": moved, "left": left }))?;
+        output::json(&history)?;
         return Ok(());
     }
-    let week = |rest: &retention::Rest| rest.week.map(|week| week.date_naive().to_string()).unwrap_or_default();
-    let row = |done: &str, rest: &retention::Rest| {
-        [done.to_owned(), rest.parent.clone(), week(rest), rest.n_rows.to_string()]
-    };
-    let rows = moved.iter().map(|rest| row("moved", rest)).chain(left.iter().map(|rest| row("left", rest)));
-    output::table(["", "table", "week of", "rows"], rows);
-    if left.iter().any(|rest| rest.week.is_some()) {
-        println!("more rows were added to the default partition in the meantime: run this command again");
-    }
+    let date = |at: Option<DateTime<Utc>>| at.map(|at| at.date_naive().to_string()).unwrap_or_default();
+    output::table(
+        ["table", "partitions", "from", "until", "MB"],
+        history.tables.iter().map(|table| {
+            [
+                table.parent.clone(),
+                table.n_partitions.to_string(),
+                date(table.starts_at),
+                date(table.ends_at),
+                format!("{:.1}", table.bytes as f64 / 1e6),
+            ]
+        }),
+    );
+    let (step, days) = (history.step.as_str(), history.days_ahead);
+    println!("each new partition covers a {step}; they exist for {days} days ahead");
     Ok(())
 }
 

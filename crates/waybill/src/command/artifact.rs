@@ -76,7 +76,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Remove an artifact from the index. Agents that were handed a version of it can still read that version.
+    /// Remove an artifact, so that it is no longer found by its path. Agents that were handed a version of it can still read that version.
     Remove {
         /// The path of the artifact.
         path: ArtifactPath,

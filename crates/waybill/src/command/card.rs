@@ -19,7 +19,8 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show cards as JSON, one per line, and verify their hashes. An expired or erased card shows its tombstone.
+    /// Show cards as JSON, one per line, and verify their hashes. Of a card that has expired, was deleted or was erased, only the id, the hash, the
+    /// time and the reason are shown.
     Show {
         /// The cards to show.
         #[arg(required = true, value_name = "CARD")]
@@ -40,7 +41,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Set when cards expire. Turns after that time are not shown them. The expiry time of a card can be set only once.
+    /// Set when cards expire. After that time, models do not see them. The expiry time of a card can be set only once.
     Expire {
         /// The cards that expire.
         #[arg(required = true, value_name = "CARD")]
@@ -51,7 +52,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Delete cards, so that no later turn is shown them. Their content, hash and the reason stay on record.
+    /// Delete cards, so that models do not see them any more. The content and the hash of the cards, and the reason, stay in the database.
     Delete {
         /// The cards to delete.
         #[arg(required = true, value_name = "CARD")]
@@ -62,7 +63,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Erase the content of cards for good. Id, hash, lineage and the reason stay.
+    /// Erase the content of cards for good. The id, hash, type, author and times of the cards stay, and the reason is recorded.
     Erase {
         /// The cards to erase.
         #[arg(required = true, value_name = "CARD")]
@@ -145,7 +146,7 @@ async fn ended(
 }
 
 async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {
-    let seen = handover::sight(&mut place.begin().await?, card_id, most).await?;
+    let seen = handover::sight(&mut place.begin().await?, card_id, None, most).await?;
     if as_json {
         output::json(&seen)?;
         return Ok(ExitCode::SUCCESS);

@@ -12,7 +12,8 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show every setting, its value, and the source of the value: the environment, a file, or the built-in default.
+    /// Show every setting, its value, and where the value comes from: an environment variable, the settings file, or the built-in default. The value
+    /// of a default or of a secret is not shown.
     Show,
 }
 

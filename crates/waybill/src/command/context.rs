@@ -18,14 +18,14 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the model calls of a turn, from their receipts.
+    /// List the model calls of a turn, each with its time, its number of messages and tokens, and the hash of its request.
     List {
         /// The turn whose calls are listed.
         turn_id: TurnId,
         #[command(flatten)]
         place: Place,
     },
-    /// Render a model call again, verify it against its receipt, and show where each message came from.
+    /// Render a model call again, verify that the bytes are those that were sent, and show where each message came from.
     ///
     /// If the same bytes cannot be reproduced, prints the reason and exits with 1.
     Show {
@@ -50,7 +50,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Compare the context of two model calls: cards, order, tokens, and the message from which a prompt cache misses.
+    /// Compare the context of two model calls: cards, order, tokens, and the first message that a prompt cache cannot reuse.
     Diff {
         /// The first call: `TURN/STEP`, or `TURN` for the last call of the turn.
         left: CallId,
@@ -202,7 +202,7 @@ fn print_diff(diff: &diff::Diff, as_json: bool) -> Result<()> {
     for card_id in &diff.moved {
         println!("~ moved {card_id}");
     }
-    for (layer, (left, right)) in &diff.layers {
+    for (layer, diff::Sides { left, right }) in &diff.layers {
         println!("{layer}: {} → {} tokens", left.get(), right.get());
     }
     println!(

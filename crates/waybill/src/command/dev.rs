@@ -131,7 +131,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let (serving, until) = (kernel.clone(), ended());
     parts.spawn(async move {
         if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {
-            tracing::error!(%error, "the API has ended");
+            tracing::error!(%error, "the HTTP API stopped because of an error");
         }
     });
     let (keeping, until) = (kernel.clone(), ended());

@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Change the content of a card: `CARD=TEXT`, or `CARD=@FILE` (JSON or text). Repeat it to change several cards at once.
     #[arg(long = "card", value_name = "CARD=TEXT")]
     cards: Vec<String>,
-    /// Use another profile. If omitted, the recorded profile is used.
+    /// Run the fork with this profile. If omitted, it runs with the profile that the turn had when it was recorded.
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Name>,
     /// Use another model: `MODEL`, or `PROVIDER/MODEL`. Repeat it to compare several models, one variant each. If omitted, the recorded model is used.

@@ -11,7 +11,7 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let an agent read a box and pass it on to other agents.
+    /// Give an agent the right to read a box and to hand it over to other agents.
     Give {
         /// The agent that gets the right.
         #[arg(long)]
@@ -31,7 +31,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Revoke a grant. What was handed over under it stays where it is.
+    /// Revoke a grant. Agents to which the box was already handed over can still read it.
     Revoke {
         /// The grant to revoke, as `waybill grant list` shows it.
         grant: GrantId,
@@ -52,7 +52,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// List requests of agents that were refused, newest first.
+    /// List the requests of agents for boxes that do not exist or that they may not use, newest first.
     Refusals {
         /// How many to list at most.
         #[arg(long, default_value_t = 100)]
@@ -80,7 +80,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             work.commit().await?;
         }
         Command::List { agent, most, place } => {
-            let grants = grant::list(&mut place.begin().await?, agent, most).await?;
+            let grants = grant::list(&mut place.begin().await?, agent, None, most).await?;
             if as_json {
                 output::json(&grants)?;
             } else {
@@ -101,7 +101,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             }
         }
         Command::Refusals { most, place } => {
-            let refusals = grant::refusals(&mut place.begin().await?, most).await?;
+            let refusals = grant::refusals(&mut place.begin().await?, None, most).await?;
             if as_json {
                 output::json(&refusals)?;
             } else {

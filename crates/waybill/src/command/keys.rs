@@ -39,7 +39,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Replace a key with a new one of the same name. The old one works for a while longer.
+    /// Replace a key with a new one of the same name and rights. The old key still works for the number of hours in --hours.
     Rotate {
         /// The name of the key to replace.
         name: Name,

@@ -88,7 +88,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Add the result of a turn to what agents can search, as experience.
+    /// Publish the result of a turn as experience, so that agents can find it when they search.
     Publish {
         /// The turn whose result is published.
         turn: TurnId,

@@ -23,6 +23,7 @@ pub(crate) mod orchestrator;
 pub(crate) mod project;
 pub(crate) mod replay;
 pub(crate) mod resource;
+pub(crate) mod retention;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod session;

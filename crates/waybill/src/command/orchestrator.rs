@@ -18,7 +18,6 @@ use waybill_orchestrator::{
 use waybill_services::interrupted;
 
 use crate::{
-    command::admin::WEEKS_AHEAD,
     connect::{self, Bus, Service, Storage},
     watch::Watch,
 };
@@ -35,10 +34,10 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Run only this part. If omitted, all parts run, except the relay if there is neither NATS nor an OTLP endpoint.
+    /// Run only this part. If omitted, all parts run, but the relay only if --nats-url or --otlp-endpoint is set.
     #[arg(long)]
     only: Option<Part>,
-    /// Lease in seconds: if a process cannot be reached for this long, other processes take over its work. Use the same value for all processes.
+    /// Lease in seconds: if a process does not renew its lease for this long, other processes take over its work. Use the same value for all of them.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
     /// The JetStream stream to publish events to.
@@ -51,11 +50,11 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Part {
-    /// Run the commands of agents: delegate, fork, …
+    /// Carry out the commands of agents: delegate_async, fork_join, …
     Commands,
-    /// Run the watchdogs: expired leases, deadlines, turns that are due.
+    /// Run the watchdogs, which handle expired leases, missed deadlines, and turns that are due.
     Sweep,
-    /// Publish events to NATS, and traces to the collector.
+    /// Publish events to NATS, and send traces to the OpenTelemetry collector.
     Relay,
 }
 
@@ -68,6 +67,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         );
     }
     arguments.watch.begin("orchestrator", &kernel, true).await?;
+    connect::extend_history(&kernel).await;
     let collector = arguments
         .otlp_endpoint
         .as_deref()
@@ -95,7 +95,7 @@ pub(crate) async fn keep_going(
 ) {
     let lease = command_config.lease;
     let sweep = sweep::Config { lease, ..sweep::Config::default() };
-    let watch_config = watch::Config { sweep, weeks_ahead: WEEKS_AHEAD, artifacts: command_config.artifacts.clone() };
+    let watch_config = watch::Config { sweep, artifacts: command_config.artifacts.clone() };
     let relay_config = relay::Config { lease, ..relay::Config::default() };
     let stream = nats.map(|nats| NatsFeed::new(nats, FeedConfig { stream, ..FeedConfig::default() }));
     let feed: Option<Box<dyn Feed>> = match (stream, collector) {

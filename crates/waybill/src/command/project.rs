@@ -11,6 +11,7 @@ use waybill_kernel::{
 };
 
 use crate::{
+    command::retention,
     connect::{Owner, Service, Storage},
     output,
 };
@@ -24,7 +25,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
-    /// Delete a project and all its data for good: cards, boxes, turns, keys, records. Needs --owner-url.
+    /// Delete a project and all its data for good: cards, boxes, turns, keys, audit. Needs --owner-url, and --artifacts to delete the artifacts too.
     Delete {
         /// The slug of the project.
         slug: String,
@@ -49,6 +50,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         service: Service,
     },
+    /// Show or set how long a project keeps content and record, and place or lift a legal hold.
+    ///
+    /// What becomes longer does so at once, what becomes shorter after seven days. Orchestrators remove what is no longer kept.
+    Retention(retention::Arguments),
 }
 
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
@@ -77,6 +82,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
             return Ok(ExitCode::SUCCESS);
         }
+        Command::Retention(arguments) => return retention::run(arguments, json).await,
         Command::Create { slug, service } => {
             let project_id = ProjectId::new();
             let mut work = service.kernel().await?.begin(project_id).await?;

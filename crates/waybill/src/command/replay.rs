@@ -12,7 +12,7 @@ use crate::{command::turn::tree_of, connect::Place, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The root turn of the run.
+    /// The turn to check.
     turn: TurnId,
     /// Check only this turn. If omitted, the turns that it started are checked too.
     #[arg(long)]

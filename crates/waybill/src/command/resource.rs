@@ -11,7 +11,7 @@ use crate::{connect::Place, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List profiles, tools and plans by name, with their versions.
+    /// List profiles, tools, plans and package types by name, with their versions.
     List {
         #[command(flatten)]
         place: Place,

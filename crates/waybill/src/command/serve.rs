@@ -25,7 +25,8 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// Providers file with the prices of models, to compute the cost of what workers report over HTTP. If omitted, the cost that a worker reports is used.
+    /// YAML file of providers with the prices of their models. The API computes the cost of model calls that workers report over HTTP from these
+    /// prices. If omitted, it uses the cost that the worker reports.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     providers: Option<PathBuf>,
     /// Address to listen on.
@@ -55,19 +56,20 @@ pub(crate) struct Arguments {
     /// Maximum number of requests per second of one API key. A short burst may have twice as many.
     #[arg(long, default_value_t = Limits::default().per_second)]
     per_second: f64,
-    /// Maximum number of requests at a time. Of this limit and the next three, one project can use at most half.
+    /// Maximum number of requests at a time. One project can use at most half of it, and at most half of --most-polls and of --most-uploads.
     #[arg(long, default_value_t = Limits::default().most_at_once)]
     most_at_once: usize,
-    /// Maximum number of workers and tools that wait for work at a time. The same limit applies to event streams.
+    /// Maximum number of workers and tools that wait for work at a time. Event streams have the same limit, but are counted separately.
     #[arg(long, default_value_t = Limits::default().most_polls)]
     most_polls: usize,
     /// Maximum number of artifact uploads at a time.
     #[arg(long, default_value_t = Limits::default().most_uploads)]
     most_uploads: usize,
-    /// Maximum number of client connections at a time.
+    /// Maximum number of client connections at a time. One client address can use at most half of them.
     #[arg(long, default_value_t = Limits::default().most_connections)]
     most_connections: usize,
-    /// Seconds that the oldest turn of a project may wait for a worker. While it waits longer, the project cannot start new turns.
+    /// Seconds that a ready turn may wait for a worker of its target. While a turn of a project waits longer, the project cannot start turns for that
+    /// target.
     #[arg(long, default_value_t = Limits::default().most_backlog.as_secs_f64())]
     most_backlog: f64,
     /// Maximum number of database connections.
@@ -110,9 +112,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         check::SERVICE
     );
     arguments.watch.begin("api", &kernel, false).await?;
+    connect::extend_history(&kernel).await;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving");
+    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving the HTTP API");
     let artifacts = arguments.storage.open(&kernel)?;
     let identity = arguments.oidc_issuer.zip(arguments.oidc_audience);
     let claim = arguments.oidc_claim;
@@ -120,7 +123,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let config = Config { access: Access::Keys, limits, tls, artifacts, identity, prices, ..Config::default() };
     let stop = async {
         if let Err(error) = interrupted().await {
-            tracing::error!(%error, "cannot listen for signals");
+            tracing::error!(%error, "cannot wait for Ctrl-C or SIGTERM: shutting down");
         }
     };
     waybill_api::serve(listener, kernel, config, stop, Duration::from_secs_f64(arguments.grace)).await?;

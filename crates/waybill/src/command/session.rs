@@ -86,13 +86,13 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Erase a session: the content of every card that its turns and their children wrote, then the session itself.
+    /// Erase a session for good: the content of all cards that were written for its turns and for turns that they started, then the session itself.
     ///
     /// Artifacts that they stored and documents that were published from them stay. The audit records who did it, and why.
     Erase {
         /// The session to erase.
         session: SessionId,
-        /// Why it is erased. It is kept in the audit.
+        /// Why the session is erased. This reason is kept in the audit and with each erased card.
         #[arg(long)]
         reason: String,
         #[command(flatten)]

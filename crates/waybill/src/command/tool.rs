@@ -25,7 +25,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "URL")]
         server: Option<String>,
     },
-    /// Print the tools of an MCP server as manifests, each pinned by the hash of its current description.
+    /// Print the tools of an MCP server as manifests. Each manifest has the hash of the tool's current description: if the server changes the tool
+    /// later, calls are refused until it is applied again.
     FromMcp {
         /// The name of the server in the providers file: `mcp_server: {name: …}`.
         server: Name,

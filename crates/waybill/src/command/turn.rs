@@ -200,6 +200,9 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
         steps.len(),
         dollars(microdollars)
     );
+    if let Some(limits) = &tree[0].limits {
+        println!("limits: {}", json!(limits));
+    }
     if content.is_some() {
         println!("{}", output::content(content.as_ref()));
     }

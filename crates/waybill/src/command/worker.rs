@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Maximum number of HTTP and MCP tool calls at a time. With 0, another worker must answer them.
     #[arg(long, default_value_t = 32)]
     tools: usize,
-    /// Answer the calls of tools with this `target`.
+    /// Answer calls to tools that have this `target`.
     #[arg(long, default_value = "tools")]
     tools_target: Target,
     /// Maximum number of turns that this worker runs at a time.
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// Maximum number of database connections.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Lease in seconds: if a process cannot be reached for this long, other processes take over its work. Use the same value for all processes.
+    /// Lease in seconds: if a process does not renew its lease for this long, other processes take over its work. Use the same value for all of them.
     #[arg(long, default_value_t = 4.0)]
     lease: f64,
     /// Poll interval in seconds: how often to look for work if NATS does not announce any.
@@ -86,6 +86,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     arguments.watch.begin("worker", &kernel, false).await?;
+    connect::extend_history(&kernel).await;
     let config = Config {
         lease: Duration::from_secs_f64(arguments.lease),
         most: arguments.most,

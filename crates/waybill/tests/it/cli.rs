@@ -166,7 +166,7 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     let expire = |ttl: &str| waybill(&["card", "expire", &short, "--ttl", ttl, "--project", "acme", "--json"], &urls);
     let set = expire("3600");
     assert_eq!(json(&set)[0]["ttl_seconds"], 3600, "{set:?}");
-    assert!(text(&expire("7200").stderr).contains("already expired, deleted or set to expire"));
+    assert!(text(&expire("7200").stderr).contains("already have an expiry time"));
     let gone = waybill(&["card", "delete", &deleted, "--reason", "wrong", "--project", "acme", "--json"], &urls);
     assert_eq!((&json(&gone)[0]["why"], &json(&gone)[0]["reason"]), (&"deleted".into(), &"wrong".into()), "{gone:?}");
     let audit = json(&waybill(&["audit", "--project", "acme", "--json"], &urls));
@@ -177,6 +177,39 @@ async fn a_card_is_shown_erased_and_shown_as_a_tombstone() {
     assert!(text(&missing.stderr).contains("not found in this project"), "{missing:?}");
     let nowhere = waybill(&["card", "show", &card_id, "--project", "nobody"], &urls);
     assert!(text(&nowhere.stderr).contains("there is no project \"nobody\""), "{nowhere:?}");
+}
+
+/// RT-1, RT-2: set, planned, held and undone, on record.
+#[tokio::test]
+async fn what_a_project_keeps_is_set_planned_and_held() {
+    let t = fresh_db().await;
+    let service = t.server.service_url(&t.name);
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str())];
+    waybill(&["project", "create", "acme"], &urls);
+    let retention = |more: &[&str]| waybill(&[&["project", "retention", "acme"], more].concat(), &urls);
+    let shown = retention(&["--json"]);
+    assert_eq!(json(&shown)["content_months"], serde_json::Value::Null, "{shown:?}");
+    let set = retention(&["--content-months", "6", "--record-months", "36", "--json"]);
+    assert_eq!(
+        (&json(&set)["next_content_months"], &json(&set)["next_record_months"]),
+        (&6.into(), &36.into()),
+        "{set:?}"
+    );
+    assert!(text(&retention(&[]).stdout).contains("36 months from "));
+    let plan = retention(&["--dry-run", "--json"]);
+    assert_eq!((&json(&plan)["contents"], &json(&plan)["is_all"]), (&0.into(), &true.into()), "{plan:?}");
+    assert!(json(&plan)["content_before"].is_string(), "{plan:?}");
+    let undone = retention(&["--undo", "--json"]);
+    assert_eq!(json(&undone)["next_at"], serde_json::Value::Null, "{undone:?}");
+    let held = retention(&["--hold", "case 17"]);
+    assert!(text(&held.stdout).contains("so nothing is removed: case 17"), "{held:?}");
+    assert_eq!(json(&retention(&["--lift", "settled", "--json"]))["hold_reason"], serde_json::Value::Null);
+    for wrong in [&["--content-months", "0"][..], &["--record-months", "6"], &["--undo", "--hold", "x"]] {
+        assert!(!retention(wrong).status.success(), "{wrong:?}");
+    }
+    let audit = json(&waybill(&["audit", "--project", "acme", "--json"], &urls));
+    let actions: Vec<&str> = audit.as_array().unwrap().iter().filter_map(|entry| entry["action"].as_str()).collect();
+    assert_eq!(actions, ["retention.lift", "retention.hold", "retention.set", "retention.set"]);
 }
 
 /// PM-1: manifests, and the errors of wrong ones, which name file, line, field, and what to do.
@@ -215,7 +248,7 @@ async fn manifests_are_applied_and_bad_ones_are_named() {
         ("process: hierarchical", "process: chaotic", "unknown variant `chaotic`"),
         ("{{result_fields}}", "{{results}}", "`{{results}}` is not a known slot"),
         ("must_end_with", "must_begin_with", "unknown field `must_begin_with`"),
-        ("name: principal", "name: The Principal", "is not a name"),
+        ("name: principal", "name: The Principal", "is not a valid name"),
     ] {
         std::fs::write(&file, good.replacen(from, to, 1)).unwrap();
         let refused = apply(file.to_str().unwrap(), &[]);
@@ -340,7 +373,7 @@ async fn what_a_model_saw_can_be_shown_and_compared() {
     assert!(!elsewhere.status.success(), "{elsewhere:?}");
 }
 
-/// L0-14, L0-15: the commands of an operator for lost state, quarantine, sweeps and partitions.
+/// L0-14, L0-15: the commands of an operator for lost state, quarantine and sweeps.
 #[tokio::test]
 async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
     let t = fresh_db().await;
@@ -384,9 +417,26 @@ async fn lost_state_is_rebuilt_and_quarantine_is_shown_and_emptied() {
 
     let swept = waybill(&["admin", "sweep", "--json"], &urls);
     assert_eq!(json(&swept)["failures"], 0, "{swept:?}");
-    let extended = waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls);
-    assert_eq!(json(&extended)["made"], 12, "two more weeks of five tables: {extended:?}");
-    assert_eq!(json(&waybill(&["admin", "extend-partitions", "--weeks", "3", "--json"], &urls))["made"], 0);
+}
+
+/// HI-1, HI-2: an operator sees the partitions, sets their step, and makes what is missing.
+#[tokio::test]
+async fn partitions_are_shown_set_and_made() {
+    let t = fresh_db().await;
+    let (service, owner) = (t.server.service_url(&t.name), t.server.owner_url(&t.name));
+    let urls = [("WAYBILL_DATABASE_URL", service.as_str()), ("WAYBILL_OWNER_URL", owner.as_str())];
+    let shown = json(&waybill(&["admin", "history", "--json"], &urls));
+    assert_eq!((&shown["step"], shown["tables"].as_array().unwrap().len()), (&"week".into(), 6), "{shown}");
+    assert!(shown["days_ahead"].as_i64().unwrap() >= 28, "{shown}");
+    assert_eq!(json(&waybill(&["admin", "extend-partitions", "--json"], &urls))["made"], 0);
+    let set = waybill(&["admin", "set-history-step", "month"], &urls);
+    assert_eq!(text(&set.stdout), "each new partition covers a month\n", "{set:?}");
+    let made = json(&waybill(&["admin", "extend-partitions", "--json"], &urls))["made"].as_i64().unwrap();
+    assert!(made > 0 && made % 6 == 0, "two months of six tables: {made}");
+    let shown = text(&waybill(&["admin", "history"], &urls).stdout);
+    assert!(shown.contains("execution_edges") && shown.contains("covers a month"), "{shown}");
+    let wrong = waybill(&["admin", "set-history-step", "year"], &urls);
+    assert!(!wrong.status.success() && text(&wrong.stderr).contains("day, week or month"), "{wrong:?}");
 }
 
 /// L0-14, L0-9: the orchestrator process sweeps, holds the outbox, and ends on a signal.

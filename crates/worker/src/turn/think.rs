@@ -70,7 +70,7 @@ impl Turn<'_> {
                     return Ok(ModelStep { step_id, adapter: config.adapter, answered, receipt });
                 }
                 Err(error) => {
-                    tracing::warn!(turn = %self.fence().agent_turn_id(), provider = %llm.provider, model = llm.model, %error, "no answer");
+                    tracing::warn!(turn = %self.fence().agent_turn_id(), provider = %llm.provider, model = llm.model, %error, "a model call failed; the next fallback model is tried, if there is one");
                     trouble = error;
                 }
             }

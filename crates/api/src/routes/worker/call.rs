@@ -33,35 +33,35 @@ use crate::{
     request::{Body, Path},
 };
 
-/// A call that the worker is to answer, until its deadline or until it is taken from the worker.
+/// A call that the worker has claimed and must answer before `deadline_at`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OneCall {
-    /// The call.
+    /// Id of the call.
     tool_call_id: ToolCallId,
     /// Turn that makes the call.
     agent_turn_id: TurnId,
-    /// Agent of that turn.
+    /// Agent of the turn that makes the call.
     agent_id: AgentId,
     /// Token of the claim. Send it with the answer.
     claim_token: ClaimToken,
     /// Name of the tool.
     tool_name: Name,
-    /// Arguments in the form of the tool's schema: the model's own text.
+    /// Arguments as JSON text, exactly as the model wrote them. They match the schema of the tool.
     arguments: String,
-    /// The same for every worker that gets the call, however often: do the work once for each key.
+    /// Idempotency key of the call. It stays the same if another worker gets the call later: do the work only once for each key.
     idempotency_key: ToolCallId,
     /// When the call times out.
     deadline_at: chrono::DateTime<chrono::Utc>,
-    /// How often the call was taken from a worker that was lost.
+    /// How often the call was taken from a worker because its lease had expired.
     n_lost_leases: i32,
     /// User for whom the turn was started, if the caller named one.
     on_behalf_of: Option<String>,
 }
 
-/// The claimed calls. Empty if there were none.
+/// The calls that the worker has claimed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedCalls {
-    /// Claimed calls.
+    /// Claimed calls. Empty if no call was waiting.
     calls: Vec<OneCall>,
 }
 
@@ -119,7 +119,9 @@ pub(super) async fn admitted(
     Ok(calls)
 }
 
-/// Claim calls of the project that wait for an answer, or wait for some.
+/// Claim calls of a target, to answer them.
+///
+/// If no call is waiting, the request waits up to `wait_seconds` for one.
 #[utoipa::path(
     post, path = "/calls/claim", tag = "worker", request_body = Claim,
     responses((status = 200, body = ClaimedCalls)),
@@ -151,21 +153,22 @@ pub(crate) struct NewReport {
     /// Name of the worker that claimed the call.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
-    /// Token of the claim.
+    /// `claim_token` of the claimed call.
     claim_token: ClaimToken,
-    /// Id of the `tool.result` card: a UUIDv7 that the worker mints, so that the answer can be sent again.
+    /// Id of the `tool.result` card: a UUIDv7 that the worker generates. If you repeat the request, send the same id.
     card_id: CardId,
-    /// Outcome of the call: `success`, `failed`, …
+    /// Outcome of the call, such as `success` or `failed`.
     #[schema(min_length = 1, max_length = 64)]
     status: String,
-    /// Result of the call. If it has more tokens than the project's `result_tokens`, it becomes an artifact, and the turn gets its beginning and end.
+    /// Result of the call. If it has more tokens than `result_tokens` in the project's settings, the server stores it as an artifact, and the turn
+    /// gets only its beginning and its end.
     result: Value,
-    /// What follows the call. If omitted, what the manifest of the tool says.
+    /// What the turn does after the call. If omitted, `after_execution` in the manifest of the tool applies.
     #[serde(default)]
     after_execution: Option<After>,
 }
 
-/// What follows a call.
+/// What the turn does after a call. `suspend`: it continues with the result. `terminate`: it ends with the result.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum After {
@@ -180,9 +183,9 @@ pub(crate) struct OneToolCall {
     call: ToolCallId,
 }
 
-/// Answer a call.
+/// Answer a call that the worker has claimed.
 ///
-/// The last answer that a turn waits for makes the turn ready again.
+/// After the last answer that a turn waits for, workers can claim the turn again. 409 `stale` means that another worker has the call.
 #[utoipa::path(
     post, path = "/calls/{call}/report", tag = "worker", request_body = NewReport,
     params(("call" = ToolCallId, Path)),

@@ -10,24 +10,24 @@ use waybill_core::{
 
 use crate::{caller::Caller, problem::Problem};
 
-/// A card to write. The worker mints its id, so that the card can be sent again.
+/// A card to write. The worker generates its id, so that a repeated request does not write the card twice.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CardDraft {
-    /// Id of the card, a UUIDv7.
+    /// Id of the card: a UUIDv7 that the worker generates.
     card_id: CardId,
     /// Type of the card, such as `agent.thought`, `tool.call`, `task.deliverable`.
     #[serde(rename = "type")]
     #[schema(pattern = "^[a-z0-9_.]{1,64}$")]
     card_type: String,
-    /// `assistant`, or `tool` for what a tool answered. A worker cannot write what users or the system say.
+    /// `assistant`, or `tool` for the answer of a tool. A worker cannot write cards with the role `user` or `system`.
     role: Role,
-    /// Content in the form that the type requires: text, or JSON.
+    /// Content of the card: text or JSON, as the type requires.
     content: Value,
-    /// Call that a `tool.call` makes, or that a `tool.result` answers. If omitted, the card belongs to no call.
+    /// Id of the call that a `tool.call` card makes, or that a `tool.result` card answers. If omitted, the card belongs to no call.
     #[serde(default)]
     tool_call_id: Option<ToolCallId>,
-    /// Further metadata, which is not hashed.
+    /// Further metadata of the card. It is not part of the card's hash.
     #[serde(default)]
     extra: Map<String, Value>,
     /// Seconds until the content expires. If omitted, it does not expire.

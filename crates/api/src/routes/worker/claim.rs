@@ -24,31 +24,32 @@ use crate::{
     caller::{Caller, STANDING, unauthorized},
     limit::Place,
     problem::Problem,
-    request::Body,
+    request::{Body, wait},
 };
 
-const LONGEST_WAIT: f64 = 30.0;
 /// Poll interval for work, while no doorbell rings.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Which worker claims, and how much.
+/// Which worker claims, from which target, and how many turns or calls.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
-    /// Name of the worker. It stands for one process while its lease holds; once the lease is lost, use another name.
+    /// Name that the worker process chooses for itself. Two processes must not use the same name. After a process has lost its lease, it must use a
+    /// new name.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
-    /// Target to claim from: the `worker_target` of profiles, or the `target` of tools.
+    /// Target (queue) to claim from: for turns, the `worker_target` of profiles; for calls, the `target` of tools.
     pub(super) target: Target,
-    /// The most turns or calls to claim. If omitted, 1.
+    /// Maximum number of turns or calls to claim. If omitted, 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 100)]
     most: u8,
-    /// Seconds to wait for work, at most 30. If omitted, the request does not wait.
+    /// Seconds to wait if there is no work, at most 30. If omitted, the request does not wait.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30)]
     pub(super) wait_seconds: f64,
-    /// Seconds that the process may be silent before other workers get what it holds: 1 to 300. If omitted, 30.
+    /// Length of the lease in seconds, 1 to 300. If the worker sends no heartbeat for this time, its turns and calls are given to other workers. If
+    /// omitted, 30.
     #[serde(default = "lease_seconds")]
     #[schema(minimum = 1, maximum = 300)]
     lease_seconds: f64,
@@ -64,37 +65,35 @@ impl Claim {
         if !(1..=100).contains(&self.most) {
             return Err(Problem::invalid("`most` must be 1 to 100"));
         }
-        if !(0.0..=LONGEST_WAIT).contains(&self.wait_seconds) {
-            return Err(Problem::invalid("`wait_seconds` must be 0 to 30"));
-        }
+        wait(self.wait_seconds)?;
         caller.may_claim(&self.target)?;
         let worker_id = caller.worker_id(&self.worker)?;
         Ok(Claiming { most: self.most.into(), lease, ..Claiming::new(worker_id, self.target.clone()) })
     }
 }
 
-/// A turn that the worker holds until it ends, waits, or is taken from the worker.
+/// A turn that the worker has claimed. The worker holds it until it finishes the turn, gives it back, lets it wait for calls, or loses its lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedTurn {
-    /// The turn.
+    /// Id of the turn.
     agent_turn_id: TurnId,
     /// Fence to send with everything that you write to the turn.
     fence: TurnFence,
-    /// Why the worker gets the turn.
+    /// Why the turn was ready to be claimed.
     message_type: MessageType,
-    /// How often the turn was taken from a worker that was lost.
+    /// How often the turn was taken from a worker whose lease had expired or that wrote nothing for too long. A new card of the turn resets it to 0.
     n_lost_leases: i32,
-    /// Attempts that failed before this one.
+    /// Number of failed attempts since the turn last wrote a card.
     retry_count: i32,
-    /// Whether a caller has asked for the turn to end.
+    /// Whether the turn was stopped. The worker must then end it as `canceled`.
     stop_asked: bool,
-    /// Box of the profile, if there is one.
+    /// Box with the profile of the turn. `null` if the turn has no profile.
     profile_box_id: Option<BoxId>,
-    /// Box of what the turn may read.
+    /// Box with the cards that the turn was given to read.
     context_box_id: BoxId,
-    /// Box of what the turn has written.
+    /// Box with the cards that the turn has written, the answers to its calls, and messages that callers sent to it.
     output_box_id: BoxId,
-    /// Cards that say what the turn is to do.
+    /// Ids of the cards that say what the turn must do.
     query_card_ids: Vec<CardId>,
     /// Session that the turn is part of, if any.
     session_id: Option<SessionId>,
@@ -102,9 +101,9 @@ pub(crate) struct ClaimedTurn {
     parent_agent_turn_id: Option<TurnId>,
     /// Batch that the turn belongs to, if any.
     batch_id: Option<BatchId>,
-    /// How deep the turn stands below the first one of its tree.
+    /// Number of turns above this one: 0 for a turn that a caller started, 1 for a turn that such a turn started, and so on.
     recursion_depth: i32,
-    /// Channel that its events are published to.
+    /// Channel to which the events of the turn are published.
     channel: Channel,
 }
 
@@ -135,14 +134,16 @@ impl From<Claimed> for ClaimedTurn {
     }
 }
 
-/// The claimed turns. Empty if there were none.
+/// The turns that the worker has claimed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedTurns {
-    /// Claimed turns.
+    /// Claimed turns. Empty if no turn was ready.
     turns: Vec<ClaimedTurn>,
 }
 
-/// Claim turns of the project that are ready, or wait for some.
+/// Claim turns of a target, to run them.
+///
+/// If no turn is ready, the request waits up to `wait_seconds` for one.
 #[utoipa::path(
     post, path = "/worker/claim", tag = "worker", request_body = Claim,
     responses((status = 200, body = ClaimedTurns)),

@@ -25,28 +25,31 @@ use crate::{
     routes::turn::OneTurn,
 };
 
-/// How the turn ends.
+/// How the turn ends, and the last cards to write.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Finish {
-    /// Fence of the turn.
+    /// Fence of the turn, as the claim returned it.
     fence: TurnFence,
     /// Outcome of the turn.
     status: End,
-    /// Id of the last step, if the ending is a step. If omitted, it is not.
+    /// Id of a last step that is recorded with the end: a UUIDv7 that the worker generated within the last day. It is required if you send `usage`.
+    /// If omitted, no step is recorded.
     #[serde(default)]
     step_id: Option<StepId>,
-    /// Cards to write. The last one is the `task.deliverable`.
+    /// Cards to write. The last one must be the `task.deliverable`.
     #[schema(min_items = 1, max_items = 1000)]
     cards: Vec<CardDraft>,
-    /// Whether the worker has seen content from outside, as in a step.
+    /// Whether the worker has seen external content that is not in a card of the turn's boxes, such as a website. The cards are then labelled as
+    /// external. If omitted, false.
     #[serde(default)]
     saw_external: bool,
-    /// What the last model call used. If omitted, nothing is counted.
+    /// Tokens and cost of the last model call. If omitted, nothing is counted.
     #[serde(default)]
     usage: Option<UsageSaid>,
-    /// How many cards of the output box the worker has read. If a caller has steered the turn since, the turn does not end and the answer is 409
-    /// `unseen`: read the output box and go on. If omitted, the length that the output box had when the worker wrote its last step.
+    /// How many cards of the output box the worker has read. If a caller has sent the turn a message after these, the turn does not end, and the
+    /// response is 409 `unseen`: read the output box and continue. If omitted, and `status` is `success`, the server assumes that the worker has read
+    /// everything up to the last step.
     #[serde(default)]
     #[schema(minimum = 0)]
     seen: Option<i64>,
@@ -54,7 +57,7 @@ pub(crate) struct Finish {
 
 /// Finish a turn: write its deliverable and end it.
 ///
-/// 409 `stale` means that another worker has the turn, or that it is over.
+/// 409 `stale` means that another worker has the turn, or that the turn has ended.
 #[utoipa::path(
     post, path = "/turns/{turn}/finish", tag = "worker", request_body = Finish,
     params(("turn" = TurnId, Path)),
@@ -92,11 +95,11 @@ pub(crate) async fn finish_turn(
     Ok(Json(ended))
 }
 
-/// Why the attempt failed.
+/// Why the attempt failed, and how long to wait before the next one.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GiveBack {
-    /// Fence of the turn.
+    /// Fence of the turn, as the claim returned it.
     fence: TurnFence,
     /// Error that ended the attempt.
     #[schema(min_length = 1)]
@@ -107,16 +110,17 @@ pub(crate) struct GiveBack {
     backoff_seconds: f64,
 }
 
-/// What became of the turn.
+/// What happens to the turn after the failed attempt.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GivenBack {
-    /// `armed`: it will be tried again. `ended`: it was tried often enough, and has failed. `stale`: another worker has it, or it is over.
+    /// `armed`: there will be another attempt. `ended`: this was the last attempt, and the turn has ended as `failed`. `stale`: another worker has
+    /// the turn, or it had already ended.
     outcome: &'static str,
 }
 
 /// Give a turn back after a failed attempt.
 ///
-/// The next attempt goes on from what was written so far.
+/// The next attempt continues from the cards written so far. After three failed attempts without a new card, the turn ends as `failed`.
 #[utoipa::path(
     post, path = "/turns/{turn}/give-back", tag = "worker", request_body = GiveBack,
     params(("turn" = TurnId, Path)),

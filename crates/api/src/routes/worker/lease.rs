@@ -29,20 +29,21 @@ pub(super) fn lease_of(seconds: f64) -> Result<Duration, Problem> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Which process is alive.
+/// The worker whose lease is renewed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Heartbeat {
     /// Name of the worker.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
-    /// Seconds that the process may be silent before other workers get what it holds: 1 to 300. If omitted, 30.
+    /// Length of the lease in seconds, 1 to 300. If the worker sends no heartbeat for this time, its turns and calls are given to other workers. If
+    /// omitted, 30.
     #[serde(default = "lease_seconds")]
     #[schema(minimum = 1, maximum = 300)]
     lease_seconds: f64,
 }
 
-/// What the process holds. It may be more than the process knows of, if the answer to a claim was lost.
+/// All turns and calls that the worker holds. If the response to a claim was lost, you find the claimed turns and calls here.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Held {
     /// Turns that the worker holds.
@@ -53,8 +54,8 @@ pub(crate) struct Held {
 
 /// Renew the lease of a worker.
 ///
-/// 410 `lease_lost`: the lease has expired, and other workers may already have its turns and calls. Stop working on them, and continue under a
-/// new worker name.
+/// 410 `lease_lost` means that the lease has expired, and that other workers may already have the worker's turns and calls. Stop working on them, and
+/// continue under a new worker name.
 #[utoipa::path(
     post, path = "/worker/heartbeat", tag = "worker", request_body = Heartbeat,
     responses((status = 200, body = Held)),
@@ -76,7 +77,7 @@ pub(crate) async fn keep_lease(
     Ok(Json(Held { turns, calls }))
 }
 
-/// Which process leaves.
+/// The worker whose lease ends.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Leave {
@@ -85,16 +86,16 @@ pub(crate) struct Leave {
     worker: String,
 }
 
-/// Confirmation that it is done.
+/// Confirmation that the lease has ended.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Done {
     /// Always true.
     done: bool,
 }
 
-/// End the lease of a worker in good order.
+/// End the lease of a worker that shuts down.
 ///
-/// Other workers get what the process still holds at once.
+/// Turns and calls that it still holds are given to other workers at once.
 #[utoipa::path(
     post, path = "/worker/leave", tag = "worker", request_body = Leave,
     responses((status = 200, body = Done)),

@@ -21,14 +21,14 @@ pub(super) mod finish;
 pub(super) mod lease;
 pub(super) mod step;
 
-/// The right to act on a turn. Send it with everything that you write to the turn.
+/// Proves that the worker holds the turn. Send it with everything that you write to the turn.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct TurnFence {
     /// Agent of the turn.
     agent_id: AgentId,
-    /// Epoch of the agent: it counts the agent's owners.
+    /// Epoch of the agent when the worker claimed the turn.
     turn_epoch: TurnEpoch,
-    /// Token of the claim.
+    /// Token of the worker's claim of the turn.
     claim_token: ClaimToken,
 }
 

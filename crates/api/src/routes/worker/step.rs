@@ -29,27 +29,28 @@ use crate::{
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallOut {
-    /// Id of the call: a UUIDv7 of the present time, which the worker mints.
+    /// Id of the call: a UUIDv7 that the worker generated within the last day.
     tool_call_id: ToolCallId,
-    /// Its `tool.call` card, which is one of the cards of the step.
+    /// Id of the `tool.call` card of the call. The card must be one of `cards`.
     tool_call_card_id: CardId,
-    /// Target that answers the call. `pmo` is the orchestrator.
+    /// Target (queue) from which the call is claimed, to be answered: the `target` of the tool. `pmo` is the orchestrator.
     target: Target,
     /// Seconds until the call times out.
     #[schema(minimum = 1, maximum = 86400)]
     timeout_seconds: u32,
-    /// Whether the call is made at most once: if the worker that claimed it is lost, it is unknown whether it was done, and it is not done again.
+    /// Whether the call must not be repeated. If the worker that claimed it is lost, the call is answered with `outcome_unknown`, and no other worker
+    /// gets it. If omitted, false.
     #[serde(default)]
     once: bool,
 }
 
-/// What one step wrote. Its id is its idempotency key: a step that is sent again changes nothing.
+/// One step of a turn. Its id is its idempotency key: sending the step again changes nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewStep {
-    /// Fence of the turn.
+    /// Fence of the turn, as the claim returned it.
     fence: TurnFence,
-    /// Id of the step: a UUIDv7 of the present time.
+    /// Id of the step: a UUIDv7 that the worker generated within the last day.
     step_id: StepId,
     /// Cards that the step writes.
     #[serde(default)]
@@ -59,29 +60,31 @@ pub(crate) struct NewStep {
     #[serde(default)]
     #[schema(max_items = 1000)]
     calls: Vec<CallOut>,
-    /// Whether the turn waits for its calls, these and earlier ones.
+    /// Whether the turn then waits for the answers to its calls, including calls of earlier steps. While it waits, the worker does not hold it. If
+    /// omitted, false.
     #[serde(default)]
     suspend: bool,
-    /// Whether the worker has seen content from outside that is not a card of the turn's boxes. What the turn writes is then labelled as external.
+    /// Whether the worker has seen external content that is not in a card of the turn's boxes, such as a website. What the turn writes is then
+    /// labelled as external. If omitted, false.
     #[serde(default)]
     saw_external: bool,
-    /// What the model call of the step used. If omitted, nothing is counted.
+    /// Tokens and cost of the step's model call. If omitted, nothing is counted.
     #[serde(default)]
     usage: Option<UsageSaid>,
 }
 
-/// What a model call used. It is deducted from what the turn may spend.
+/// Tokens, cost and duration of a model call. Waybill subtracts the tokens and the cost from what the turn may still spend.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct UsageSaid {
-    /// Provider of the model.
+    /// Name of the provider. If the operator's providers file has this provider, use its name there, so that Waybill finds the price.
     provider: String,
-    /// Name of the model.
+    /// Name of the model, as the provider spells it.
     model: String,
     /// Tokens that the model read, cached ones included.
     #[schema(maximum = 2147483647)]
     input_tokens: u32,
-    /// How many of these came from the prompt cache.
+    /// How many of the input tokens came from the provider's prompt cache.
     #[schema(maximum = 2147483647)]
     cached_tokens: u32,
     /// Tokens that the model wrote.
@@ -90,7 +93,7 @@ pub(crate) struct UsageSaid {
     /// Cost in millionths of a dollar. Counts only if the operator has set no price for this provider and model.
     #[schema(maximum = 2147483647)]
     microdollars: u32,
-    /// Duration in milliseconds.
+    /// Duration of the model call in milliseconds.
     #[schema(maximum = 2147483647)]
     took_ms: u32,
 }
@@ -122,9 +125,9 @@ impl UsageSaid {
     }
 }
 
-/// Write a step, under the fence.
+/// Write a step of a turn that the worker has claimed.
 ///
-/// 409 `stale` means that another worker has the turn, or that it is over.
+/// 409 `stale` means that another worker has the turn, or that the turn has ended.
 #[utoipa::path(
     post, path = "/turns/{turn}/steps", tag = "worker", request_body = NewStep,
     params(("turn" = TurnId, Path)),

@@ -258,8 +258,9 @@ impl Function {
             });
             text.push_str(&format!("${}", at + 1));
         }
-        let owner =
-            ["waybill_scheduler", "waybill_eraser", "waybill_librarian"].into_iter().find(|role| self.owner == *role);
+        let owner = ["waybill_scheduler", "waybill_eraser", "waybill_remover", "waybill_librarian"]
+            .into_iter()
+            .find(|role| self.owner == *role);
         let roles = match owner {
             Some(owner) => vec![owner.to_owned()],
             None if self.is_the_schedulers => vec!["waybill_service".to_owned(), "waybill_scheduler".to_owned()],

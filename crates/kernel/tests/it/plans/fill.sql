@@ -20,7 +20,7 @@ begin
     end if;
   end loop;
   for v_table in
-    select c.oid, c.oid::regclass as name,
+    select c.oid, c.oid::regclass as name, c.relkind = 'p' as is_history,
            exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indnatts = 1) as is_one_each
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where n.nspname in ('state', 'cardbox', 'resource') and c.relkind in ('r', 'p')
@@ -42,6 +42,9 @@ begin
                       $v$case when g <= 50 then md5(g::text)::uuid else '00000000-0000-0000-0000-000000000001' end$v$
                     when a.attname = 'status' then
                       $v$(array['open', 'pending', 'processing', 'queued', 'deferred', 'success'])[1 + g % 6]$v$
+                    -- In the partition of the present.
+                    when b.typname = 'uuid' and v_table.is_history then
+                      format('overlay(md5(g || %L) placing left(replace(state.first_id(now())::text, ''-'', ''''), 12) from 1)::uuid', a.attname)
                     when b.typname = 'uuid' then format('md5(g || %L)::uuid', a.attname)
                     when b.typname = 'text' then format('md5(g || %L)', a.attname)
                     when b.typname = 'bytea' then 'sha256(g::text::bytea)'

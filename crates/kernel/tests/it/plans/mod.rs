@@ -28,11 +28,12 @@ const SMALL: [&str; 4] = ["worker_leases", "relay_shards", "sweep_clock", "queue
 
 /// Where more than a portion is meant to be read, or where what is read is a portion that the rules below cannot know: the file or function, what
 /// it reads so, and why that is right.
-const MEANT: [(&str, &str, &str); 44] = [
+const MEANT: [(&str, &str, &str); 47] = [
     ("agent.rs", "project_agents_pkey", "pages of the roster, without those that are retired"),
     ("artifact.rs", "artifacts_pkey", "from path to path, one row each"),
     ("card_box/inherit.rs", "join", "the ranges of two boxes; a box of many ranges is flattened"),
     ("cardbox.collect", "artifacts_removed", "a portion of what was removed"),
+    ("cardbox.remove_turn", "quarantine_pkey", "an operator empties it"),
     ("check.rs", "join", "the catalogue"),
     ("grant.rs", "grants_pkey", "pages, for people"),
     ("handover/trace.rs", "join", "the places of one card, for people"),
@@ -68,6 +69,8 @@ const MEANT: [(&str, &str, &str); 44] = [
     ("scheduler.vitals", "", "a report over live rows"),
     ("state.mark_queue", "", "what a long look found, once in five hundred places"),
     ("state.next_ready", "inbox_ready", "the first of a queue"),
+    ("state.reached_boxes", "agent_inbox_pkey", "the turns that are open, for a portion of a walk"),
+    ("state.reached_cards", "agent_inbox_pkey", "the turns that are open, for a portion of a walk"),
     ("state.room", "inbox_in_flight", "those that run, as far as a project may have any"),
     ("turn/look.rs", "agent_inbox_pkey", "pages, for people"),
     ("turn/look.rs", "turns_pkey", "pages, for people"),
@@ -148,8 +151,9 @@ async fn plans(session: &mut PgConnection, n: usize, statement: &Statement) -> R
         let prepare = format!("reset role; set role {role}; prepare s{n} {types} as {}", statement.sql);
         let explained = async {
             sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *session).await?;
-            // Of an unknown id every partition would be pruned, and its plan not be seen: this one is in the rest.
-            let value = |kind: &String| if kind == "uuid" { "'00000000-0000-0000-0000-000000000001'" } else { "null" };
+            // Of an id without a partition every partition would be pruned, and its plan not be seen: this one has one.
+            let present = format!("'{}'", uuid::Uuid::now_v7());
+            let value = |kind: &String| if kind == "uuid" { present.as_str() } else { "null" };
             let kinds: Vec<String> =
                 sqlx::query_scalar("select unnest(parameter_types)::text from pg_prepared_statements where name = $1")
                     .bind(format!("s{n}"))
