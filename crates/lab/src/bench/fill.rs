@@ -73,10 +73,13 @@ pub(super) async fn fill(
 /// Makes the partitions that history had in the past year, as the owner.
 async fn make_weeks(server: &Server, database: &str) -> Result<()> {
     let mut owner = PgConnection::connect(&server.owner_url(database)).await?;
-    let sql = "select count(state.make_partition(h.parent, w.week, false))
-                 from state.history() h
-                cross join generate_series(date_trunc('week', now() - interval '1 year', 'UTC'), now(), interval '7 days') as w (week)
-                where to_regclass(format('parts.%I', state.partition_name(h.parent, w.week))) is null";
+    let sql = "select state.make_partition(m.parent, m.week, least(m.week + interval '7 days', m.oldest))
+                 from (select h.parent, w.week, p.oldest
+                         from state.history() h
+                        cross join lateral (select min(p.starts_at) as oldest from state.partitions(h.parent) p) p
+                        cross join generate_series(date_trunc('week', now() - interval '1 year', 'UTC'), now(), interval '7 days') as w (week)
+                        where w.week < p.oldest
+                       offset 0) m";
     sqlx::raw_sql(sql).execute(&mut owner).await?;
     Ok(())
 }

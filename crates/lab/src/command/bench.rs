@@ -273,7 +273,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             Command::Delete { cards, short } => {
                 ensure!(cards >= 24_000, "--cards {cards}: must be at least 24,000");
                 let long = delete::Options { cards, gain: Bar::AtLeast(5.0) };
-                let brief = delete::Options { cards: 100_000, gain: Bar::AtLeast(2.0) };
+                let brief = delete::Options { cards: 100_000, gain: Bar::AtLeast(1.3) };
                 delete::run(if short { brief } else { long }).await
             }
             Command::Leaves { short } => {
