@@ -72,7 +72,8 @@ impl Attack {
             if foreign.leaks && self.walls != Walls::None {
                 eprintln!("{told}");
             }
-            if (foreign.status, &foreign.body) != (never.status, &never.body) {
+            // A request that names nothing of the victim's is the same both times: its answer may be of another moment.
+            if foreign.asked != never.asked && (foreign.status, &foreign.body) != (never.status, &never.body) {
                 account.differences += 1;
                 if account.differences < 5 && !self.walls.api_trusts() {
                     eprintln!("{told}\n  and never was: {} {}", never.status, never.body);
@@ -109,12 +110,14 @@ impl Attack {
         let project = self.fill(attempt.project, dice, foreign, &mut used);
         let path = self.fill(&attempt.path, dice, foreign, &mut used);
         let path = if path == "/" { String::new() } else { path };
+        let mut asked = format!("{project}{path}");
         let mut request = self
             .http
             .request(attempt.method.clone(), format!("{}/{project}{path}", self.base))
             .bearer_auth(&attempt.key);
         if !attempt.body.is_null() {
             let body = self.fill(&attempt.body.to_string(), dice, foreign, &mut used);
+            asked.push_str(&body);
             request = request.header("content-type", "application/json").body(body);
         }
         let response = request.send().await.context("the server answers")?;
@@ -129,7 +132,7 @@ impl Attack {
         for text in used {
             said = said.replace(&text, "…");
         }
-        Ok(Answered { status, body: without_ids(&said), leaks })
+        Ok(Answered { asked, status, body: without_ids(&said), leaks })
     }
 
     /// Checks whether an answer contains something of the victim's that was not in the request.
@@ -183,6 +186,8 @@ impl Attack {
 }
 
 struct Answered {
+    /// Whom and what was asked.
+    asked: String,
     status: StatusCode,
     /// Without ids.
     body: String,
