@@ -281,6 +281,8 @@ pub struct Memory {
     /// The limit for everything that the model reads.
     pub budget: Tokens,
     /// How many cards at the beginning of the context are always shown.
+    #[serde(deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub n_pinned: u32,
     pub compaction: Option<Compaction>,
 }
@@ -327,7 +329,8 @@ pub struct Tool {
     pub trusted: bool,
     #[serde(default)]
     pub effect: Effect,
-    #[serde(default = "a_minute")]
+    #[serde(default = "a_minute", deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub timeout_seconds: u32,
     #[serde(default)]
     pub after_execution: AfterExecution,
@@ -340,6 +343,13 @@ fn no_parameters() -> Map<String, Value> {
 
 fn tools() -> Target {
     TOOLS.parse().expect("a target")
+}
+
+/// Reads a number that the database's integers have room for.
+fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    let most = i32::MAX as u32;
+    if number <= most { Ok(number) } else { Err(de::Error::custom(format!("{number} is more than {most}"))) }
 }
 
 fn a_minute() -> u32 {
@@ -428,14 +438,22 @@ pub struct Settings {
     /// CX-7: experience, knowledge and todo are shared between agents.
     pub enable_share_context: bool,
     /// L0-11
+    #[serde(deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub max_recursion_depth: u32,
     /// The most steps of a turn, if neither its profile nor its caller sets a limit.
+    #[serde(deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub max_steps: u32,
     /// The most tokens that a turn reads and writes, if neither its profile nor its caller sets a limit.
+    #[serde(deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub max_tokens: u32,
     /// The most seconds that a turn lasts, waiting included, if neither its profile nor its caller sets a limit.
+    #[serde(deserialize_with = "small")]
+    #[schema(maximum = 2147483647)]
     pub max_seconds: u32,
-    /// The text that tells every agent where it works. If omitted, Waybill's own text.
+    /// Text in every agent's prompt that explains the system in which it runs. If omitted, Waybill's built-in text is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub framework: Option<FrameworkText>,
     /// Bytes of artifacts that it may store, each content counted once.

@@ -245,7 +245,8 @@ pub struct DispatchResult {
     pub status: DispatchStatus,
     pub agent_id: AgentId,
     pub agent_turn_id: TurnId,
-    /// Epoch of the agent. `null` while the turn waits for another turn of its agent.
+    /// Epoch of the agent: it increases when the agent begins a turn, and when a turn is taken from a worker. `null` while the turn waits for
+    /// another turn of its agent.
     pub turn_epoch: Option<TurnEpoch>,
     #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
     pub trace_id: TraceId,

@@ -65,8 +65,9 @@ pub(crate) struct TokenEvent {
 
 /// Watch a turn, as server-sent events.
 ///
-/// The events are `state`, `step`, `request` and at last `task`, each with an id to continue after; their `data` is a `TurnEvent`, as JSON. If asked
-/// for, there is also `token`, which has no id; its `data` is a `TokenEvent`. The stream ends with the turn.
+/// The events are `state`, `step`, `request` and, as the last one, `task`. Each has an id, after which an interrupted stream can be continued; its
+/// `data` is a `TurnEvent` as JSON. With `tokens=true` there are also `token` events: they have no id, and their `data` is a `TokenEvent`. The stream
+/// ends when the turn ends.
 #[utoipa::path(
     get, path = "/turns/{turn}/events", tag = "turns",
     params(("turn" = TurnId, Path), ("Last-Event-ID" = Option<i64>, Header, minimum = 0), Params),

@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Show the partitions of history: how much time each new one covers, from when to when they exist, and their size.
+    /// Show the partitions of the history tables: the period that a new one covers, the first and the last time that they cover, and their size.
     History {
         #[command(flatten)]
         service: Service,
