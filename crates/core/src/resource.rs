@@ -348,8 +348,26 @@ fn tools() -> Target {
 /// Reads a number that the database's integers have room for.
 fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let number = u32::deserialize(deserializer)?;
-    let most = i32::MAX as u32;
-    if number <= most { Ok(number) } else { Err(de::Error::custom(format!("{number} is more than {most}"))) }
+    within(number.into(), i32::MAX as u64).map(|()| number)
+}
+
+fn small_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZero<u32>>, D::Error> {
+    let number = Option::<NonZero<u32>>::deserialize(deserializer)?;
+    within(number.map_or(0, |number| number.get().into()), i32::MAX as u64).map(|()| number)
+}
+
+fn signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    within(number, i64::MAX as u64).map(|()| number)
+}
+
+fn signed_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZero<u64>>, D::Error> {
+    let number = Option::<NonZero<u64>>::deserialize(deserializer)?;
+    within(number.map_or(0, NonZero::get), i64::MAX as u64).map(|()| number)
+}
+
+fn within<E: de::Error>(number: u64, most: u64) -> Result<(), E> {
+    if number <= most { Ok(()) } else { Err(E::custom(format!("{number} is more than {most}"))) }
 }
 
 fn a_minute() -> u32 {
@@ -457,17 +475,18 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub framework: Option<FrameworkText>,
     /// Bytes of artifacts that it may store, each content counted once.
+    #[serde(deserialize_with = "signed")]
     pub artifact_quota_bytes: u64,
     /// How many turns may be open at a time, waiting ones included; 100,000 at most. One more is refused. If omitted, any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     pub max_open_turns: Option<NonZero<u32>>,
     /// How many turns may run at a time. The rest wait. If omitted, as many as the workers allow every project.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u32>, minimum = 1)]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "small_or_none")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 2147483647)]
     pub max_running_turns: Option<NonZero<u32>>,
     /// Once the project has spent this in a calendar month (UTC), no turn starts until the next month; open turns go on. If omitted, no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "signed_or_none")]
     #[schema(value_type = Option<u64>, minimum = 1)]
     pub max_microdollars_per_month: Option<NonZero<u64>>,
     /// Hosts that its tools may reach. If empty, none.
