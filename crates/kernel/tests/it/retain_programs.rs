@@ -298,7 +298,7 @@ impl Place<'_> {
     }
 }
 
-/// What must lead somewhere, as questions that name what does not. `$1` is the project.
+/// What must lead somewhere, as questions that name what does not. `$1` is the project. A turn may be given what was erased before it began.
 const REFERENCES: [&str; 14] = [
     "select 'what a box holds', e.box_id from cardbox.box_entries e
       where e.project_id = $1
@@ -361,7 +361,7 @@ const REFERENCES: [&str; 14] = [
        join cardbox.boxes b on b.project_id = $1 and b.box_id = u.box_id
       cross join lateral cardbox.places($1, b.box_id, 1, b.length) p
        join cardbox.cards c on c.project_id = $1 and c.card_id = p.card_id
-      where t.project_id = $1 and t.status = 'open' and c.erased_at is not null",
+      where t.project_id = $1 and t.status = 'open' and c.erased_at > t.created_at",
 ];
 
 /// A digest of all rows of a project.
