@@ -16,6 +16,7 @@ import os
 import random
 import sys
 import time
+import urllib.error
 import urllib.request
 import uuid
 
@@ -196,7 +197,7 @@ def hook():
         path, named, body = case.operation.path.removeprefix("/v1/projects/{project}"), case.path_parameters, case.body
         if case.method == "DELETE" and named.get("key") == KEY_ID:
             named["key"] = new_id()  # the other requests need our key
-        case.query = copy.deepcopy(case.query)
+        case.query = dict(case.query) if isinstance(case.query, dict) else case.query
         if isinstance(case.query, dict) and isinstance(case.query.get("wait_seconds"), (int, float)) and 0 < case.query["wait_seconds"] <= 30:
             case.query["wait_seconds"] = 0
         if not isinstance(body, dict):
@@ -205,14 +206,19 @@ def hook():
             body["wait_seconds"] = 0
         if not case.meta or not case.meta.generation.mode.is_positive or chance.random() < 0.3:
             return
-        if path in ("/turns/{turn}/steps", "/turns/{turn}/finish", "/turns/{turn}/give-back"):
-            turn = live_turn()
-            named["turn"], body["fence"] = turn["agent_turn_id"], turn["fence"]
-            if not path.endswith("/give-back") and chance.random() < 0.8:
-                mend(body, path.endswith("/finish"))
-        elif path == "/calls/{call}/report":
-            call = live_call()
-            named["call"], body["claim_token"], body["worker"] = call["tool_call_id"], call["claim_token"], call["worker"]
+        try:
+            if path in ("/turns/{turn}/steps", "/turns/{turn}/finish", "/turns/{turn}/give-back"):
+                turn = live_turn()
+                named["turn"], body["fence"] = turn["agent_turn_id"], turn["fence"]
+                if not path.endswith("/give-back") and chance.random() < 0.8:
+                    mend(body, path.endswith("/finish"))
+            elif path == "/calls/{call}/report":
+                call = live_call()
+                named["call"], body["claim_token"], body["worker"] = call["tool_call_id"], call["claim_token"], call["worker"]
+        except urllib.error.HTTPError as error:
+            # Turns that the other requests started wait too long: the project may start no more.
+            if error.code != 429:
+                raise
         if chance.random() < 0.25:
             roughen(body)
 

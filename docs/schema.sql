@@ -26,7 +26,7 @@ CREATE DOMAIN resource.document_kind AS text
 CREATE DOMAIN resource.months AS integer
 	CONSTRAINT months_check CHECK (((VALUE >= 1) AND (VALUE <= 120)));
 CREATE DOMAIN resource.retention_phase AS text
-	CONSTRAINT retention_phase_check CHECK ((VALUE = ANY (ARRAY['turns'::text, 'sessions'::text, 'agents'::text, 'refusals'::text, 'cards'::text])));
+	CONSTRAINT retention_phase_check CHECK ((VALUE = ANY (ARRAY['turns'::text, 'sessions'::text, 'agents'::text, 'boxes'::text, 'refusals'::text, 'cards'::text])));
 CREATE DOMAIN resource.scope AS text
 	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text, 'approver'::text, 'auditor'::text, 'developer'::text])));
 CREATE DOMAIN state.batch_status AS text
@@ -297,6 +297,8 @@ declare
 begin
   v_entered := state.enter(p_project);
   if p_reason is not null then
+    -- A prune looks at the holds each time before it drops something, with this lock for itself.
+    perform pg_advisory_xact_lock_shared(hashtextextended('waybill.prune', 0));
     insert into resource.retention (project_id) values (p_project) on conflict do nothing;
   end if;
   update resource.retention r
@@ -495,6 +497,9 @@ begin
   elsif p_phase = 'agents' then
     return array(select a.agent_id from resource.project_agents a
                   where a.project_id = p_project and a.agent_id > p_after order by a.agent_id limit p_most);
+  elsif p_phase = 'boxes' then
+    return array(select b.box_id from cardbox.boxes b
+                  where b.project_id = p_project and b.is_shared and b.box_id > p_after and b.box_id < p_last order by b.box_id limit p_most);
   elsif p_phase = 'refusals' then
     return array(select r.refusal_id from state.refusals r
                   where r.project_id = p_project and r.refusal_id > p_after and r.refusal_id < p_last order by r.refusal_id limit p_most);
@@ -763,15 +768,18 @@ begin
     from cardbox.cards c
    where c.project_id = p_project and c.card_id = p_card and c.erased_at is null
      and (not c.content_addressed or c.type = 'sys.rendered_prompt');
-  if v_bytes is null or p_card = any (p_cards)
+  if v_bytes is null then
+    return null;
+  end if;
+  if p_card = any (p_cards)
      or exists (select from cardbox.box_entries e
                  where e.project_id = p_project and e.card_id = p_card and e.box_id = any (p_boxes)) then
-    return null;
+    return -1;
   end if;
   -- One that is being expired or deleted is not waited for: it is looked at by the next walk.
   perform from cardbox.cards c where c.project_id = p_project and c.card_id = p_card for no key update skip locked;
   if not found then
-    return null;
+    return -1;
   end if;
   update cardbox.cards c
      set salt = null, content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = 'retention'
@@ -810,6 +818,16 @@ begin
     jsonb_build_object('sessions', 1, 'patches', v_n,
                        'cards', cardbox.remove_cards(p_project, v_loose || v_board.todo_card_id || v_board.compression_card_id)));
 end $$;
+CREATE FUNCTION cardbox.remove_shared(p_project uuid, p_box uuid) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if state.are_inherited(p_project, array[p_box]) or not cardbox.lock_boxes(p_project, array[p_box]) then
+    return null;
+  end if;
+  return cardbox.remove_boxes(p_project, array[p_box]);
+end $$;
 CREATE FUNCTION cardbox.remove_turn(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -846,9 +864,10 @@ begin
   if state.why_kept(p_project, p_turn, p_before, p_relayed) is not null then
     return null;
   end if;
-  -- What people were asked about its calls is in no box.
+  -- What people were asked about its calls is in no box, and its events may have been dropped.
   v_loose := array(select o.card_id from state.outbox o
-                    where o.project_id = p_project and o.agent_turn_id = p_turn and o.event = 'request' and o.card_id is not null);
+                    where o.project_id = p_project and o.agent_turn_id = p_turn and o.event = 'request' and o.card_id is not null)
+             || state.asked_of(p_project, p_turn, v_calls);
   if v_turn.session_id is not null then
     for v_step in
       select p.step_id, p.patch
@@ -876,6 +895,7 @@ begin
     delete from state.execution_edges e where e.project_id = p_project and e.correlation_id = v_id and e.agent_turn_id = p_turn;
     get diagnostics v_n = row_count;
     v_removed := cardbox.add_counts(v_removed, jsonb_build_object('edges', v_n));
+    delete from state.requests q where q.project_id = p_project and q.tool_call_id = v_id and q.agent_turn_id = p_turn;
   end loop;
   foreach v_id in array v_batches loop
     delete from state.pmo_batch_tasks k where k.project_id = p_project and k.batch_id = v_id;
@@ -896,6 +916,7 @@ begin
   get diagnostics v_n = row_count;
   v_removed := cardbox.add_counts(v_removed, jsonb_build_object('handovers', v_n));
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
+  delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -910,6 +931,7 @@ declare
   v_entered text;
   v_walk    record;
   v_set     record;
+  v_content timestamptz;
   v_portion record;
   v_total   jsonb;
 begin
@@ -921,13 +943,20 @@ begin
     return;
   end if;
   v_entered := state.enter(p_project);
-  select r.phase, r.walked_to, r.removed into v_walk
+  select r.phase, r.walked_to, r.removed, r.kept_after,
+         case when date_trunc('month', r.walked_at) = date_trunc('month', now()) then r.done_to
+              else '00000000-0000-0000-0000-000000000000' end as done_to
+    into v_walk
     from resource.retention r
    where r.project_id = p_project
      for no key update;
   if not found then
     return;
   end if;
+  -- The transaction that set it may have been open for long: from now on others see it, and can set it back.
+  update resource.retention r
+     set next_at = clock_timestamp() + interval '7 days', next_by = null
+   where r.project_id = p_project and r.next_by <> pg_current_xact_id();
   select s.content_months, s.record_months, s.next_at, s.hold_reason into v_set from resource.retention_of(p_project) s;
   if v_set.hold_reason is not null or v_set.content_months is null then
     if v_walk.removed <> '{}' then
@@ -935,19 +964,24 @@ begin
     end if;
     update resource.retention r
        set walk_at = case when v_set.hold_reason is not null then now() + interval '1 day' else coalesce(v_set.next_at, 'infinity') end,
-           phase = 'turns', walked_to = '00000000-0000-0000-0000-000000000000', removed = '{}'
+           phase = 'turns', walked_to = '00000000-0000-0000-0000-000000000000', removed = '{}', kept_after = null
      where r.project_id = p_project;
     return query select '{}'::jsonb, true;
     return;
   end if;
-  v_portion := cardbox.retain_before(p_project, now() - make_interval(months => v_set.content_months),
-    now() - make_interval(months => v_set.record_months), v_walk.phase, v_walk.walked_to, greatest(p_most, 1));
+  v_content := now() - make_interval(months => v_set.content_months);
+  v_portion := cardbox.retain_before(p_project, v_content, now() - make_interval(months => v_set.record_months), v_walk.phase,
+    v_walk.walked_to, greatest(p_most, 1));
   v_total := cardbox.add_counts(v_walk.removed, v_portion.removed);
   if v_portion.phase is null and v_total <> '{}' then
     perform cardbox.record_walk(p_project, v_total);
   end if;
   update resource.retention r
-     set phase = coalesce(v_portion.phase, 'turns'), walked_to = v_portion.walked_to,
+     set phase = coalesce(v_portion.phase, 'turns'),
+         walked_to = case when v_portion.phase = 'cards' and v_walk.phase <> 'cards' then v_walk.done_to else v_portion.walked_to end,
+         kept_after = case when v_portion.phase is not null then least(v_walk.kept_after, v_portion.kept_after) end,
+         done_to = case when v_portion.phase is not null then r.done_to
+                        else coalesce(least(v_walk.kept_after, v_portion.kept_after), greatest(v_walk.done_to, state.first_id(v_content))) end,
          removed = case when v_portion.phase is null then '{}' else v_total end,
          walked_at = case when v_portion.phase is null then now() else r.walked_at end,
          walk_at = case when v_portion.phase is not null then now()
@@ -956,7 +990,7 @@ begin
    where r.project_id = p_project;
   return query select v_portion.removed, v_portion.phase is null;
 end $$;
-CREATE FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb) RETURNS record
+CREATE FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb, OUT kept_after uuid) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1000,6 +1034,10 @@ begin
     if p_phase = 'cards' then
       v_bytes := cardbox.remove_content(p_project, v_id, v_boxes, v_cards);
       continue when v_bytes is null;
+      if v_bytes < 0 then
+        retain_before.kept_after := coalesce(v_ids[array_position(v_ids, v_id) - 1], p_after);
+        continue;
+      end if;
       retain_before.removed := cardbox.add_counts(retain_before.removed, jsonb_build_object('contents', 1, 'bytes', v_bytes));
     elsif p_phase = 'refusals' then
       delete from state.refusals r where r.project_id = p_project and r.refusal_id = v_id;
@@ -1008,7 +1046,8 @@ begin
       retain_before.removed := cardbox.add_counts(retain_before.removed, coalesce(
         case p_phase when 'turns' then cardbox.remove_turn(p_project, v_id, p_record, v_relayed)
                      when 'sessions' then cardbox.remove_session(p_project, v_id, p_record)
-                     else cardbox.remove_agent(p_project, v_id, p_record) end, '{}'));
+                     when 'agents' then cardbox.remove_agent(p_project, v_id, p_record)
+                     else cardbox.remove_shared(p_project, v_id) end, '{}'));
     end if;
   end loop;
   v_deleting := set_config('waybill.deleting', '', true);
@@ -1019,8 +1058,8 @@ begin
     retain_before.phase := p_phase;
     retain_before.walked_to := v_ids[v_most];
   else
-    retain_before.phase := case p_phase when 'turns' then 'sessions' when 'sessions' then 'agents' when 'agents' then 'refusals'
-                                        when 'refusals' then 'cards' end;
+    retain_before.phase := case p_phase when 'turns' then 'sessions' when 'sessions' then 'agents' when 'agents' then 'boxes'
+                                        when 'boxes' then 'refusals' when 'refusals' then 'cards' end;
     retain_before.walked_to := '00000000-0000-0000-0000-000000000000';
   end if;
 end $$;
@@ -1084,12 +1123,12 @@ begin
   if (v_content, v_record) is not distinct from (p_content, p_record) then
     update resource.retention r
        set content_months = p_content, record_months = p_record, next_content_months = null, next_record_months = null, next_at = null,
-           walk_at = now()
+           next_by = null, walk_at = now()
      where r.project_id = p_project;
   else
     update resource.retention r
        set content_months = v_content, record_months = v_record, next_content_months = p_content, next_record_months = p_record,
-           next_at = now() + interval '7 days', walk_at = now()
+           next_at = clock_timestamp() + interval '7 days', next_by = pg_current_xact_id(), walk_at = now()
      where r.project_id = p_project;
   end if;
   return true;
@@ -1151,13 +1190,14 @@ end $$;
 CREATE FUNCTION resource.retention_of(p_project uuid) RETURNS TABLE(content_months integer, record_months integer, next_content_months integer, next_record_months integer, next_at timestamp with time zone, hold_reason text, held_since timestamp with time zone, walked_at timestamp with time zone)
     LANGUAGE sql STABLE
     AS $$
-  select case when r.next_at <= now() then r.next_content_months else r.content_months end,
-         case when r.next_at <= now() then r.next_record_months else r.record_months end,
-         case when r.next_at > now() then r.next_content_months end,
-         case when r.next_at > now() then r.next_record_months end,
-         case when r.next_at > now() then r.next_at end,
+  select case when n.is_over then r.next_content_months else r.content_months end,
+         case when n.is_over then r.next_record_months else r.record_months end,
+         case when not n.is_over then r.next_content_months end,
+         case when not n.is_over then r.next_record_months end,
+         case when not n.is_over then r.next_at end,
          r.hold_reason, r.held_since, r.walked_at
     from resource.retention r
+   cross join lateral (select coalesce(r.next_at <= now() and r.next_by is null, false) as is_over) n
    where r.project_id = p_project
 $$;
 CREATE FUNCTION resource.search_meaning(p_project uuid, p_kind text, p_folders text[], p_model text, p_embedding real[], p_most integer) RETURNS TABLE(document_id uuid, seq integer, score double precision)
@@ -1594,6 +1634,14 @@ CREATE FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) RETURNS
           limit p_most) i
    limit p_most
 $$;
+CREATE FUNCTION scheduler.end_browser_session(p_project uuid, p_hash bytea) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  delete from resource.browser_sessions s where s.project_id = p_project and s.hash = p_hash;
+  return found;
+end $$;
 CREATE FUNCTION scheduler.end_missing_leases() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1619,6 +1667,53 @@ CREATE FUNCTION scheduler.ended_uploads(p_most integer) RETURNS TABLE(project_id
     AS $$
   select u.project_id, u.upload_id from cardbox.uploads u where u.expires_at <= now() order by u.expires_at limit p_most
 $$;
+CREATE FUNCTION scheduler.events_after(p_projects uuid[], p_after bigint[], p_last bigint, p_most integer) RETURNS TABLE(last_seq bigint, before bigint, open_from bigint, project_id uuid, event text, event_id uuid, outbox_seq bigint, agent_turn_id uuid, root_turn_id uuid, agent_id uuid, status text, turn_epoch bigint, step_id uuid, card_id uuid, created_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  v_last   bigint;
+  v_before bigint;
+begin
+  select case when q.is_called then q.last_value else 0 end into v_last from state.outbox_seq q;
+  if v_last is distinct from p_last then
+    v_before := pg_current_xact_id()::text::bigint;
+  end if;
+  -- A new snapshot, later than both.
+  return query
+  select v_last, v_before, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, o.project_id, o.event::text, o.event_id, o.outbox_seq,
+         o.agent_turn_id, o.root_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id, o.created_at
+    from unnest(p_projects, p_after) as w (project_id, after)
+    left join lateral (
+         select o.project_id, o.event, o.event_id, o.outbox_seq, o.agent_turn_id, coalesce(t.root_turn_id, o.agent_turn_id) as root_turn_id,
+                o.agent_id, o.status, o.turn_epoch, o.step_id, o.card_id, o.created_at
+           from (select o.*
+                   from state.outbox o
+                  where o.project_id = w.project_id and o.outbox_seq > w.after and o.outbox_seq > 0
+                  order by o.outbox_seq
+                  limit p_most) o
+           left join lateral (
+                select t.root_turn_id
+                  from state.turns t
+                 where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+                offset 0) t on true
+         offset 0) o on true
+   order by o.project_id, o.outbox_seq;
+end $$;
+CREATE FUNCTION scheduler.find_browser_session(p_hash bytea) RETURNS TABLE(project_id uuid, slug text, key_id uuid, actor text, scope text, bounds jsonb, expires_at timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.project_id, p.slug, s.key_id, coalesce(s.actor, 'key:' || k.name), coalesce(s.scope, k.scope)::text, coalesce(k.bounds, '{}'),
+         least(s.expires_at, k.expires_at)
+    from resource.browser_sessions s
+   cross join lateral (select p.slug from resource.projects p where p.project_id = s.project_id offset 0) p
+    left join lateral (select k.name, k.scope, k.bounds, k.expires_at from resource.api_keys k
+                        where k.project_id = s.project_id and k.key_id = s.key_id and k.revoked_at is null offset 0) k on true
+   where s.hash = p_hash and least(s.expires_at, k.expires_at) > now() and (s.key_id is null or k.name is not null)
+   order by p.slug
+$$;
 CREATE FUNCTION scheduler.find_key(p_key uuid, p_hash bytea) RETURNS TABLE(project_id uuid, slug text, name text, scope text, bounds jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1634,6 +1729,19 @@ CREATE FUNCTION scheduler.find_project(wanted text) RETURNS uuid
     AS $$
   select p.project_id from resource.projects p where p.slug = wanted
 $$;
+CREATE FUNCTION scheduler.forget_browser_sessions(p_most integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_upto timestamptz;
+  v_gone integer;
+begin
+  select s.expires_at into v_upto from resource.browser_sessions s where s.expires_at <= now() order by s.expires_at offset p_most - 1 limit 1;
+  delete from resource.browser_sessions s where s.expires_at <= coalesce(v_upto, now());
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
 CREATE FUNCTION scheduler.forget_keys(p_most integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1877,6 +1985,15 @@ CREATE FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) RET
           order by c.deadline_at
           limit p_most) c
    limit p_most
+$$;
+CREATE FUNCTION scheduler.projects_on_hold() RETURNS TABLE(project_id uuid, slug text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select r.project_id, p.slug
+    from resource.retention r
+    left join lateral (select p.slug::text from resource.projects p where p.project_id = r.project_id offset 0) p on true
+   where r.held_since is not null
 $$;
 CREATE FUNCTION scheduler.projects_to_retain(p_most integer) RETURNS TABLE(project_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2123,6 +2240,14 @@ CREATE FUNCTION scheduler.vitals() RETURNS TABLE(vital text, target text, status
   select 'waybill_oldest_transaction_seconds', null, null, coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)
     from pg_stat_activity a where a.datname = current_database() and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()
 $$;
+CREATE FUNCTION scheduler.workers(p_targets text[]) RETURNS TABLE(worker_target text, alive boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select t.worker_target,
+         t.worker_target = any (array(select distinct l.worker_target::text from state.worker_leases l where l.expires_at > clock_timestamp()))
+    from unnest(p_targets) as t (worker_target)
+$$;
 CREATE FUNCTION scheduler.workers_without_lease() RETURNS TABLE(worker_id uuid, worker_target text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2287,6 +2412,22 @@ begin
   values (p_project, v_call.agent_turn_id, 'request', (p_cards[1]).card_id, v_call.agent_id, 'asked', v_call.step_id, (p_cards[1]).card_id);
   return true;
 end $$;
+CREATE FUNCTION state.asked_of(p_project uuid, p_turn uuid, p_calls uuid[]) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select n.card_id
+                 from unnest(p_calls) as u (tool_call_id)
+                cross join lateral (
+                      select unnest(array[q.request_card_id, q.decision_card_id]) as card_id
+                        from state.requests q
+                       where q.project_id = p_project and q.tool_call_id = u.tool_call_id and q.agent_turn_id = p_turn
+                       union all
+                      select unnest(array[w.request_card_id, w.decision_card_id])
+                        from state.waiting_calls w
+                       where w.project_id = p_project and w.tool_call_id = u.tool_call_id and w.agent_turn_id = p_turn
+                      offset 0) n
+                where n.card_id is not null)
+$$;
 CREATE FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -2346,6 +2487,25 @@ CREATE FUNCTION state.budget_of(p_project uuid, p_turn uuid) RETURNS jsonb
                             'seconds', extract(epoch from b.expires_at - clock_timestamp()))
     from state.budgets b
    where b.project_id = p_project and b.agent_turn_id = p_turn
+$$;
+CREATE FUNCTION state.calls(p_project uuid, p_calls uuid[]) RETURNS TABLE(tool_call_id uuid, agent_turn_id uuid, tool text, asked_at timestamp with time zone, answered_at timestamp with time zone, status text)
+    LANGUAGE sql STABLE
+    AS $$
+  select q.correlation_id, q.agent_turn_id, k.tool, q.created_at, r.created_at, r.status
+    from unnest(p_calls) with ordinality as asked (tool_call_id, n)
+   cross join lateral (
+         select q.*
+           from state.execution_edges q
+          where q.project_id = p_project and q.correlation_id = asked.tool_call_id and q.primitive = 'command' and q.edge_phase = 'request'
+         offset 0) q
+    left join lateral (
+         select r.created_at, r.status
+           from state.execution_edges r
+          where r.project_id = p_project and r.correlation_id = asked.tool_call_id and r.primitive = 'report' and r.edge_phase = 'response'
+         offset 0) r on true
+    left join lateral (
+         select k.content ->> 'tool_name' as tool from cardbox.cards k where k.project_id = p_project and k.card_id = q.card_id offset 0) k on true
+   order by asked.n
 $$;
 CREATE FUNCTION state.calls_of(p_project uuid, p_output uuid) RETURNS uuid[]
     LANGUAGE sql STABLE
@@ -2588,6 +2748,14 @@ begin
   update state.waiting_calls c
      set status = 'pending', decision_card_id = (p_cards[1]).card_id, deadline_at = now() + p_timeout, retry_count = 0
    where c.project_id = p_project and c.tool_call_id = p_call;
+  insert into state.requests as q (project_id, tool_call_id, agent_turn_id, agent_id, tool_call_card_id, request_card_id, deadline_at, decision,
+                                   decision_card_id, decided_by)
+  values (p_project, p_call, v_call.agent_turn_id, v_call.agent_id, v_call.tool_call_card_id, v_call.request_card_id, v_call.deadline_at, p_status,
+          (p_cards[1]).card_id, coalesce((p_cards[1]).content::json ->> 'by', ''))
+      on conflict (project_id, tool_call_id) do update
+         set request_card_id = excluded.request_card_id, deadline_at = excluded.deadline_at, decision = excluded.decision,
+             decision_card_id = excluded.decision_card_id, decided_by = excluded.decided_by, decided_at = excluded.decided_at;
+  --! decide.recorded
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, step_id, card_id)
   values (p_project, v_call.agent_turn_id, 'request', (p_cards[1]).card_id, v_call.agent_id, p_status, v_call.step_id, (p_cards[1]).card_id);
   --! decide.armed
@@ -3120,6 +3288,9 @@ begin
     return;
   end if;
   --! finish.locked
+  if (p_end.usage ->> 'reported')::boolean and state.is_late(p_project, p_end.agent_turn_id, p_end.receipt::json) then
+    raise exception 'turn % has gone on', p_end.agent_turn_id using errcode = 'WB001', detail = p_end.agent_turn_id::text;
+  end if;
   v_end := state.end_turn(p_project, p_end, true, v_queued, v_keeps, p_alone, p_cards);
   if v_end.was_told and p_end.seen is not null and state.has_unseen(p_project, p_end.agent_turn_id, p_end.seen) then
     raise exception 'turn % was told something that it has not seen', p_end.agent_turn_id using errcode = 'WB019', detail = p_end.agent_turn_id::text;
@@ -3235,6 +3406,9 @@ begin
     if v_was_told and v_end.seen is not null and state.has_unseen(p_project, v_end.agent_turn_id, v_end.seen) then
       raise exception 'turn % was told something that it has not seen', v_end.agent_turn_id
         using errcode = 'WB019', detail = v_end.agent_turn_id::text;
+    end if;
+    if (v_end.usage ->> 'reported')::boolean and state.is_late(p_project, v_end.agent_turn_id, v_end.receipt::json) then
+      raise exception 'turn % has gone on', v_end.agent_turn_id using errcode = 'WB001', detail = v_end.agent_turn_id::text;
     end if;
     update cardbox.boxes b
        set length = b.length + cardinality(v_end.card_ids)
@@ -3352,14 +3526,79 @@ CREATE FUNCTION state.first_id(p_at timestamp with time zone) RETURNS uuid
     AS $$
   select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
+CREATE FUNCTION state.graph(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, parent_agent_turn_id uuid, parent_tool_call_id uuid, status text, profile_name text, batch_id uuid, task_index integer, created_at timestamp with time zone, finished_at timestamp with time zone, external boolean, forked boolean, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+begin
+  return query
+  select t.agent_turn_id, t.parent_agent_turn_id, t.parent_tool_call_id, t.status::text, a.profile_name, t.batch_id,
+         t.task_index, t.created_at, t.finished_at,
+         coalesce((select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.context_box_id)
+                  or (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id), false),
+         f.source_turn_id is not null,
+         s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+    from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
+   cross join lateral (
+         select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
+    left join lateral (
+         select a.profile_name from resource.project_agents a where a.project_id = p_project and a.agent_id = t.agent_id offset 0) a on true
+    left join lateral (
+         select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
+   cross join lateral (
+         select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
+                coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,
+                coalesce(sum(s.output_tokens), 0)::bigint as output_tokens,
+                coalesce(sum(s.microdollars), 0)::bigint as microdollars
+           from state.agent_steps s
+          where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s
+   order by asked.n;
+end $$;
+CREATE FUNCTION state.graph_ids(p_project uuid, p_turn uuid, p_after uuid, p_most integer, OUT turn_ids uuid[], OUT is_cut boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_root  uuid;
+  v_all   uuid[];
+  -- The first stands before all others, whatever the clocks of their makers said.
+  v_after uuid := coalesce(nullif(p_after, p_turn), '00000000-0000-0000-0000-000000000000');
+begin
+  is_cut := false;
+  turn_ids := '{}';
+  select t.root_turn_id into v_root from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
+  if v_root = p_turn then
+    if p_after is null then
+      turn_ids := array[p_turn];
+    end if;
+    turn_ids := turn_ids || array(select t.agent_turn_id
+                              from state.turns t
+                             where t.root_turn_id = p_turn and t.project_id = p_project and t.root_turn_id <> t.agent_turn_id
+                               and t.agent_turn_id > v_after
+                             order by t.agent_turn_id
+                             limit p_most);
+  elsif v_root is not null then
+    v_all := state.turns_below(p_project, p_turn, 10001);
+    is_cut := cardinality(v_all) > 10000;
+    turn_ids := array(select u.id
+                     from unnest(v_all[1:10000]) as u (id)
+                    where p_after is null or u.id <> p_turn and u.id > v_after
+                    order by u.id <> p_turn, u.id
+                    limit p_most);
+  end if;
+  turn_ids := turn_ids[1:p_most];
+end $$;
 CREATE FUNCTION state.has_partitions(p_id uuid) RETURNS boolean
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select bool_and(exists (select from state.partitions(h.parent) p
-                           where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
-    from state.history() h
-$$;
+begin
+  perform pg_advisory_xact_lock_shared(hashtextextended('waybill.prune', 0));
+  -- A later statement than the lock: what a prune has closed is seen.
+  return p_id >= (select s.pruned_before from waybill.schema s)
+     and (select bool_and(exists (select from state.partitions(h.parent) p
+                                   where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
+            from state.history() h);
+end $$;
 CREATE FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -3386,6 +3625,32 @@ CREATE FUNCTION state.history_ahead(p_parent text) RETURNS interval
               else interval '0' end
     from state.partitions(p_parent) p
 $$;
+CREATE FUNCTION state.history_since(p_project uuid, p_before timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+  v_part     record;
+  v_is_there boolean;
+begin
+  for v_part in
+    select h.parent, p.starts_at, p.ends_at,
+           (select a.attname from pg_attribute a
+             where a.attrelid = format('state.%I', h.parent)::regclass
+               and a.attnum = (select t.partattrs[0] from pg_partitioned_table t where t.partrelid = format('state.%I', h.parent)::regclass)) as key
+      from state.history() h
+     cross join lateral state.partitions(h.parent) p
+     where p.ends_at <= p_before
+     order by p.starts_at
+  loop
+    execute format('select exists (select from state.%I h where h.project_id = $1 and h.%I >= $2 and h.%2$I < $3)', v_part.parent, v_part.key)
+      into v_is_there using p_project, state.first_id(v_part.starts_at), state.first_id(v_part.ends_at);
+    if v_is_there then
+      return v_part.starts_at;
+    end if;
+  end loop;
+  return null;
+end $_$;
 CREATE FUNCTION state.hold_granted() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -3403,12 +3668,31 @@ begin
   if not found then
     raise exception 'no such turn' using errcode = 'WB404', detail = new.source_turn_id::text;
   end if;
+  -- A prune that comes later sees the fork.
+  if new.source_turn_id < state.yesterday() and not state.has_partitions(new.source_turn_id) then
+    raise exception 'the history of this turn was dropped' using errcode = 'WB404', detail = new.source_turn_id::text;
+  end if;
   return new;
 end $$;
 CREATE FUNCTION state.horizon() RETURNS uuid
     LANGUAGE sql STABLE
     AS $$
   select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint + 86400000), 12, '0') || '7fff8fffffffffffffff')::uuid
+$$;
+CREATE FUNCTION state.is_late(p_project uuid, p_turn uuid, p_receipt json) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select
+                   from state.turns t
+                  cross join lateral (
+                        select e.card_id
+                          from cardbox.box_entries e
+                         where e.project_id = p_project and e.box_id = t.output_box_id and e.seq > (p_receipt #>> '{output,upto}')::bigint
+                        offset 0) e
+                  where t.project_id = p_project and t.agent_turn_id = p_turn
+                    and not exists (select from cardbox.cards c
+                                     where c.project_id = p_project and c.card_id = e.card_id and c.type = 'task.instruction'
+                                    offset 0))
 $$;
 CREATE FUNCTION state.is_long(n_entries bigint) RETURNS boolean
     LANGUAGE sql STABLE
@@ -3425,6 +3709,129 @@ CREATE FUNCTION state.label(p_external boolean) RETURNS text
     AS $$
   select set_config('waybill.external', case when p_external then 'on' else 'off' end, true)
 $$;
+CREATE FUNCTION state.lately(p_project uuid, p_since uuid, p_most integer, p_most_steps integer, OUT n_started bigint, OUT n_success bigint, OUT n_failed bigint, OUT n_canceled bigint, OUT n_timeout bigint, OUT microdollars bigint, OUT n_steps bigint) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  select t.n_started, t.n_success, t.n_failed, t.n_canceled, t.n_timeout, s.microdollars, s.n_steps
+    from (select count(*) as n_started, count(*) filter (where t.status = 'success') as n_success,
+                 count(*) filter (where t.status = 'failed') as n_failed, count(*) filter (where t.status = 'canceled') as n_canceled,
+                 count(*) filter (where t.status = 'timeout') as n_timeout
+            from (select t.status::text as status
+                    from state.turns t
+                   where t.project_id = p_project and t.agent_turn_id >= p_since
+                   order by t.agent_turn_id desc
+                   limit p_most) t) t
+   cross join (select coalesce(sum(s.microdollars), 0)::bigint as microdollars, count(*) as n_steps
+                 from (select s.microdollars
+                         from state.agent_steps s
+                        where s.project_id = p_project and s.agent_turn_id >= p_since
+                        order by s.agent_turn_id desc
+                        limit p_most_steps) s) s
+$$;
+CREATE FUNCTION state.list_turns(p_project uuid, p_filter jsonb, p_since uuid, p_before uuid, p_most integer, p_look integer, OUT turn_ids uuid[], OUT looked_to uuid) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_status   text    := p_filter ->> 'status';
+  v_profile  text    := p_filter ->> 'profile_name';
+  v_agent    uuid    := p_filter ->> 'agent_id';
+  v_session  uuid    := p_filter ->> 'session_id';
+  v_name     text    := p_filter ->> 'label_name';
+  v_value    text    := p_filter ->> 'label_value';
+  v_channel  text    := p_filter ->> 'channel';
+  v_source   uuid    := p_filter ->> 'forked_from';
+  v_external boolean := p_filter ->> 'external';
+  v_spent    bigint  := p_filter ->> 'min_microdollars';
+  v_roots    boolean := coalesce((p_filter ->> 'roots')::boolean, false);
+  v_open     boolean := coalesce((p_filter ->> 'open')::boolean, false);
+  -- Few filters let nearly all pass: as many as are wanted are looked at first, and then more at a time.
+  v_portion  integer := least(p_most, p_look);
+  v_looked   integer := 0;
+  v_next     uuid[];
+begin
+  turn_ids := '{}';
+  looked_to := p_before;
+  loop
+    if v_source is not null then
+      v_next := array(select f.agent_turn_id
+                        from (select f.agent_turn_id from state.forks f where f.source_turn_id = v_source and f.project_id = p_project offset 0) f
+                       where f.agent_turn_id < looked_to and f.agent_turn_id >= p_since
+                       order by f.agent_turn_id desc
+                       limit v_portion);
+    elsif v_session is not null then
+      v_next := array(select t.agent_turn_id
+                        from state.turns t
+                       where t.session_id = v_session and t.project_id = p_project and t.agent_turn_id < looked_to and t.agent_turn_id >= p_since
+                       order by t.agent_turn_id desc
+                       limit v_portion);
+    elsif v_agent is not null then
+      v_next := array(select t.agent_turn_id
+                        from state.turns t
+                       where t.agent_id = v_agent and t.project_id = p_project and t.agent_turn_id < looked_to and t.agent_turn_id >= p_since
+                       order by t.agent_turn_id desc
+                       limit v_portion);
+    elsif v_name is not null then
+      v_next := array(select l.agent_turn_id
+                        from state.labels l
+                       where l.project_id = p_project and l.name = v_name and l.value = v_value
+                         and l.agent_turn_id < looked_to and l.agent_turn_id >= p_since
+                       order by l.agent_turn_id desc
+                       limit v_portion);
+    elsif v_open or v_status = 'open' then
+      v_next := array(select i.agent_turn_id
+                        from state.agent_inbox i
+                       where i.project_id = p_project and i.agent_turn_id < looked_to and i.agent_turn_id >= p_since
+                       order by i.agent_turn_id desc
+                       limit v_portion);
+    else
+      v_next := array(select t.agent_turn_id
+                        from state.turns t
+                       where t.project_id = p_project and t.agent_turn_id < looked_to and t.agent_turn_id >= p_since
+                       order by t.agent_turn_id desc
+                       limit v_portion);
+    end if;
+    turn_ids := turn_ids || array(
+      select u.agent_turn_id
+        from unnest(v_next) with ordinality as u (agent_turn_id, n)
+       cross join lateral (
+             select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = u.agent_turn_id offset 0) t
+       where (v_status is null or t.status = v_status)
+         and (not v_open or t.status = 'open')
+         and (not v_roots or t.parent_agent_turn_id is null)
+         and (v_agent is null or t.agent_id = v_agent)
+         and (v_session is null or t.session_id = v_session)
+         and (v_channel is null or t.channel = v_channel)
+         and (v_profile is null or exists (
+               select from resource.project_agents a
+                where a.project_id = p_project and a.agent_id = t.agent_id and a.profile_name = v_profile
+               offset 0))
+         and (v_name is null or exists (
+               select from state.labels l
+                where l.project_id = p_project and l.name = v_name and l.value = v_value and l.agent_turn_id = t.agent_turn_id
+               offset 0))
+         and (v_external is null or v_external = coalesce(
+               (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.context_box_id)
+               or (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id), false))
+         and (v_spent is null or v_spent <= (
+               select coalesce(sum(s.microdollars), 0)
+                 from state.agent_steps s
+                where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id))
+       order by u.n);
+    v_looked := v_looked + cardinality(v_next);
+    if cardinality(turn_ids) >= p_most then
+      turn_ids := turn_ids[1:p_most];
+      looked_to := turn_ids[p_most];
+      return;
+    end if;
+    if cardinality(v_next) < v_portion then
+      looked_to := null;
+      return;
+    end if;
+    looked_to := v_next[v_portion];
+    exit when v_looked >= p_look;
+    v_portion := least(greatest(v_portion, 200), p_look - v_looked);
+  end loop;
+end $$;
 CREATE FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3784,6 +4191,41 @@ begin
   --! fork.edge
   return query select v_batch, false;
 end $$;
+CREATE FUNCTION state.open_work(p_project uuid, p_most integer) RETURNS TABLE(kind text, name text, n bigint, oldest_at timestamp with time zone, n_seen bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+begin
+  return query
+  with turns as materialized (
+    select i.agent_turn_id, i.status::text as status, i.worker_target::text as worker_target, i.next_retry_at, i.armed_at, i.created_at
+      from state.agent_inbox i
+     where i.project_id = p_project
+     order by i.agent_turn_id
+     limit p_most
+  ), calls as materialized (
+    select c.status::text as status, c.target::text as target, c.created_at
+      from state.waiting_calls c
+     where c.project_id = p_project
+     order by c.tool_call_id
+     limit p_most
+  ), one as (
+    select case t.status when 'processing' then 'running' when 'pending' then 'worker' when 'queued' then 'queue'
+                         else case when t.next_retry_at is null then 'calls' else 'retry' end end as kind,
+           case t.status when 'pending' then t.worker_target end as name,
+           case t.status when 'queued' then t.created_at else t.armed_at end as since
+      from turns t
+     union all
+    select case c.status when 'asking' then 'person' when 'awaiting' then 'child' else 'tool' end,
+           case when c.status not in ('asking', 'awaiting') then c.target end, c.created_at
+      from calls c
+  )
+  select o.kind, o.name, count(*), min(o.since),
+         case when o.kind in ('person', 'child', 'tool') then (select count(*) from calls) else (select count(*) from turns) end
+    from one o
+   group by o.kind, o.name
+   order by o.kind, o.name;
+end $$;
 CREATE FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -4121,6 +4563,11 @@ CREATE FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) RET
                     and p.parent_agent_id = p_agent and k.output_box_id = b.box_id) rights
           order by rights.upto desc, rights.rank
           limit 1) r on true
+$$;
+CREATE FUNCTION state.reason(p_content json) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when pg_column_size(p_content) <= 65536 and json_typeof(p_content) = 'object' then left(p_content ->> 'reason', 500) end
 $$;
 CREATE FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) RETURNS TABLE(status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer, worker_target text)
     LANGUAGE plpgsql
@@ -4634,6 +5081,47 @@ begin
   --! settle.told
   return coalesce(v_turns, '{}');
 end $$;
+CREATE FUNCTION state.show_requests(p_project uuid, p_calls uuid[]) RETURNS TABLE(tool_call_id uuid, agent_turn_id uuid, agent_id uuid, profile_name text, tool text, effect json, arguments_hash text, saw_external boolean, title text, request_card_id uuid, request json, asked_at timestamp with time zone, deadline_at timestamp with time zone, decided json)
+    LANGUAGE sql STABLE
+    AS $$
+  select q.tool_call_id, q.agent_turn_id, q.agent_id, a.profile_name, c.tool, t.effect,
+         encode(sha256(convert_to(c.arguments, 'UTF8')), 'hex'), state.saw_external(p_project, q.agent_turn_id),
+         left(split_part(r.content ->> 'question', chr(10), 1), 120), q.request_card_id, r.content, r.created_at, q.deadline_at,
+         case when q.decision is not null then
+           json_build_object('decision', q.decision, 'by', q.decided_by, 'at', q.decided_at, 'note', d.content ->> 'note',
+                             'card_id', q.decision_card_id)
+         end
+    from unnest(p_calls) with ordinality as asked (tool_call_id, n)
+   cross join lateral (
+         select o.tool_call_id, o.agent_turn_id, o.agent_id, o.tool_call_card_id, o.request_card_id, o.deadline_at, null::text as decision,
+                null::uuid as decision_card_id, null::text as decided_by, null::timestamptz as decided_at
+           from state.waiting_calls o
+          where o.project_id = p_project and o.tool_call_id = asked.tool_call_id and o.status = 'asking'
+          union all
+         select o.tool_call_id, o.agent_turn_id, o.agent_id, o.tool_call_card_id, o.request_card_id, o.deadline_at, o.decision, o.decision_card_id,
+                o.decided_by, o.decided_at
+           from state.requests o
+          where o.project_id = p_project and o.tool_call_id = asked.tool_call_id
+            and not exists (select from state.waiting_calls w
+                             where w.project_id = p_project and w.tool_call_id = o.tool_call_id and w.status = 'asking'
+                            offset 0)
+         offset 0) q
+    left join lateral (
+         select a.profile_name from resource.project_agents a where a.project_id = p_project and a.agent_id = q.agent_id offset 0) a on true
+    left join lateral cardbox.reading(p_project, q.request_card_id, statement_timestamp()) r on true
+    left join lateral (
+         select s.content ->> 'tool_name' as tool, s.content ->> 'arguments' as arguments
+           from cardbox.reading(p_project, q.tool_call_card_id, statement_timestamp()) s
+         offset 0) c on true
+    left join lateral cardbox.reading(p_project, q.decision_card_id, statement_timestamp()) d on true
+    left join lateral (
+         select to_json(coalesce(s.content ->> 'effect', 'once')) as effect
+           from resource.tools k
+          cross join lateral cardbox.reading(p_project, k.tool_card_id, statement_timestamp()) s
+          where k.project_id = p_project and k.name = c.tool
+         offset 0) t on true
+   order by asked.n
+$$;
 CREATE FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
@@ -4805,6 +5293,10 @@ begin
     return query select 'running'::text, v_stop, true, state.budget_of(p_fence.project_id, p_fence.agent_turn_id);
     return;
   end if;
+  if p_step ? 'receipt' and (p_step #>> '{usage,reported}')::boolean
+     and state.is_late(p_fence.project_id, p_fence.agent_turn_id, (p_step ->> 'receipt')::json) then
+    raise exception 'turn % has gone on', p_fence.agent_turn_id using errcode = 'WB001', detail = p_fence.agent_turn_id::text;
+  end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_fence.project_id, p_fence.agent_turn_id, 'step', v_step, p_fence.agent_id, v_outcome, p_fence.turn_epoch, v_step);
   if p_step ? 'receipt' then
@@ -4920,14 +5412,21 @@ begin
            case when v_head.active_agent_turn_id = p_turn then v_head.n_queued else 0 end,
            v_head.ephemeral or v_head.memory_box_id is not null, p_alone, p_cards) e;
 end $$;
-CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, status text, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, source_agent_id uuid, parent_agent_turn_id uuid, root_turn_id uuid, parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, forked_from uuid, started_by text, on_behalf_of text, limits jsonb, created_at timestamp with time zone, finished_at timestamp with time zone, n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
-    LANGUAGE sql STABLE
+CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(agent_turn_id uuid, agent_id uuid, profile_name text, title text, status text, reason text, waiting_for jsonb, inbox_status text, agent_status text, n_lost_leases integer, session_id uuid, channel text, labels jsonb, source_agent_id uuid, parent_agent_turn_id uuid, root_turn_id uuid, n_below bigint, parent_step_id uuid, parent_tool_call_id uuid, batch_id uuid, task_index integer, recursion_depth integer, trace_id uuid, profile_box_id uuid, context_box_id uuid, output_box_id uuid, query_card_ids uuid[], deliverable_card_id uuid, external boolean, forked_from uuid, started_by text, on_behalf_of text, limits jsonb, created_at timestamp with time zone, finished_at timestamp with time zone, models text[], n_steps bigint, input_tokens bigint, cached_tokens bigint, output_tokens bigint, microdollars bigint)
+    LANGUAGE plpgsql STABLE
     AS $$
-  select t.agent_turn_id, t.agent_id, a.profile_name, t.status::text, i.status::text, h.status::text, i.n_lost_leases,
-         t.session_id, t.channel::text, t.source_agent_id, t.parent_agent_turn_id, t.root_turn_id, t.parent_step_id, t.parent_tool_call_id,
-         t.batch_id, t.task_index, t.recursion_depth, t.trace_id,
-         t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id, f.source_turn_id, t.started_by,
-         t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
+#variable_conflict use_column
+begin
+  return query
+  select t.agent_turn_id, t.agent_id, a.profile_name, q.title, t.status::text, coalesce(d.reason, i.stop_reason), w.waiting_for, i.status::text,
+         h.status::text, i.n_lost_leases, t.session_id, t.channel::text, l.labels, t.source_agent_id, t.parent_agent_turn_id,
+         t.root_turn_id, b.n_below, t.parent_step_id, t.parent_tool_call_id, t.batch_id, t.task_index, t.recursion_depth,
+         t.trace_id, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.deliverable_card_id,
+         -- Its boxes carry whether what it was handed, was answered or wrote came from outside.
+         coalesce((select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.context_box_id)
+                  or (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id), false),
+         f.source_turn_id, t.started_by, t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.models,
+         s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
          select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
@@ -4942,15 +5441,42 @@ CREATE FUNCTION state.summaries(p_project uuid, p_turns uuid[]) RETURNS TABLE(ag
          offset 0) h on true
     left join lateral (
          select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
+    left join lateral (select state.title(c.content) as title from cardbox.reading(p_project, t.query_card_ids[1], statement_timestamp()) c) q on true
+    left join lateral (
+         select state.reason(c.content) as reason
+           from cardbox.reading(p_project, case when t.status not in ('open', 'success') then t.deliverable_card_id end,
+                                statement_timestamp()) c) d on true
    cross join lateral (
-         select count(*) as n_steps, coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
+         select case i.status::text
+                  when 'queued' then jsonb_build_object('kind', 'queue', 'since', i.created_at)
+                  when 'pending' then jsonb_build_object('kind', 'worker', 'name', i.worker_target, 'since', i.armed_at)
+                  when 'deferred' then case
+                    when i.next_retry_at is not null then jsonb_build_object('kind', 'retry', 'since', i.armed_at)
+                    else (select c.waiting_for
+                            from state.waits(p_project, t.agent_turn_id) c
+                           order by c.waiting_for ->> 'kind' <> 'person', c.call_seq
+                           limit 1) end
+                end as waiting_for) w
+   cross join lateral (
+         select coalesce(jsonb_object_agg(l.name, l.value), '{}') as labels
+           from state.labels l
+          where l.agent_turn_id = t.agent_turn_id and l.project_id = p_project) l
+   cross join lateral (
+         select case when t.root_turn_id = t.agent_turn_id then (
+                  select count(*)
+                    from (select from state.turns c
+                           where c.root_turn_id = t.agent_turn_id and c.project_id = p_project and c.root_turn_id <> c.agent_turn_id
+                           limit 1000) c) end as n_below) b
+   cross join lateral (
+         select count(*) as n_steps, coalesce(array_agg(distinct s.model) filter (where s.model is not null), '{}') as models,
+                coalesce(sum(s.input_tokens), 0)::bigint as input_tokens,
                 coalesce(sum(s.cached_tokens), 0)::bigint as cached_tokens,
                 coalesce(sum(s.output_tokens), 0)::bigint as output_tokens,
                 coalesce(sum(s.microdollars), 0)::bigint as microdollars
            from state.agent_steps s
           where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id) s
-   order by asked.n
-$$;
+   order by asked.n;
+end $$;
 CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -4991,6 +5517,42 @@ CREATE FUNCTION state.time_of(p_id text) RETURNS timestamp with time zone
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select to_timestamp(('x' || lpad(replace(left(p_id, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0)
+$$;
+CREATE FUNCTION state.times(p_project uuid, p_turns uuid[], p_most integer) RETURNS TABLE(agent_turn_id uuid, source text, reference uuid, status text, from_at timestamp with time zone, to_at timestamp with time zone, is_child boolean)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+begin
+  return query
+  select t.agent_turn_id, m.source, m.reference, m.status, m.from_at, m.to_at, m.is_child
+    from unnest(p_turns) as asked (agent_turn_id)
+   cross join lateral (
+         select t.* from state.turns t where t.project_id = p_project and t.agent_turn_id = asked.agent_turn_id offset 0) t
+   cross join lateral (
+         select 'step' as source, s.step_id as reference, s.outcome::text as status, s.created_at - s.took_ms * interval '1 ms' as from_at,
+                s.created_at as to_at, false as is_child
+           from state.agent_steps s
+          where s.project_id = p_project and s.agent_turn_id = t.agent_turn_id and s.took_ms is not null
+          union all
+         select 'call', c.tool_call_id, c.status, c.asked_at, c.answered_at,
+                exists (select from state.pmo_batches b where b.tool_call_id = c.tool_call_id and b.project_id = p_project offset 0)
+           from state.calls(p_project, state.calls_of(p_project, t.output_box_id)) c
+          where c.agent_turn_id = t.agent_turn_id
+          union all
+         select case o.event::text when 'state' then 'state' else 'ask' end, k.tool_call_id, o.status::text, o.created_at, o.created_at, false
+           from state.outbox o
+           left join lateral (
+                select k.tool_call_id from cardbox.cards k where k.project_id = p_project and k.card_id = o.card_id offset 0) k on true
+          where o.project_id = p_project and o.agent_turn_id = t.agent_turn_id and o.event in ('state', 'request')) m
+   limit p_most;
+end $$;
+CREATE FUNCTION state.title(p_content json) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when pg_column_size(p_content) > 65536 then null
+              else nullif(left(split_part(ltrim(case json_typeof(p_content) when 'string' then p_content #>> '{}'
+                                                                            when 'object' then p_content ->> 'user_requirement' end,
+                                                E' \t\r\n'), E'\n', 1), 120), '') end
 $$;
 CREATE FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) RETURNS uuid[]
     LANGUAGE plpgsql STABLE
@@ -5071,6 +5633,24 @@ CREATE FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid
            offset 0) k
   )
   select coalesce(array_agg(distinct c.asked), '{}') from chain c where c.agent_id = p_caller
+$$;
+CREATE FUNCTION state.waits(p_project uuid, p_turn uuid) RETURNS TABLE(call_seq bigint, waiting_for jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  select c.call_seq,
+         jsonb_build_object('kind', case c.status::text when 'asking' then 'person' when 'awaiting' then 'child' else 'tool' end,
+                            'name', k.name, 'since', coalesce(r.created_at, c.created_at))
+    from (select c.* from state.waiting_calls c where c.agent_turn_id = p_turn and c.project_id = p_project offset 0) c
+    left join lateral (
+         select k.content ->> 'tool_name' as name
+           from cardbox.cards k
+          where k.project_id = p_project and k.card_id = c.tool_call_card_id
+         offset 0) k on true
+    left join lateral (
+         select r.created_at
+           from cardbox.cards r
+          where r.project_id = p_project and r.card_id = c.request_card_id and c.status = 'asking'
+         offset 0) r on true
 $$;
 CREATE FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -5191,6 +5771,7 @@ CREATE TABLE cardbox.boxes (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     agent_id uuid,
     agent_turn_id uuid,
+    is_shared boolean DEFAULT false NOT NULL,
     has_external boolean DEFAULT false NOT NULL,
     CONSTRAINT boxes_length_check CHECK ((length >= 0))
 )
@@ -5374,6 +5955,20 @@ CREATE TABLE resource.api_keys (
     CONSTRAINT api_keys_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
 );
 ALTER TABLE ONLY resource.api_keys FORCE ROW LEVEL SECURITY;
+CREATE TABLE resource.browser_sessions (
+    project_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    key_id uuid,
+    actor text,
+    scope resource.scope,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT browser_sessions_actor_check CHECK ((actor <> ''::text)),
+    CONSTRAINT browser_sessions_check CHECK ((((key_id IS NULL) = (actor IS NOT NULL)) AND ((key_id IS NULL) = (scope IS NOT NULL)))),
+    CONSTRAINT browser_sessions_check1 CHECK ((expires_at <= (created_at + '12:00:00'::interval))),
+    CONSTRAINT browser_sessions_hash_check CHECK ((octet_length(hash) = 32))
+);
+ALTER TABLE ONLY resource.browser_sessions FORCE ROW LEVEL SECURITY;
 CREATE TABLE resource.chunks (
     project_id uuid NOT NULL,
     document_id uuid NOT NULL,
@@ -5454,6 +6049,7 @@ CREATE TABLE resource.projects (
     project_id uuid NOT NULL,
     slug text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    seal_key bytea DEFAULT (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())) NOT NULL,
     settings_card_id uuid,
     max_open_turns integer,
     max_running_turns integer,
@@ -5472,6 +6068,7 @@ CREATE TABLE resource.retention (
     next_content_months resource.months,
     next_record_months resource.months,
     next_at timestamp with time zone,
+    next_by xid8,
     hold_reason text,
     held_since timestamp with time zone,
     phase resource.retention_phase DEFAULT 'turns'::text NOT NULL,
@@ -5479,6 +6076,8 @@ CREATE TABLE resource.retention (
     removed jsonb DEFAULT '{}'::jsonb NOT NULL,
     walk_at timestamp with time zone DEFAULT now() NOT NULL,
     walked_at timestamp with time zone,
+    done_to uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    kept_after uuid,
     CONSTRAINT retention_check CHECK (((hold_reason IS NULL) = (held_since IS NULL))),
     CONSTRAINT retention_check1 CHECK ((COALESCE((content_months)::integer, 1000) <= COALESCE((record_months)::integer, 1000))),
     CONSTRAINT retention_check2 CHECK ((COALESCE((next_content_months)::integer, 1000) <= COALESCE((next_record_months)::integer, 1000))),
@@ -5489,8 +6088,9 @@ CREATE TABLE resource.tools (
     project_id uuid NOT NULL,
     name text NOT NULL,
     version integer DEFAULT 1 NOT NULL,
-    tool_card_id uuid NOT NULL,
+    tool_card_id uuid,
     target state.target NOT NULL,
+    registered_by text,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT tools_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text))
 );
@@ -5757,6 +6357,15 @@ CREATE TABLE state.identity_edges (
     CONSTRAINT identity_edges_action_check CHECK ((action = ANY (ARRAY['created'::text, 'cloned'::text, 'retired'::text])))
 );
 ALTER TABLE ONLY state.identity_edges FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.labels (
+    project_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    value text NOT NULL COLLATE pg_catalog."C",
+    agent_turn_id uuid NOT NULL,
+    CONSTRAINT labels_name_check CHECK ((name ~ '^[a-z0-9_.-]{1,64}$'::text)),
+    CONSTRAINT labels_value_check CHECK (((length(value) >= 1) AND (length(value) <= 200)))
+);
+ALTER TABLE ONLY state.labels FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.pmo_batch_slots (
     project_id uuid NOT NULL,
     batch_id uuid NOT NULL,
@@ -5839,6 +6448,21 @@ CREATE TABLE state.relay_shards (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.relay_shards FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.requests (
+    project_id uuid NOT NULL,
+    tool_call_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    tool_call_card_id uuid NOT NULL,
+    request_card_id uuid NOT NULL,
+    deadline_at timestamp with time zone NOT NULL,
+    decision text NOT NULL,
+    decision_card_id uuid NOT NULL,
+    decided_by text NOT NULL,
+    decided_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT requests_decision_check CHECK ((decision = ANY (ARRAY['approved'::text, 'rejected'::text, 'answered'::text, 'expired'::text])))
+);
+ALTER TABLE ONLY state.requests FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.spending (
     project_id uuid NOT NULL,
     month date NOT NULL,
@@ -5915,6 +6539,8 @@ ALTER TABLE ONLY cardbox.uploads
     ADD CONSTRAINT uploads_pkey PRIMARY KEY (project_id, upload_id);
 ALTER TABLE ONLY resource.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (project_id, key_id);
+ALTER TABLE ONLY resource.browser_sessions
+    ADD CONSTRAINT browser_sessions_pkey PRIMARY KEY (project_id, hash);
 ALTER TABLE ONLY resource.chunks
     ADD CONSTRAINT chunks_pkey PRIMARY KEY (project_id, document_id, seq);
 ALTER TABLE ONLY resource.documents
@@ -5963,6 +6589,8 @@ ALTER TABLE ONLY state.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (project_id, key);
 ALTER TABLE ONLY state.identity_edges
     ADD CONSTRAINT identity_edges_pkey PRIMARY KEY (project_id, agent_id, action);
+ALTER TABLE ONLY state.labels
+    ADD CONSTRAINT labels_pkey PRIMARY KEY (project_id, name, value, agent_turn_id);
 ALTER TABLE ONLY state.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (project_id, agent_turn_id, event, event_id);
 ALTER TABLE ONLY state.patches
@@ -5983,6 +6611,8 @@ ALTER TABLE ONLY state.refusals
     ADD CONSTRAINT refusals_pkey PRIMARY KEY (project_id, refusal_id);
 ALTER TABLE ONLY state.relay_shards
     ADD CONSTRAINT relay_shards_pkey PRIMARY KEY (shard);
+ALTER TABLE ONLY state.requests
+    ADD CONSTRAINT requests_pkey PRIMARY KEY (project_id, tool_call_id);
 ALTER TABLE ONLY state.spending
     ADD CONSTRAINT spending_pkey PRIMARY KEY (project_id, month, slot);
 ALTER TABLE ONLY state.sweep_clock
@@ -5998,6 +6628,7 @@ CREATE INDEX artifacts_removed ON cardbox.artifacts USING btree (project_id, pat
 CREATE INDEX box_entries_by_card ON cardbox.box_entries USING btree (card_id, project_id) WHERE (card_id IS NOT NULL);
 CREATE INDEX box_entries_by_source ON cardbox.box_entries USING btree (source_box_id, project_id) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX box_entries_ranges ON cardbox.box_entries USING btree (box_id, project_id, seq) WHERE (source_box_id IS NOT NULL);
+CREATE INDEX boxes_shared ON cardbox.boxes USING btree (project_id, box_id) WHERE is_shared;
 CREATE UNIQUE INDEX cards_by_content ON cardbox.cards USING btree (project_id, hash) WHERE (content_addressed AND (deleted_at IS NULL) AND (erased_at IS NULL));
 CREATE INDEX cards_ending ON cardbox.cards USING btree (project_id, LEAST(expires_at, deleted_at, erased_at)) WHERE ((expires_at IS NOT NULL) OR (deleted_at IS NOT NULL) OR (erased_at IS NOT NULL));
 CREATE INDEX cards_external ON cardbox.cards USING btree (project_id, card_id) WHERE is_external;
@@ -6006,21 +6637,25 @@ CREATE INDEX uploads_ended ON cardbox.uploads USING btree (expires_at);
 CREATE INDEX agents_to_retire ON resource.project_agents USING btree (retire_by) WHERE ((retire_by IS NOT NULL) AND (retired_at IS NULL));
 CREATE UNIQUE INDEX api_keys_by_id ON resource.api_keys USING btree (key_id);
 CREATE INDEX api_keys_by_name ON resource.api_keys USING btree (name, project_id);
+CREATE INDEX browser_sessions_by_hash ON resource.browser_sessions USING btree (hash);
+CREATE INDEX browser_sessions_ended ON resource.browser_sessions USING btree (expires_at);
 CREATE INDEX chunks_by_word ON resource.chunks USING gin (words) WITH (fastupdate=off);
 CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_id, project_id);
 CREATE INDEX retention_due ON resource.retention USING btree (walk_at);
+CREATE INDEX retention_held ON resource.retention USING btree (project_id) WHERE (held_since IS NOT NULL);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE (closed_at IS NULL);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
 CREATE INDEX blackboards_by_owner ON state.blackboards USING btree (owner, project_id, session_id) WHERE (owner IS NOT NULL);
-CREATE INDEX calls_asking ON state.waiting_calls USING btree (project_id, call_seq) WHERE ((status)::text = 'asking'::text);
+CREATE INDEX calls_asking ON state.waiting_calls USING btree (project_id, tool_call_id) WHERE ((status)::text = 'asking'::text);
 CREATE INDEX calls_due ON state.waiting_calls USING btree (shard, deadline_at);
 CREATE INDEX calls_held ON state.waiting_calls USING btree (worker_id) WHERE (worker_id IS NOT NULL);
 CREATE INDEX calls_in_flight ON state.waiting_calls USING btree (project_id, tool_call_id) WHERE ((status)::text = 'processing'::text);
 CREATE INDEX calls_of_turn ON state.waiting_calls USING btree (agent_turn_id, project_id);
 CREATE INDEX calls_ready ON state.waiting_calls USING btree (target, project_id, call_seq) WHERE ((status)::text = 'pending'::text);
-CREATE INDEX forks_by_source ON state.forks USING btree (source_turn_id, project_id);
+CREATE INDEX forks_by_source ON state.forks USING btree (source_turn_id, project_id, agent_turn_id);
 CREATE INDEX granted ON state.grants USING btree (agent_id, box_id) WHERE (revoked_at IS NULL);
+CREATE INDEX grants_of_agent ON state.grants USING btree (agent_id, project_id, grant_id);
 CREATE INDEX grants_of_box ON state.grants USING btree (box_id, project_id);
 CREATE INDEX handed ON state.handovers USING btree (agent_id, source_box_id, upto) WHERE (source_box_id IS NOT NULL);
 CREATE INDEX idempotency_ended ON state.idempotency USING btree (expires_at);
@@ -6030,6 +6665,8 @@ CREATE INDEX inbox_in_flight ON state.agent_inbox USING btree (project_id, inbox
 CREATE INDEX inbox_later ON state.agent_inbox USING btree (agent_id, project_id) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX inbox_queue ON state.agent_inbox USING btree (agent_id, inbox_seq) WHERE ((status)::text = 'queued'::text);
 CREATE INDEX inbox_ready ON state.agent_inbox USING btree (worker_target, project_id, inbox_seq) WHERE ((status)::text = 'pending'::text);
+CREATE INDEX labels_of_turn ON state.labels USING btree (agent_turn_id, project_id, name, value);
+CREATE INDEX outbox_by_project ON ONLY state.outbox USING btree (project_id, outbox_seq) WHERE (outbox_seq > 0);
 CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
@@ -6068,6 +6705,7 @@ CREATE TRIGGER fixed BEFORE UPDATE ON state.identity_edges FOR EACH ROW EXECUTE 
 CREATE TRIGGER fixed BEFORE UPDATE ON state.patches FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER fixed BEFORE UPDATE ON state.receipts FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER fixed BEFORE UPDATE ON state.refusals FOR EACH ROW EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER fixed BEFORE UPDATE ON state.requests FOR EACH ROW WHEN ((new.request_card_id = old.request_card_id)) EXECUTE FUNCTION cardbox.refuse('a request is decided once');
 CREATE TRIGGER hold BEFORE INSERT ON state.forks FOR EACH ROW EXECUTE FUNCTION state.hold_source();
 CREATE TRIGGER hold BEFORE INSERT ON state.grants FOR EACH ROW EXECUTE FUNCTION state.hold_granted();
 CREATE TRIGGER keep BEFORE DELETE ON state.agent_steps FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
@@ -6080,6 +6718,7 @@ CREATE TRIGGER keep BEFORE DELETE ON state.identity_edges FOR EACH ROW WHEN (((o
 CREATE TRIGGER keep BEFORE DELETE ON state.patches FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE ON state.receipts FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE ON state.refusals FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
+CREATE TRIGGER keep BEFORE DELETE ON state.requests FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('what was decided is on record');
 CREATE TRIGGER once BEFORE UPDATE ON state.grants FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a grant ends once');
 CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.artifacts ENABLE ROW LEVEL SECURITY;
@@ -6100,6 +6739,7 @@ CREATE POLICY project ON cardbox.uploads USING ((project_id = (current_setting('
 CREATE POLICY scheduler ON cardbox.uploads FOR SELECT TO waybill_scheduler USING (true);
 ALTER TABLE cardbox.uploads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.api_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE resource.browser_sessions ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.chunks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.documents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.handoff_types ENABLE ROW LEVEL SECURITY;
@@ -6109,6 +6749,7 @@ CREATE POLICY librarian ON resource.words FOR SELECT TO waybill_librarian USING 
 ALTER TABLE resource.plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.profiles ENABLE ROW LEVEL SECURITY;
 CREATE POLICY project ON resource.api_keys USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON resource.browser_sessions USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.chunks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.documents USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON resource.handoff_types USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -6123,6 +6764,7 @@ ALTER TABLE resource.project_agents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.projects ENABLE ROW LEVEL SECURITY;
 ALTER TABLE resource.retention ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON resource.api_keys FOR SELECT TO waybill_scheduler USING (true);
+CREATE POLICY scheduler ON resource.browser_sessions TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.project_agents FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.projects FOR SELECT TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON resource.retention FOR SELECT TO waybill_scheduler USING (true);
@@ -6141,6 +6783,7 @@ ALTER TABLE state.grants ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.handovers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.idempotency ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.identity_edges ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.labels ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.outbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.patches ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.pmo_batch_slots ENABLE ROW LEVEL SECURITY;
@@ -6159,6 +6802,7 @@ CREATE POLICY project ON state.grants USING ((project_id = (current_setting('way
 CREATE POLICY project ON state.handovers USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.idempotency USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.identity_edges USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.labels USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.outbox USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.patches USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.pmo_batch_slots USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -6168,6 +6812,7 @@ CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting(
 CREATE POLICY project ON state.queue_marks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.requests USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.spending USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.turns USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -6177,6 +6822,7 @@ ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
 CREATE POLICY remover ON state.relay_shards FOR SELECT TO waybill_remover USING (true);
+ALTER TABLE state.requests ENABLE ROW LEVEL SECURITY;
 CREATE POLICY scheduler ON state.agent_inbox TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.agent_state_head TO waybill_scheduler USING (true);
 CREATE POLICY scheduler ON state.idempotency TO waybill_scheduler USING (true);
@@ -6251,11 +6897,12 @@ REVOKE ALL ON FUNCTION cardbox.remove_boxes(p_project uuid, p_boxes uuid[]) FROM
 REVOKE ALL ON FUNCTION cardbox.remove_cards(p_project uuid, p_cards uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.remove_content(p_project uuid, p_card uuid, p_boxes uuid[], p_cards uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.remove_session(p_project uuid, p_session uuid, p_before timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.remove_shared(p_project uuid, p_box uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.remove_turn(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION cardbox.retain(p_project uuid, p_most integer) TO waybill_orchestrator;
-REVOKE ALL ON FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION cardbox.retain_before(p_project uuid, p_content timestamp with time zone, p_record timestamp with time zone, p_phase text, p_after uuid, p_most integer, OUT phase text, OUT walked_to uuid, OUT removed jsonb, OUT kept_after uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cardbox.rows(p_project uuid, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION cardbox.runs(project uuid, box uuid, lo bigint, hi bigint) FROM PUBLIC;
@@ -6300,6 +6947,8 @@ GRANT ALL ON FUNCTION scheduler.claim_many(p_worker uuid, p_target text, p_after
 REVOKE ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.due_turns(p_shards smallint[], p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.end_browser_session(p_project uuid, p_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.end_browser_session(p_project uuid, p_hash bytea) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.end_missing_leases() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.end_missing_leases() TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.end_missing_leases() TO waybill_orchestrator;
@@ -6310,12 +6959,20 @@ GRANT ALL ON FUNCTION scheduler.end_worker(p_worker uuid) TO waybill_orchestrato
 REVOKE ALL ON FUNCTION scheduler.ended_uploads(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.ended_uploads(p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.ended_uploads(p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.events_after(p_projects uuid[], p_after bigint[], p_last bigint, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.events_after(p_projects uuid[], p_after bigint[], p_last bigint, p_most integer) TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.events_after(p_projects uuid[], p_after bigint[], p_last bigint, p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.find_browser_session(p_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.find_browser_session(p_hash bytea) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_key(p_key uuid, p_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_key(p_key uuid, p_hash bytea) TO waybill_service;
 REVOKE ALL ON FUNCTION scheduler.find_project(wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_common;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.find_project(wanted text) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.forget_browser_sessions(p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.forget_browser_sessions(p_most integer) TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.forget_browser_sessions(p_most integer) TO waybill_orchestrator;
 REVOKE ALL ON FUNCTION scheduler.forget_keys(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.forget_keys(p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.forget_keys(p_most integer) TO waybill_orchestrator;
@@ -6364,6 +7021,9 @@ GRANT ALL ON FUNCTION scheduler.overdue_batches(p_shards smallint[], p_most inte
 REVOKE ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.overdue_calls(p_shards smallint[], p_most integer) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.projects_on_hold() FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.projects_on_hold() TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.projects_on_hold() TO waybill_orchestrator;
 REVOKE ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.projects_to_retain(p_most integer) TO waybill_orchestrator;
@@ -6392,6 +7052,9 @@ GRANT ALL ON FUNCTION scheduler.unpublished(p_worker uuid, p_most integer) TO wa
 REVOKE ALL ON FUNCTION scheduler.vitals() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.vitals() TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.vitals() TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.workers(p_targets text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.workers(p_targets text[]) TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.workers(p_targets text[]) TO waybill_orchestrator;
 REVOKE ALL ON FUNCTION scheduler.workers_without_lease() FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.workers_without_lease() TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.workers_without_lease() TO waybill_orchestrator;
@@ -6406,6 +7069,9 @@ GRANT ALL ON FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) TO way
 GRANT ALL ON FUNCTION state.are_inherited(p_project uuid, p_boxes uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.asked_of(p_project uuid, p_turn uuid, p_calls uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.asked_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_remover;
+GRANT ALL ON FUNCTION state.asked_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token bigint, OUT awaited boolean, OUT call_target text) TO waybill_common;
 REVOKE ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) FROM PUBLIC;
@@ -6416,6 +7082,8 @@ GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid
 GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.budget_of(p_project uuid, p_turn uuid) TO waybill_common;
+REVOKE ALL ON FUNCTION state.calls(p_project uuid, p_calls uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.calls(p_project uuid, p_calls uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) TO waybill_remover;
 GRANT ALL ON FUNCTION state.calls_of(p_project uuid, p_output uuid) TO waybill_common;
@@ -6454,6 +7122,10 @@ GRANT ALL ON FUNCTION state.finish_many(p_project uuid, p_agents uuid[], p_turns
 REVOKE ALL ON FUNCTION state.first_id(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_remover;
 GRANT ALL ON FUNCTION state.first_id(p_at timestamp with time zone) TO waybill_common;
+REVOKE ALL ON FUNCTION state.graph(p_project uuid, p_turns uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.graph(p_project uuid, p_turns uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.graph_ids(p_project uuid, p_turn uuid, p_after uuid, p_most integer, OUT turn_ids uuid[], OUT is_cut boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.graph_ids(p_project uuid, p_turn uuid, p_after uuid, p_most integer, OUT turn_ids uuid[], OUT is_cut boolean) TO waybill_common;
 REVOKE ALL ON FUNCTION state.has_partitions(p_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.has_partitions(p_id uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.has_unseen(p_project uuid, p_turn uuid, p_seen bigint) FROM PUBLIC;
@@ -6464,12 +7136,16 @@ GRANT ALL ON FUNCTION state.history() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.history_ahead(p_parent text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.history_ahead(p_parent text) TO waybill_common;
 GRANT ALL ON FUNCTION state.history_ahead(p_parent text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.history_since(p_project uuid, p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.history_since(p_project uuid, p_before timestamp with time zone) TO waybill_common;
 REVOKE ALL ON FUNCTION state.hold_granted() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.hold_granted() TO waybill_common;
 REVOKE ALL ON FUNCTION state.hold_source() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.hold_source() TO waybill_common;
 REVOKE ALL ON FUNCTION state.horizon() FROM PUBLIC;
 GRANT ALL ON FUNCTION state.horizon() TO waybill_common;
+REVOKE ALL ON FUNCTION state.is_late(p_project uuid, p_turn uuid, p_receipt json) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.is_late(p_project uuid, p_turn uuid, p_receipt json) TO waybill_common;
 REVOKE ALL ON FUNCTION state.is_long(n_entries bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_common;
 GRANT ALL ON FUNCTION state.is_long(n_entries bigint) TO waybill_scheduler;
@@ -6478,6 +7154,10 @@ GRANT ALL ON FUNCTION state.is_measured() TO waybill_common;
 GRANT ALL ON FUNCTION state.is_measured() TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.label(p_external boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.label(p_external boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.lately(p_project uuid, p_since uuid, p_most integer, p_most_steps integer, OUT n_started bigint, OUT n_success bigint, OUT n_failed bigint, OUT n_canceled bigint, OUT n_timeout bigint, OUT microdollars bigint, OUT n_steps bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.lately(p_project uuid, p_since uuid, p_most integer, p_most_steps integer, OUT n_started bigint, OUT n_success bigint, OUT n_failed bigint, OUT n_canceled bigint, OUT n_timeout bigint, OUT microdollars bigint, OUT n_steps bigint) TO waybill_common;
+REVOKE ALL ON FUNCTION state.list_turns(p_project uuid, p_filter jsonb, p_since uuid, p_before uuid, p_most integer, p_look integer, OUT turn_ids uuid[], OUT looked_to uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.list_turns(p_project uuid, p_filter jsonb, p_since uuid, p_before uuid, p_most integer, p_look integer, OUT turn_ids uuid[], OUT looked_to uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.listen(p_project uuid, p_agent uuid, p_turn uuid, p_epoch bigint, p_token bigint, p_silence interval) TO waybill_common;
 REVOKE ALL ON FUNCTION state.lock_batch(p_project uuid, p_batch uuid) FROM PUBLIC;
@@ -6503,6 +7183,8 @@ GRANT ALL ON FUNCTION state.next_token(p_token bigint) TO waybill_common;
 GRANT ALL ON FUNCTION state.next_token(p_token bigint) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.open_batch(p_project uuid, p_call uuid, p_token bigint, p_batch jsonb) TO waybill_common;
+REVOKE ALL ON FUNCTION state.open_work(p_project uuid, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.open_work(p_project uuid, p_most integer) TO waybill_common;
 REVOKE ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.partitions(p_parent text) FROM PUBLIC;
@@ -6522,6 +7204,8 @@ GRANT ALL ON FUNCTION state.reached_cards(p_project uuid) TO waybill_remover;
 GRANT ALL ON FUNCTION state.reached_cards(p_project uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.readable(p_project uuid, p_agent uuid, p_boxes uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.reason(p_content json) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.reason(p_content json) TO waybill_common;
 REVOKE ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.rebuild_head(p_project uuid, p_agent uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) FROM PUBLIC;
@@ -6551,6 +7235,8 @@ REVOKE ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle(p_project uuid, p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.settle_batch(p_project uuid, p_batch uuid, p_most integer) TO waybill_common;
+REVOKE ALL ON FUNCTION state.show_requests(p_project uuid, p_calls uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.show_requests(p_project uuid, p_calls uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.spend(p_project uuid, p_turn uuid, p_usage jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.spent(p_project uuid) FROM PUBLIC;
@@ -6571,12 +7257,18 @@ GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p
 REVOKE ALL ON FUNCTION state.time_of(p_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_common;
 GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.times(p_project uuid, p_turns uuid[], p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.times(p_project uuid, p_turns uuid[], p_most integer) TO waybill_common;
+REVOKE ALL ON FUNCTION state.title(p_content json) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.title(p_content json) TO waybill_common;
 REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_common;
 REVOKE ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.waiting_for(p_project uuid, p_agents uuid[], p_caller uuid) TO waybill_common;
+REVOKE ALL ON FUNCTION state.waits(p_project uuid, p_turn uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.waits(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) TO waybill_remover;
 GRANT ALL ON FUNCTION state.why_kept(p_project uuid, p_turn uuid, p_before timestamp with time zone, p_relayed boolean) TO waybill_common;
@@ -6595,6 +7287,7 @@ GRANT INSERT(box_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(length),UPDATE(length) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(agent_id) ON TABLE cardbox.boxes TO waybill_common;
 GRANT INSERT(agent_turn_id) ON TABLE cardbox.boxes TO waybill_common;
+GRANT INSERT(is_shared) ON TABLE cardbox.boxes TO waybill_common;
 GRANT UPDATE(has_external) ON TABLE cardbox.boxes TO waybill_common;
 GRANT UPDATE(has_external) ON TABLE cardbox.boxes TO waybill_remover;
 GRANT SELECT ON TABLE cardbox.cards TO waybill_common;
@@ -6675,6 +7368,20 @@ GRANT SELECT(expires_at),UPDATE(expires_at) ON TABLE resource.api_keys TO waybil
 GRANT SELECT(expires_at) ON TABLE resource.api_keys TO waybill_scheduler;
 GRANT SELECT(revoked_at),UPDATE(revoked_at) ON TABLE resource.api_keys TO waybill_service;
 GRANT SELECT(revoked_at) ON TABLE resource.api_keys TO waybill_scheduler;
+GRANT INSERT ON TABLE resource.browser_sessions TO waybill_service;
+GRANT DELETE ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(project_id) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(project_id) ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(hash) ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(key_id) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(key_id) ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(actor) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(actor) ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(scope) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(scope) ON TABLE resource.browser_sessions TO waybill_scheduler;
+GRANT SELECT(created_at) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(expires_at) ON TABLE resource.browser_sessions TO waybill_service;
+GRANT SELECT(expires_at) ON TABLE resource.browser_sessions TO waybill_scheduler;
 GRANT SELECT,DELETE ON TABLE resource.chunks TO waybill_common;
 GRANT SELECT ON TABLE resource.chunks TO waybill_librarian;
 GRANT INSERT(project_id) ON TABLE resource.chunks TO waybill_common;
@@ -6726,27 +7433,36 @@ GRANT SELECT(retire_by) ON TABLE resource.project_agents TO waybill_scheduler;
 GRANT UPDATE(retire_by) ON TABLE resource.project_agents TO waybill_remover;
 GRANT UPDATE(retired_at) ON TABLE resource.project_agents TO waybill_common;
 GRANT SELECT(retired_at) ON TABLE resource.project_agents TO waybill_scheduler;
-GRANT SELECT ON TABLE resource.projects TO waybill_common;
+GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_common;
 GRANT INSERT(project_id) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(project_id) ON TABLE resource.projects TO waybill_scheduler;
+GRANT SELECT(slug) ON TABLE resource.projects TO waybill_common;
 GRANT INSERT(slug) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(slug) ON TABLE resource.projects TO waybill_scheduler;
+GRANT SELECT(created_at) ON TABLE resource.projects TO waybill_common;
+GRANT SELECT(seal_key) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(settings_card_id) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(settings_card_id) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(max_open_turns) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(max_open_turns) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(max_running_turns) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(max_running_turns) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(max_running_turns) ON TABLE resource.projects TO waybill_scheduler;
+GRANT SELECT(max_microdollars) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(max_microdollars) ON TABLE resource.projects TO waybill_service;
-GRANT UPDATE(artifact_bytes) ON TABLE resource.projects TO waybill_common;
+GRANT SELECT(artifact_bytes),UPDATE(artifact_bytes) ON TABLE resource.projects TO waybill_common;
 GRANT SELECT ON TABLE resource.retention TO waybill_common;
 GRANT SELECT,UPDATE ON TABLE resource.retention TO waybill_remover;
 GRANT SELECT(project_id) ON TABLE resource.retention TO waybill_scheduler;
 GRANT INSERT(project_id) ON TABLE resource.retention TO waybill_remover;
+GRANT SELECT(held_since) ON TABLE resource.retention TO waybill_scheduler;
 GRANT SELECT(walk_at) ON TABLE resource.retention TO waybill_scheduler;
 GRANT SELECT ON TABLE resource.tools TO waybill_common;
 GRANT INSERT ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(tool_card_id) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(target) ON TABLE resource.tools TO waybill_service;
+GRANT UPDATE(registered_by) ON TABLE resource.tools TO waybill_service;
 GRANT UPDATE(updated_at) ON TABLE resource.tools TO waybill_service;
 GRANT SELECT,INSERT,DELETE ON TABLE resource.words TO waybill_common;
 GRANT SELECT ON TABLE resource.words TO waybill_librarian;
@@ -6841,6 +7557,8 @@ GRANT SELECT(project_id) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT(expires_at) ON TABLE state.idempotency TO waybill_scheduler;
 GRANT SELECT,INSERT ON TABLE state.identity_edges TO waybill_common;
 GRANT SELECT,DELETE ON TABLE state.identity_edges TO waybill_remover;
+GRANT SELECT,INSERT ON TABLE state.labels TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.labels TO waybill_remover;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.pmo_batch_slots TO waybill_common;
 GRANT SELECT,DELETE ON TABLE state.pmo_batch_slots TO waybill_remover;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.pmo_batch_tasks TO waybill_common;
@@ -6863,6 +7581,14 @@ GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
 GRANT SELECT(stream_made_at) ON TABLE state.relay_shards TO waybill_remover;
 GRANT SELECT(replay_after) ON TABLE state.relay_shards TO waybill_remover;
 GRANT SELECT(replay_upto) ON TABLE state.relay_shards TO waybill_remover;
+GRANT SELECT,INSERT ON TABLE state.requests TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.requests TO waybill_remover;
+GRANT UPDATE(request_card_id) ON TABLE state.requests TO waybill_common;
+GRANT UPDATE(deadline_at) ON TABLE state.requests TO waybill_common;
+GRANT UPDATE(decision) ON TABLE state.requests TO waybill_common;
+GRANT UPDATE(decision_card_id) ON TABLE state.requests TO waybill_common;
+GRANT UPDATE(decided_by) ON TABLE state.requests TO waybill_common;
+GRANT UPDATE(decided_at) ON TABLE state.requests TO waybill_common;
 GRANT SELECT,INSERT,UPDATE ON TABLE state.spending TO waybill_common;
 GRANT SELECT,UPDATE ON TABLE state.sweep_clock TO waybill_scheduler;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.waiting_calls TO waybill_common;

@@ -1,7 +1,7 @@
 //! Waybill over HTTP (UI-1, UI-2).
 //!
-//! * A request carries a key (SE-1), which belongs to one project. What belongs to another project does not exist for it: the answer is the same as
-//!   for something that never existed.
+//! * A request carries a key (SE-1), which belongs to one project, or the cookie of a browser session (SE-11). What belongs to another project does
+//!   not exist for it: the answer is the same as for something that never existed.
 //! * Every write is one unit of work of the kernel, and may carry an idempotency key (`Idempotency-Key`): sent again, it gets the same answer.
 //! * Errors have one shape (RFC 9457) and a stable code.
 //! * The OpenAPI document is made from these handlers, and served at `/openapi.json`.
@@ -38,31 +38,40 @@ use utoipa::{
     openapi::{
         Content, Ref, RefOr, Required, ResponseBuilder,
         path::{ParameterBuilder, ParameterIn},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 use utoipa_axum::router::OpenApiRouter;
 use waybill_artifact::Artifacts;
+use waybill_context::framework::Framework;
 use waybill_core::turn::Prices;
 use waybill_kernel::{turn::Told, work::Kernel};
+use waybill_tool::secret::Secrets;
+use waybill_worker::{collect::Collector, model::Models, serve::Worker};
 
-use routes::{TokenEvent, Watchers};
+use routes::{StreamEvent, TokenEvent};
 use tls::Greeted;
 
 mod cached;
 mod caller;
 mod compress;
+mod cookie;
 mod kept;
 mod limit;
+mod login;
 mod problem;
+mod reader;
+mod recorded;
 mod refused;
 mod request;
 mod routes;
+mod shape;
 mod tls;
 mod token;
 mod write;
 
 pub use limit::Limits;
+pub use login::Client;
 pub use problem::Problem;
 pub use tls::{Tls, TlsError};
 pub use token::{Identity, IdentityError};
@@ -83,12 +92,16 @@ pub struct Config {
     pub limits: Limits,
     /// `None` means plain HTTP.
     pub tls: Option<Tls>,
+    /// A proxy in front of the server speaks TLS: browsers get cookies for TLS.
+    pub behind_tls: bool,
     /// Bulk content. With `None`, artifacts can be neither stored nor read.
     pub artifacts: Option<Artifacts>,
     /// The identity provider whose tokens are accepted beside our own keys.
     pub identity: Option<Identity>,
     /// The operator's prices, by which the usage that workers report is priced.
     pub prices: Prices,
+    /// The operator's providers, for which requests are composed for workers that ask models themselves.
+    pub models: Models,
     /// How often refused requests are written to the audit.
     pub refusals_every: Duration,
 }
@@ -99,9 +112,11 @@ impl Default for Config {
             access: Access::Keys,
             limits: Limits::default(),
             tls: None,
+            behind_tls: false,
             artifacts: None,
             identity: None,
             prices: Prices::new(),
+            models: Models::new(Vec::new(), Secrets::default()),
             refusals_every: refused::EVERY,
         }
     }
@@ -115,8 +130,10 @@ pub(crate) struct Api {
     gate: limit::Gate,
     backlog: limit::Backlog,
     tokens: Option<token::Tokens>,
-    watchers: Watchers,
+    reader: reader::Reader,
     refused: refused::Refused,
+    /// Composes requests and takes answers for workers that ask models themselves. It claims nothing.
+    worker: Worker,
     /// True once the server is to end: callers that wait or watch are let go.
     ending: watch::Receiver<bool>,
 }
@@ -134,8 +151,8 @@ impl Api {
 #[openapi(
     info(title = "Waybill", description = "HTTP API of Waybill: run turns of LLM agents, and see exactly what each model saw."),
     modifiers(&Security),
-    components(schemas(Problem, Told, TokenEvent)),
-    security(("key" = [])),
+    components(schemas(Problem, Told, TokenEvent, StreamEvent)),
+    security(("key" = []), ("cookie" = [])),
     tags(
         (name = "turns", description = "Start, watch, inspect, stop and fork turns."),
         (name = "sessions", description = "Conversations of several turns: messages, todo list, summary."),
@@ -145,6 +162,7 @@ impl Api {
         (name = "handoffs", description = "Check and send handoff packages. List and decide the requests of agents to people."),
         (name = "knowledge", description = "Manage and search documents, and published results of earlier turns."),
         (name = "resources", description = "Profiles, tools, plans, handoff types, settings, retention, agents, keys, audit."),
+        (name = "browser", description = "Log in and out with a browser, which then has a cookie instead of a key."),
         (name = "worker", description = "For workers and tools of your own: claim turns and calls, write steps, report results."),
     )
 )]
@@ -155,7 +173,12 @@ struct Security;
 impl Modify for Security {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("wb_…").build();
-        document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
+        let said = "Cookie of a browser session, which `POST /ui/session` or `/ui/login` sets. Over plain HTTP on loopback it is named `waybill`. Requests \
+                    that change something must also have `Sec-Fetch-Site: same-origin` or an `Origin` that is this server's.";
+        let cookie = ApiKey::Cookie(ApiKeyValue::with_description("__Host-waybill", said));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", SecurityScheme::Http(key));
+        components.add_security_scheme("cookie", SecurityScheme::ApiKey(cookie));
     }
 }
 
@@ -165,6 +188,8 @@ fn routes() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
         .nest("/v1/projects/{project}", routes::all());
     let (router, mut document) = routes.split_for_parts();
     Everywhere.modify(&mut document);
+    shape::shape(&mut document);
+    recorded::show(&mut document);
     (router, document)
 }
 
@@ -322,9 +347,12 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
     let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
     let most_bytes = config.limits.most_bytes;
     let tokens = config.identity.clone().map(Identity::tokens).transpose()?;
-    let (watchers, refused) = (Watchers::default(), refused::Refused::default());
-    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, watchers, refused });
-    tokio::spawn(routes::look_around(api.clone()));
+    let (reader, refused) = (reader::Reader::default(), refused::Refused::default());
+    let worker = Worker::new(kernel.clone(), config.models.clone(), Collector::new(Framework::builtin()));
+    let worker = worker.with_artifacts(config.artifacts.clone());
+    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, reader, refused, worker });
+    tokio::spawn(reader::read(api.clone()));
+    tokio::spawn(reader::stand(api.clone()));
     tokio::spawn(refused::keep(api.clone()));
     let document = Arc::new(document.to_json().unwrap_or_default());
     let served = move || {

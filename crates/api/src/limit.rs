@@ -20,7 +20,7 @@ use axum::{
 };
 use tokio::sync::oneshot;
 use waybill_core::{
-    id::{KeyId, Name, ProjectId, Target},
+    id::{KeyId, ProjectId, Target},
     metric,
 };
 use waybill_kernel::{vitals, work::Kernel};
@@ -94,8 +94,8 @@ pub(crate) struct Gate {
     per_key: Rate<KeyId>,
     /// Rate of one address, for keys that are not known to be valid.
     strangers: Rate<IpAddr>,
-    /// Keys that were valid when they were last used, by their hash: such a key waits in its own lane before it is looked up.
-    known: Mutex<HashMap<[u8; 32], (Lane, Name)>>,
+    /// Keys and browser sessions that were valid when they were last used, by their hash: such a caller waits in its own lane before it is looked up.
+    known: Mutex<HashMap<[u8; 32], (Lane, String)>>,
 }
 
 /// Entries that a map holds before some are dropped.
@@ -123,18 +123,22 @@ impl Gate {
         self.requests.enter(lane).await
     }
 
-    /// Returns the lane and the name of a key, as of its last use.
-    pub(crate) fn known(&self, hash: &[u8; 32]) -> Option<(Lane, Name)> {
+    /// Returns the lane and the actor of a key or browser session, as of its last use.
+    pub(crate) fn known(&self, hash: &[u8; 32]) -> Option<(Lane, String)> {
         lock(&self.known).get(hash).cloned()
     }
 
-    pub(crate) fn remember(&self, hash: [u8; 32], lane: Lane, name: Name) {
+    pub(crate) fn remember(&self, hash: [u8; 32], lane: Lane, actor: String) {
         let mut known = lock(&self.known);
         if known.len() >= MOST_COUNTED {
-            // Any of them: a hash says nothing about its key.
-            known.retain(|hash, _| hash[0] & 15 != 0);
+            // Any of them, at least a sixteenth: a hash says nothing about its key, and the next one drops others.
+            let (some, n) = (hash[0] & 15, known.len());
+            known.retain(|known, _| known[0] & 15 != some);
+            if known.len() == n {
+                known.clear();
+            }
         }
-        known.insert(hash, (lane, name));
+        known.insert(hash, (lane, actor));
     }
 
     pub(crate) fn forget(&self, hash: &[u8; 32]) {

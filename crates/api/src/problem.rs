@@ -14,7 +14,11 @@ use waybill_kernel::{
     work::{self, DbError},
 };
 use waybill_orchestrator::{command, knowledge as librarian};
-use waybill_orchestrator::{fork, replay};
+use waybill_orchestrator::{fork, outcome, replay};
+use waybill_worker::{
+    gather, model,
+    turn::{self as run, reported::Refused},
+};
 
 use crate::caller::forbidden;
 
@@ -66,6 +70,12 @@ impl Problem {
         Problem { retry_after: Some(seconds), ..Problem::new(status, code, detail) }
     }
 
+    /// Says which part of the request it is about.
+    pub(crate) fn about(self, part: &str) -> Problem {
+        let detail = format!("{part}: {}", self.detail);
+        Problem { detail, ..self }
+    }
+
     /// A fault of the server. The log says what it was.
     pub(crate) fn internal(error: impl std::fmt::Display) -> Problem {
         tracing::error!(%error, "the server could not handle a request");
@@ -74,6 +84,13 @@ impl Problem {
             "internal",
             "the server failed, and its log says why. The change may or may not have been written: retry with the same ids and `Idempotency-Key`, so that it is written only once",
         )
+    }
+}
+
+impl Problem {
+    /// Says whether the server failed: the next request would fail too.
+    pub(crate) fn is_fault(&self) -> bool {
+        matches!(self.code, "internal" | "unavailable" | "overloaded")
     }
 }
 
@@ -198,6 +215,9 @@ impl From<resource::Error> for Problem {
         match error {
             resource::Error::Db(error) => database(&error),
             resource::Error::NotFound { .. } => Problem::not_found(error.to_string()),
+            resource::Error::OtherTarget { .. } | resource::Error::NotRegistered(_) | resource::Error::InUse { .. } => {
+                Problem::conflict("conflict", error.to_string())
+            }
             other => Problem::invalid(causes(&other)),
         }
     }
@@ -353,6 +373,51 @@ impl From<replay::Error> for Problem {
             replay::Error::Work(error) => error.into(),
             // The call exists but cannot be rendered again: its content was erased, or was written by a version that is gone.
             other => Problem::conflict("not_renderable", causes(&other)),
+        }
+    }
+}
+
+impl From<run::Error> for Problem {
+    fn from(error: run::Error) -> Problem {
+        match error {
+            run::Error::Turn(error) | run::Error::Gather(gather::Error::External(error)) => error.into(),
+            run::Error::Gather(gather::Error::Work(error)) => error.into(),
+            run::Error::Gather(gather::Error::CardBox(error)) => error.into(),
+            run::Error::Gather(gather::Error::Card(error)) => error.into(),
+            run::Error::Blackboard(error) => error.into(),
+            run::Error::Refused(refused) => refused.into(),
+            run::Error::Invalid(_) => {
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_response", causes(&error))
+            }
+            other => Problem::internal(causes(&other)),
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Problem {
+        let said = refused.to_string();
+        match refused {
+            Refused::NoFallback(_) => Problem::invalid(said),
+            Refused::Model(model::Error::NoProvider(name)) => Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "no_provider",
+                format!(
+                    "the server does not know provider `{name}` of the profile: its operator must add the provider to the file of `waybill serve --providers`"
+                ),
+            ),
+            Refused::Model(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "cannot_compose", said),
+            Refused::Mismatch => Problem::conflict("receipt_mismatch", said),
+            Refused::Response(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_response", said),
+        }
+    }
+}
+
+impl From<outcome::Error> for Problem {
+    fn from(error: outcome::Error) -> Problem {
+        match error {
+            outcome::Error::Card(error) => error.into(),
+            outcome::Error::Db(error) => error.into(),
         }
     }
 }

@@ -74,6 +74,10 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<Api>> for Body<T> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", said));
         }
         let Plain { bytes, place } = Plain::from_request(request, api).await?;
+        // A list would be read as the fields in their order.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte != b'{') {
+            return Err(Problem::invalid("the body of the request must be a JSON object"));
+        }
         let body = bytes.clone();
         // The place too is held until the body is parsed, whether or not the caller still waits.
         let (value, place) = offload::run(body.len(), move || (serde_json::from_slice(&body), place)).await;
@@ -202,6 +206,14 @@ pub(crate) fn not_too_many<T>(what: &str, list: &[T]) -> Result<(), Problem> {
 /// Checks that a text is not empty.
 pub(crate) fn not_empty(what: &str, text: &str) -> Result<(), Problem> {
     if text.is_empty() { Err(Problem::invalid(format!("`{what}` must not be empty"))) } else { Ok(()) }
+}
+
+/// Checks that a reason, which is kept on record, is neither empty nor too long.
+pub(crate) fn check_reason(reason: &str) -> Result<(), Problem> {
+    if reason.is_empty() || reason.chars().count() > 1000 {
+        return Err(Problem::invalid("`reason` must have 1 to 1,000 characters"));
+    }
+    Ok(())
 }
 
 /// Returns one more than `most`, to learn whether there are more.

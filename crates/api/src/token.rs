@@ -24,7 +24,7 @@ use ring::signature as ring_signature;
 use serde::Deserialize;
 use waybill_core::key::Scope;
 
-use crate::{cached::Cached, problem::Problem};
+use crate::{cached::Cached, login::Client, problem::Problem};
 
 /// The identity provider whose tokens are accepted, and how they are read.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Identity {
     pub audience: String,
     /// The claim that says what its holder may do: an object of project slugs and scopes.
     pub claim: String,
+    /// This server as a client of the provider, for logging in with a browser. `None` means that browsers log in with keys only.
+    pub client: Option<Client>,
 }
 
 /// The holder of a token.
@@ -84,10 +86,19 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes that a document of the provider may have.
 const MOST_BYTES: usize = 1 << 20;
 
+/// Where a browser logs in, and where its code is exchanged.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) authorization: String,
+    pub(crate) token: String,
+}
+
 /// The provider's keys, and when they were fetched.
 #[derive(Debug)]
 struct Keys {
     keys: JwkSet,
+    /// `None` means that the provider names none that are safe.
+    endpoints: Option<Endpoints>,
     at: Option<Instant>,
     /// The last attempt to fetch them failed.
     failed: bool,
@@ -109,8 +120,8 @@ impl Keys {
 
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    identity: Identity,
-    http: reqwest::Client,
+    pub(crate) identity: Identity,
+    pub(crate) http: reqwest::Client,
     keys: Cached<Keys>,
     ages: Ages,
 }
@@ -137,40 +148,67 @@ impl Identity {
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let http = if is_local { http.no_proxy() } else { http }.build()?;
-        let keys = Cached::new(Keys { keys: JwkSet { keys: Vec::new() }, at: None, failed: false });
+        let keys = Cached::new(Keys { keys: JwkSet { keys: Vec::new() }, endpoints: None, at: None, failed: false });
         Ok(Tokens { identity: self, http, keys, ages: AGES })
     }
 }
 
 impl Tokens {
-    /// Returns the holder of a token. Every refusal has the same text, so that a forger learns nothing from it.
+    /// Returns the holder of an access token.
     pub(crate) async fn read(&self, token: &str) -> Result<Holder, Problem> {
-        let refused = |why: String| {
-            tracing::debug!(why, "a token was refused");
-            crate::caller::unauthorized(
-                "this OIDC token is not valid: it has expired, is for another issuer or audience, is not an access token, or its signature is wrong",
-            )
-        };
-        let header = decode_header(token).map_err(|error| refused(error.to_string()))?;
-        if !ALGORITHMS.contains(&header.alg) {
-            return Err(refused(format!("it is signed with {:?}", header.alg)));
+        let claims = self.claims(token, &self.identity.audience).await?;
+        // Such tokens are for the application that signs people in, and say nothing about what they may do here.
+        if ["nonce", "at_hash", "c_hash"].into_iter().any(|claim| claims.others.contains_key(claim)) {
+            return Err(refused("it is an ID token: send the access token"));
         }
-        let key = self.key(header.kid.as_deref()).await?.ok_or_else(|| refused("its key is unknown".to_owned()))?;
+        self.holder(claims)
+    }
+
+    /// Returns the holder of the ID token of a login: it is for this client, and has the nonce of that login.
+    pub(crate) async fn read_id(&self, token: &str, client_id: &str, nonce: &str) -> Result<Holder, Problem> {
+        let claims = self.claims(token, client_id).await?;
+        let text = |claim: &str| claims.others.get(claim).and_then(serde_json::Value::as_str);
+        if text("nonce") != Some(nonce) {
+            return Err(refused("its nonce is not that of this login"));
+        }
+        let for_many = claims.others.get("aud").and_then(serde_json::Value::as_array).is_some_and(|aud| aud.len() > 1);
+        if text("azp").map_or(for_many, |azp| azp != client_id) {
+            return Err(refused("it was made for another client"));
+        }
+        self.holder(claims)
+    }
+
+    /// Checks a token, and returns what it says.
+    async fn claims(&self, token: &str, audience: &str) -> Result<Claims, Problem> {
+        let header = decode_header(token).map_err(|error| refused(&error.to_string()))?;
+        if !ALGORITHMS.contains(&header.alg) {
+            return Err(refused(&format!("it is signed with {:?}", header.alg)));
+        }
+        let key = self.key(header.kid.as_deref()).await?.ok_or_else(|| refused("its key is unknown"))?;
         let mut validation = Validation::new(header.alg);
         validation.set_issuer(&[&self.identity.issuer]);
-        validation.set_audience(&[&self.identity.audience]);
+        validation.set_audience(&[audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         validation.validate_nbf = true;
-        let token: TokenData<Claims> = decode(token, &key, &validation).map_err(|error| refused(error.to_string()))?;
-        let Claims { sub, mut others } = token.claims;
-        // Such tokens are for the application that signs people in, and say nothing about what they may do here.
-        if ["nonce", "at_hash", "c_hash"].into_iter().any(|claim| others.contains_key(claim)) {
-            return Err(refused("it is an ID token: send the access token".to_owned()));
-        }
+        let token: TokenData<Claims> = decode(token, &key, &validation).map_err(|error| refused(&error.to_string()))?;
+        Ok(token.claims)
+    }
+
+    fn holder(&self, Claims { sub, mut others }: Claims) -> Result<Holder, Problem> {
         let scopes = others.remove(&self.identity.claim).unwrap_or_default();
-        let scopes = serde_json::from_value(scopes).map_err(|error| refused(error.to_string()))?;
+        let scopes = serde_json::from_value(scopes).map_err(|error| refused(&error.to_string()))?;
         let ends = others.get("exp").and_then(serde_json::Value::as_f64).unwrap_or_default() as i64;
         Ok(Holder { subject: sub, scopes, ends })
+    }
+
+    /// Returns where a browser logs in.
+    pub(crate) async fn endpoints(&self) -> Result<Endpoints, Problem> {
+        if !self.keys.answer().is_younger(self.ages.fresh) {
+            self.renew(true).await;
+        }
+        let keys = self.keys.answer();
+        let endpoints = keys.endpoints.clone().filter(|_| keys.is_younger(self.ages.oldest));
+        endpoints.ok_or_else(|| unavailable("it names no safe addresses for logging in, or cannot be reached"))
     }
 
     /// Returns the provider's key of this name; without a name, its only key. Keys are fetched again now and then, since the provider may have
@@ -181,19 +219,9 @@ impl Tokens {
         if found.is_some() && keys.is_younger(self.ages.fresh) {
             return Ok(found);
         }
-        let ask = async {
-            Some(match self.fetch().await {
-                Ok(keys) => Keys { keys, at: Some(Instant::now()), failed: false },
-                Err(error) => {
-                    let issuer = &self.identity.issuer;
-                    tracing::warn!(error, issuer, "the identity provider's keys cannot be fetched");
-                    Keys { keys: keys.keys.clone(), at: keys.at, failed: true }
-                }
-            })
-        };
         // A request whose key is known does not wait for another request that fetches keys.
         let waits = found.is_none() || !keys.is_younger(self.ages.oldest);
-        self.keys.renew(self.ages.pause, waits, ask).await;
+        self.renew(waits).await;
         let keys = self.keys.answer();
         match keys.find(kid) {
             Some(key) if keys.is_younger(self.ages.oldest) => Ok(Some(key)),
@@ -204,11 +232,29 @@ impl Tokens {
         }
     }
 
-    async fn fetch(&self) -> Result<JwkSet, String> {
+    /// Fetches the provider's keys and endpoints, unless that was done a moment ago.
+    async fn renew(&self, waits: bool) {
+        let ask = async {
+            Some(match self.fetch().await {
+                Ok((keys, endpoints)) => Keys { keys, endpoints, at: Some(Instant::now()), failed: false },
+                Err(error) => {
+                    let issuer = &self.identity.issuer;
+                    tracing::warn!(error, issuer, "the identity provider's keys cannot be fetched");
+                    let known = self.keys.answer();
+                    Keys { keys: known.keys.clone(), endpoints: known.endpoints.clone(), at: known.at, failed: true }
+                }
+            })
+        };
+        self.keys.renew(self.ages.pause, waits, ask).await;
+    }
+
+    async fn fetch(&self) -> Result<(JwkSet, Option<Endpoints>), String> {
         #[derive(Deserialize)]
         struct Document {
             issuer: String,
             jwks_uri: String,
+            authorization_endpoint: Option<String>,
+            token_endpoint: Option<String>,
         }
         let issuer = self.identity.issuer.trim_end_matches('/');
         let document: Document = self.get(&format!("{issuer}/.well-known/openid-configuration")).await?;
@@ -218,21 +264,41 @@ impl Tokens {
         if is_safe(&document.jwks_uri).is_none() {
             return Err(format!("the keys of the provider are at {:?}, which does not use https", document.jwks_uri));
         }
-        self.get(&document.jwks_uri).await
+        let safe = |address: Option<String>| address.filter(|address| is_safe(address).is_some());
+        let endpoints = safe(document.authorization_endpoint).zip(safe(document.token_endpoint));
+        let endpoints = endpoints.map(|(authorization, token)| Endpoints { authorization, token });
+        Ok((self.get(&document.jwks_uri).await?, endpoints))
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, String> {
         let answer = self.http.get(url).send().await.and_then(reqwest::Response::error_for_status);
-        let mut answer = answer.map_err(|error| error.to_string())?;
-        let mut body = Vec::new();
-        while let Some(part) = answer.chunk().await.map_err(|error| error.to_string())? {
-            body.extend_from_slice(&part);
-            if body.len() > MOST_BYTES {
-                return Err(format!("{url} has more than {MOST_BYTES} bytes"));
-            }
-        }
-        serde_json::from_slice(&body).map_err(|error| format!("{url}: {error}"))
+        read(answer.map_err(|error| error.to_string())?).await
     }
+}
+
+/// Reads a JSON document of the provider.
+pub(crate) async fn read<T: serde::de::DeserializeOwned>(mut answer: reqwest::Response) -> Result<T, String> {
+    let (url, mut body) = (answer.url().to_string(), Vec::new());
+    while let Some(part) = answer.chunk().await.map_err(|error| error.to_string())? {
+        body.extend_from_slice(&part);
+        if body.len() > MOST_BYTES {
+            return Err(format!("{url} has more than {MOST_BYTES} bytes"));
+        }
+    }
+    serde_json::from_slice(&body).map_err(|error| format!("{url}: {error}"))
+}
+
+/// Refuses a token. Every refusal has the same text, so that a forger learns nothing from it.
+fn refused(why: &str) -> Problem {
+    tracing::debug!(why, "a token was refused");
+    crate::caller::unauthorized(
+        "this OIDC token is not valid: it has expired, is for another issuer or audience, is of the wrong kind, or its signature is wrong",
+    )
+}
+
+pub(crate) fn unavailable(why: &str) -> Problem {
+    tracing::warn!(why, "the identity provider cannot be used for logging in");
+    Problem::busy("unavailable", "the identity provider cannot be reached at the moment: retry", 5)
 }
 
 /// Checks whether an address may be used: it is over TLS, or on this machine. If it may, returns whether it is on this machine.
@@ -320,6 +386,10 @@ mod tests {
         issuer
     }
 
+    fn identity(issuer: String) -> Identity {
+        Identity { issuer, audience: "waybill".to_owned(), claim: "waybill".to_owned(), client: None }
+    }
+
     fn keys(kid: &str) -> Option<Value> {
         let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
         Some(json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "alg": "EdDSA", "x": x }] }))
@@ -331,7 +401,7 @@ mod tests {
         const MOMENT: Duration = Duration::from_secs(1);
         let shows = Arc::new(Mutex::new(keys("one")));
         let issuer = provider(shows.clone()).await;
-        let identity = Identity { issuer, audience: "waybill".to_owned(), claim: "waybill".to_owned() };
+        let identity = identity(issuer);
         let ages = Ages { pause: Duration::ZERO, fresh: MOMENT, oldest: 3 * MOMENT };
         let tokens = Tokens { ages, ..identity.tokens().unwrap() };
         let knows = async |kid| tokens.key(Some(kid)).await.map(|key| key.is_some()).map_err(|_| "unavailable");
@@ -360,7 +430,7 @@ mod tests {
     async fn a_provider_is_not_asked_for_every_token() {
         let shows = Arc::new(Mutex::new(keys("one")));
         let issuer = provider(shows.clone()).await;
-        let identity = Identity { issuer, audience: "waybill".to_owned(), claim: "waybill".to_owned() };
+        let identity = identity(issuer);
         let tokens = identity.tokens().unwrap();
         assert!(tokens.key(Some("two")).await.is_ok_and(|key| key.is_none()));
         *shows.lock().unwrap() = keys("two");

@@ -47,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
             None => None,
             Some(value) => {
                 let key = value.to_str().ok();
-                let key = key.filter(|key| (1..=200).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
+                let key = key.filter(|key| is_key(key));
                 Some(
                     key.ok_or_else(|| {
                         Problem::invalid(
@@ -59,6 +59,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Once {
             }
         };
         Ok(Once { key, method: parts.method.clone(), uri: parts.uri.clone() })
+    }
+}
+
+/// Checks whether a text can be an idempotency key.
+pub(crate) fn is_key(text: &str) -> bool {
+    (1..=200).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Takes a key. Returns the answer, if the same request was answered under it before.
+pub(crate) async fn taken(work: &mut UnitOfWork, key: &str, request: CardHash) -> Result<Option<Value>, Problem> {
+    match idempotency::take(work, key, request, KEPT).await? {
+        Key::New => Ok(None),
+        Key::Answered(answer) => Ok(Some(answer)),
+        Key::Mismatch => {
+            let said = "this idempotency key was used for another request: use a new key for a new request";
+            Err(Problem::conflict("idempotency_mismatch", said))
+        }
     }
 }
 
@@ -82,15 +99,10 @@ impl Once {
     {
         let mut work = caller.begin(api).await?;
         let key = self.key.as_ref().map(|key| caller.once(key));
-        if let Some(key) = &key {
-            match idempotency::take(&mut work, key, self.hash(body), KEPT).await? {
-                Key::New => {}
-                Key::Answered(answer) => return Ok(Json(answer)),
-                Key::Mismatch => {
-                    let said = "this `Idempotency-Key` was used for another request: use a new key for a new request";
-                    return Err(Problem::conflict("idempotency_mismatch", said));
-                }
-            }
+        if let Some(key) = &key
+            && let Some(answer) = taken(&mut work, key, self.hash(body)).await?
+        {
+            return Ok(Json(answer));
         }
         let answer = serde_json::to_value(act(&mut work).await?).map_err(Problem::internal)?;
         if let Some(key) = &key {

@@ -1,8 +1,9 @@
 //! The framework's text: what every agent of a project reads about its environment. It is a template with a version, which receipts name.
 //! A second text describes the single turn; it stands after everything that turns share.
 
+use serde_json::Value;
 use waybill_core::{
-    card::Field,
+    card::{Field, ResultForm},
     id::{AgentId, BoxId},
     resource::{FrameworkText, Process},
     template::{Malformed, Slot, Template},
@@ -18,8 +19,8 @@ pub struct Facts<'a> {
     /// The agent that handed the work over (`meta.parent_pointer`).
     pub parent_agent_id: Option<AgentId>,
     pub process: Process,
-    /// The fields that the deliverable must have (`task.result_fields`).
-    pub result_fields: &'a [Field],
+    /// What the deliverable must be.
+    pub result_form: &'a ResultForm,
     pub context_box_id: BoxId,
     pub output_box_id: BoxId,
     /// What it may spend.
@@ -37,10 +38,28 @@ impl Facts<'_> {
             Slot::OutputBoxId => Some(self.output_box_id.to_string()),
             Slot::Limits => self.budget.as_ref().and_then(limits),
             Slot::ResultFields => {
-                let line = |field: &Field| format!("- {}: {}", one_line(&field.name), one_line(&field.description));
-                let lines: Vec<String> = self.result_fields.iter().map(line).collect();
+                let lines = result_fields(self.result_form);
                 (!lines.is_empty()).then(|| lines.join("\n"))
             }
+        }
+    }
+}
+
+/// Describes each field of a result in a line. The tool `submit_result` has the whole of a schema.
+fn result_fields(form: &ResultForm) -> Vec<String> {
+    match form {
+        ResultForm::Any => Vec::new(),
+        ResultForm::Fields(fields) => {
+            let line = |field: &Field| format!("- {}: {}", one_line(&field.name), one_line(&field.description));
+            fields.iter().map(line).collect()
+        }
+        ResultForm::Schema(schema) => {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            let line = |(name, property): (&String, &Value)| match property["description"].as_str() {
+                Some(description) => format!("- {}: {}", one_line(name), one_line(description)),
+                None => format!("- {}", one_line(name)),
+            };
+            properties.into_iter().flatten().map(line).collect()
         }
     }
 }
@@ -114,12 +133,12 @@ mod tests {
     fn the_facts_of_a_turn_are_said() {
         let field =
             |name: &str| Field { name: name.into(), description: "in\none line".into(), extra: Default::default() };
-        let fields = [field("answer"), field("source")];
+        let fields = ResultForm::Fields(vec![field("answer"), field("source")]);
         let facts = Facts {
             agent_id: AgentId::nil(),
             parent_agent_id: None,
             process: Process::React,
-            result_fields: &fields,
+            result_form: &fields,
             context_box_id: BoxId::nil(),
             output_box_id: BoxId::nil(),
             budget: Some(Budget { steps: Some(9), tokens: None, microdollars: None, seconds: Some(60.0) }),
@@ -129,6 +148,12 @@ mod tests {
         let turn = framework.render_turn(&facts);
         assert!(turn.ends_with("- answer: in one line\n- source: in one line"), "{turn}");
         assert!(turn.contains("You have 9 steps, 60 seconds for this") && !turn.contains("handed over"), "{turn}");
+        let schema = serde_json::json!({ "type": "object", "properties": {
+            "answer": { "type": "string", "description": "one word" }, "score": { "type": "number" },
+        } });
+        let schema = ResultForm::Schema(schema.as_object().cloned().unwrap_or_default());
+        let turn = framework.render_turn(&Facts { result_form: &schema, ..facts });
+        assert!(turn.ends_with("these fields:\n- answer: one word\n- score"), "{turn}");
         assert_eq!(Framework::parse(" ", "a").unwrap_err(), Error::NoVersion);
         assert!(Framework::parse("1", "{{x}}").is_err());
     }

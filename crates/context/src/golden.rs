@@ -13,7 +13,7 @@ use std::{collections::HashMap, fs, path::Path};
 use chrono::DateTime;
 use serde_json::{Value, json};
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Field, Reading, Role, ToolCall},
+    card::{Card, CardType, Content, Draft, Field, Reading, ResultForm, Role, ToolCall},
     card_box::{Origin, Placed, Places, Span},
     id::{AgentId, BoxId, CardId, ToolCallId},
     resource::{Order, Process},
@@ -202,7 +202,7 @@ pub(crate) fn read(script: &str) -> Scene {
         agent_id: id::<AgentId>(4, 1),
         parent_agent_id: None,
         process,
-        result_fields: &fields,
+        result_form: &ResultForm::Fields(fields),
         context_box_id: history_box_id,
         output_box_id: materials.output.box_id,
         budget: None,

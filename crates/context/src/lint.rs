@@ -10,8 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// The kinds of defects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = LintRule)]
 pub enum Rule {
     /// A tool result that answers no call of the assistant message before it.
     OrphanedResult,

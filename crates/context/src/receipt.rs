@@ -36,6 +36,16 @@ impl Digest {
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(*blake3::hash(bytes).as_bytes())
     }
+
+    /// Returns the keyed hash of bytes: only a holder of the key can make it.
+    pub fn keyed(key: &[u8; 32], bytes: &[u8]) -> Digest {
+        Digest(*blake3::keyed_hash(key, bytes).as_bytes())
+    }
+
+    /// Compares in constant time: how long it takes does not show where two hashes differ.
+    pub fn is_same(&self, other: &Digest) -> bool {
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+    }
 }
 
 impl fmt::Display for Digest {
@@ -126,6 +136,9 @@ pub struct Receipt {
     pub request_hash: Digest,
     /// The hash over the hashes of all cards that were read. It can be verified even if a card was erased since.
     pub cards_hash: Digest,
+    /// Whether a worker sent the request over HTTP: that it sent these bytes is its own word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reported: bool,
 }
 
 /// Everything that a receipt points to, each card as it was before it ended.
@@ -135,6 +148,21 @@ pub struct Found {
     pub cards: Vec<Reading>,
     pub history: Vec<Placed>,
     pub steps: Vec<Placed>,
+}
+
+/// Whether the cards that a call saw are still what they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = CardsVerdict)]
+pub enum Verdict {
+    /// All are there with the hashes of the receipt, and each says what was hashed.
+    Ok,
+    /// All are there with the hashes of the receipt, but the content of some was erased.
+    Erased,
+    /// Some that the receipt names are not there.
+    Missing,
+    /// Others are there than the receipt has hashed, or one says something else than was hashed.
+    Mismatch,
 }
 
 /// Why the same bytes cannot be rendered.
@@ -192,6 +220,7 @@ impl Receipt {
             n_tokens: composed.n_tokens,
             request_hash: Digest::of(request),
             cards_hash: Digest::of(&[]),
+            reported: false,
         };
         let cards = materials.cards().map(|card| (card.card_id, card.hash)).collect();
         receipt.cards_hash = receipt.hash_cards(&cards, &materials.history, &materials.steps);
@@ -217,6 +246,23 @@ impl Receipt {
     pub fn card_ids(&self) -> Vec<CardId> {
         let prompt = self.system_prompt_card_id.iter().chain(&self.tools_card_id).chain(&self.session_summary_card_id);
         prompt.chain(self.blocks.iter().map(|block| &block.card_id)).chain(&self.query_card_ids).copied().collect()
+    }
+
+    /// Checks the cards: their hashes against the receipt, and what each says against its hash.
+    pub fn verify_cards(&self, found: &Found) -> Verdict {
+        let hashes: HashMap<CardId, CardHash> =
+            found.cards.iter().map(|reading| (reading.card_id(), reading.hash())).collect();
+        if self.card_ids().iter().any(|card_id| !hashes.contains_key(card_id)) {
+            return Verdict::Missing;
+        }
+        let placed = found.history.iter().chain(&found.steps).map(|placed| &placed.reading);
+        let readings: Vec<&Reading> = found.cards.iter().chain(placed).collect();
+        let are_hashed = self.hash_cards(&hashes, &found.history, &found.steps) == self.cards_hash;
+        if !are_hashed || readings.iter().filter_map(|reading| reading.live()).any(|card| !card.verifies()) {
+            return Verdict::Mismatch;
+        }
+        let erased = readings.iter().any(|reading| matches!(reading, Reading::Gone(_)));
+        if erased { Verdict::Erased } else { Verdict::Ok }
     }
 
     fn adapter(&self) -> Result<Adapter, Error> {
@@ -390,6 +436,22 @@ steps
             found.history.swap(1, 2);
         });
         assert!(!exchanged.1);
+    }
+
+    /// CX-11: the cards of a call are verified without its request: each against its hash, and all against the receipt.
+    #[test]
+    fn cards_are_verified_one_by_one() {
+        let scene = golden::read(SCRIPT);
+        let receipt = scene.call(Adapter::OpenaiChat).receipt;
+        let verdict = |change: &dyn Fn(&mut Found)| {
+            let mut found = scene.found();
+            change(&mut found);
+            receipt.verify_cards(&found)
+        };
+        assert_eq!(verdict(&|found| end(&mut found.history[0].reading, Gone::Erased("x".into()))), Verdict::Erased);
+        assert_eq!(verdict(&|found| drop(found.cards.pop())), Verdict::Missing);
+        assert_eq!(verdict(&|found| found.history.swap(0, 1)), Verdict::Mismatch);
+        assert_eq!(verdict(&|found| drop(found.steps.pop())), Verdict::Mismatch);
     }
 
     /// CX-11: a renderer that no longer exists is not a mismatch.

@@ -15,6 +15,20 @@ const MOST_STEPS: u64 = 20_000_000;
 /// Steps that take only a moment: a check with more of them must not block a thread that other tasks need.
 const A_MOMENT: u64 = 50_000;
 
+/// The largest schema of a result: a model gets it with every call.
+const MOST_RESULT_BYTES: usize = 64 << 10;
+
+/// Checks whether a value can be the schema that results must fit (`task.result_schema`).
+pub fn check_result(schema: &Value) -> Result<(), String> {
+    if schema["type"] != "object" {
+        return Err("the schema must have `\"type\": \"object\"`: put other values into a property".to_owned());
+    }
+    if schema.to_string().len() > MOST_RESULT_BYTES {
+        return Err(format!("the schema has more than {MOST_RESULT_BYTES} bytes"));
+    }
+    Schema::new(schema).map(drop)
+}
+
 /// A schema that can be used.
 #[derive(Debug)]
 pub struct Schema {
@@ -204,6 +218,16 @@ mod tests {
         assert!(!error(json!({ "pattern": "(?=a)b" })).is_empty(), "what cannot be looked for in one pass");
         assert!(!error(json!({ "pattern": "((a{1000}){1000}){1000}" })).is_empty());
         assert!(error(json!({ "enum": vec!["x".repeat(1000); 300] })).contains("bytes"));
+    }
+
+    /// WK-4
+    #[test]
+    fn the_schema_of_a_result_is_an_object_and_small() {
+        let error = |schema: Value| check_result(&schema).unwrap_err();
+        assert_eq!(check_result(&json!({ "type": "object", "properties": { "a": { "type": "string" } } })), Ok(()));
+        assert!(error(json!({ "type": "array" })).contains("object") && error(json!(7)).contains("object"));
+        assert!(error(json!({ "type": "object", "title": "x".repeat(70_000) })).contains("bytes"));
+        assert!(error(json!({ "type": "object", "$ref": "https://example.com/schema" })).contains("same schema"));
     }
 
     #[test]

@@ -29,10 +29,12 @@ pub enum Guard {
     WorkerName,
     /// The caller that had a turn started does not decide its requests.
     FourEyes,
+    /// A page of another site cannot use the cookie of a browser session.
+    CrossSite,
 }
 
 impl Guard {
-    pub const ALL: [Guard; 11] = [
+    pub const ALL: [Guard; 12] = [
         Guard::Project,
         Guard::Scope,
         Guard::Targets,
@@ -44,6 +46,7 @@ impl Guard {
         Guard::SessionOwner,
         Guard::WorkerName,
         Guard::FourEyes,
+        Guard::CrossSite,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -59,6 +62,7 @@ impl Guard {
             Guard::SessionOwner => "session owner",
             Guard::WorkerName => "worker name",
             Guard::FourEyes => "four eyes",
+            Guard::CrossSite => "cross site",
         }
     }
 

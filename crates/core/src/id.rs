@@ -50,10 +50,11 @@ macro_rules! uuid_ids {
                 Self(Uuid::max())
             }
 
-            /// Returns an id before every id that is minted from this time on, and after all earlier ones. For bounds.
+            /// Returns an id before every id that is minted from this time on, and after all earlier ones. For bounds. Ids have room for times
+            /// from 1970 to the year 10889: an earlier time gives the first of all ids, a later one the last.
             pub fn at(time: DateTime<Utc>) -> Self {
                 let millis = u128::try_from(time.timestamp_millis()).unwrap_or_default();
-                Self(Uuid::from_u128(millis << 80))
+                if millis >> 48 == 0 { Self(Uuid::from_u128(millis << 80)) } else { Self(Uuid::max()) }
             }
 
             /// Makes an id from a hash, for a name that a caller chose.

@@ -1,4 +1,4 @@
-//! API keys: `wb_<env>_<key id>_<256 bits>_<checksum>`. A key is shown once; only its hash is stored (SE-1).
+//! API keys: `wb_<env>_<key id>_<256 bits>_<checksum>`. A key is shown once; only its hash is stored (SE-1). And the secrets of browsers (SE-11).
 
 use std::{fmt, str::FromStr};
 
@@ -181,6 +181,53 @@ impl FromStr for ApiKey {
     }
 }
 
+/// A secret of 256 bits that a browser keeps in a cookie: of its session, or of a login that is under way. Cannot be printed by accident.
+#[derive(Clone)]
+pub struct BrowserSecret(String);
+
+impl BrowserSecret {
+    pub fn mint() -> BrowserSecret {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).expect("the system has random numbers");
+        BrowserSecret(hex(&secret))
+    }
+
+    /// Returns the hash that is stored.
+    pub fn hash(&self) -> [u8; 32] {
+        *blake3::hash(self.0.as_bytes()).as_bytes()
+    }
+
+    /// Returns another secret, which does not reveal this one.
+    pub fn derive(&self, purpose: &str) -> String {
+        hex(blake3::hash(format!("{purpose} of {}", self.0).as_bytes()).as_bytes())
+    }
+
+    /// Returns the text, for the cookie.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for BrowserSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BrowserSecret")
+    }
+}
+
+impl FromStr for BrowserSecret {
+    type Err = MalformedSecret;
+
+    fn from_str(text: &str) -> Result<BrowserSecret, MalformedSecret> {
+        let is_one = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_one.then(|| BrowserSecret(text.to_owned())).ok_or(MalformedSecret)
+    }
+}
+
+/// The text is not the secret of a browser. The error does not repeat the text.
+#[derive(Debug, thiserror::Error)]
+#[error("this is not the secret of a browser")]
+pub struct MalformedSecret;
+
 /// Tells a typing error from a wrong key without a lookup.
 pub fn checksum(body: &str) -> String {
     hex(&blake3::hash(body.as_bytes()).as_bytes()[..4])
@@ -208,5 +255,20 @@ mod tests {
             assert!(String::from_utf8(wrong).unwrap().parse::<ApiKey>().is_err(), "{n}");
         }
         assert!(!format!("{key:?}").contains(key.expose().split('_').nth(3).unwrap()));
+    }
+
+    /// SE-4, SE-11
+    #[test]
+    fn a_browsers_secret_is_shown_to_the_browser_only() {
+        let secret = BrowserSecret::mint();
+        let read: BrowserSecret = secret.expose().parse().unwrap();
+        assert_eq!(read.hash(), secret.hash());
+        assert_ne!(BrowserSecret::mint().hash(), secret.hash());
+        assert!(!format!("{secret:?}").contains(secret.expose()));
+        let derived = [secret.derive("state"), secret.derive("nonce"), secret.expose().to_owned()];
+        assert!(derived[0] != derived[1] && derived[1] != derived[2] && derived.iter().all(|one| one.len() == 64));
+        for wrong in ["", "a", &secret.expose()[1..], format!("{};", &secret.expose()[1..]).as_str()] {
+            assert!(wrong.parse::<BrowserSecret>().is_err(), "{wrong:?}");
+        }
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! * Basics: [`id`], [`json`], [`tokens`], [`error`].
 //! * What is said and stored: [`card`], [`card_box`], [`artifact`].
-//! * What runs: [`turn`], [`handover`], [`handoff`], [`command`], [`request`].
+//! * What runs: [`turn`], [`label`], [`handover`], [`handoff`], [`command`], [`request`].
 //! * What people write: [`resource`], [`template`], [`tool`], [`key`].
 //! * What others see: [`bus`], [`metric`], [`span`].
 //!
@@ -27,12 +27,14 @@ mod composite;
 pub mod error;
 pub mod id;
 pub mod json;
+pub mod object;
 pub mod tokens;
 
 pub mod artifact;
 pub mod card;
 pub mod card_box;
 
+pub mod label;
 pub mod turn;
 
 pub mod template;

@@ -22,6 +22,7 @@ pub enum Kind {
 /// An approval or a question for a person. It is the content of a `request` card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = RequestContent)]
 pub struct Request {
     pub kind: Kind,
     pub question: String,

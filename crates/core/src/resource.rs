@@ -16,6 +16,7 @@ use crate::{
     artifact::ArtifactPath,
     handoff::HandoffType,
     id::{Name, Target},
+    object::{object, object_or_none},
     template::{Slot, Template},
     tokens::Tokens,
     tool::{Approval, HostPattern, HttpTool, McpTool, TOOLS},
@@ -73,18 +74,18 @@ pub struct Profile {
     #[schema(value_type = Vec<Name>)]
     pub must_end_with: BTreeSet<Name>,
     /// Whom it may delegate to. If empty, it may not delegate (PM-10).
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub delegation_policy: DelegationPolicy,
     pub llm_config: LlmConfig,
     #[serde(default)]
     pub process: Process,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub memory: Memory,
     /// The profile whose model and prompt write the summaries of its compaction. If omitted, its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summariser: Option<Name>,
     /// What one turn may spend, itself and through all turns that it starts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object_or_none", skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::id::{AgentId, ProjectId, TurnId};
 
@@ -224,21 +224,32 @@ impl fmt::Display for Fence {
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Maximum number of model calls.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "small", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub steps: Option<u32>,
     /// Maximum number of tokens that models read and write.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "small", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub tokens: Option<u32>,
     /// Maximum cost in millionths of a dollar.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "small", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub microdollars: Option<u32>,
     /// Maximum time in seconds, from the request to start the turn until its end. Time in which the turn waits counts too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "small", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2147483647)]
     pub seconds: Option<u32>,
+}
+
+/// Reads a number that the database has room for.
+fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let number = Option::<u32>::deserialize(deserializer)?;
+    match number {
+        Some(number) if number > i32::MAX.unsigned_abs() => {
+            Err(D::Error::custom(format_args!("a limit must be at most {}", i32::MAX)))
+        }
+        number => Ok(number),
+    }
 }
 
 impl Limits {

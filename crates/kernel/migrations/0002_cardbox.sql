@@ -84,8 +84,11 @@ create table cardbox.boxes (
   -- Whose it is: the agent that may read all of it, and the turn that writes it or was handed it.
   agent_id      uuid,
   agent_turn_id uuid,
+  -- Made so that many boxes can hold ranges of it, and for nothing else: it goes once none of them does.
+  is_shared     boolean     not null default false,
   primary key (project_id, box_id)
 ) with (fillfactor = 80);
+create index boxes_shared on cardbox.boxes (project_id, box_id) where is_shared;
 
 -- seq is the position of the entry's first card. An entry is one card, or a frozen range of another box's own
 -- cards: reading is one level deep. Entries of a box leave no gap: 1 … length.
@@ -134,7 +137,7 @@ grant insert (project_id, card_id, n_tokens, content_addressed, type, role, auth
               step_id, parent_step_id, ttl_seconds, expires_at, content, tool_calls, metadata)
   on cardbox.cards to waybill_common;
 grant update (ttl_seconds, expires_at, deleted_at, deleted_reason) on cardbox.cards to waybill_common;
-grant insert (project_id, box_id, length, agent_id, agent_turn_id) on cardbox.boxes to waybill_common;
+grant insert (project_id, box_id, length, agent_id, agent_turn_id, is_shared) on cardbox.boxes to waybill_common;
 grant update (length) on cardbox.boxes to waybill_common;
 grant insert on cardbox.box_entries to waybill_common;
 

@@ -3,14 +3,17 @@
 create table resource.projects (
   project_id uuid        not null primary key,
   slug       text        not null unique check (slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'),
-  created_at timestamptz not null default now()
+  created_at timestamptz not null default now(),
+  -- With it the API recognises the receipts that it has composed.
+  seal_key   bytea       not null default uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
 );
 
 alter table resource.projects enable row level security;
 alter table resource.projects force row level security;
 create policy project on resource.projects using (project_id = current_setting('waybill.project')::uuid);
 create policy scheduler on resource.projects for select to waybill_scheduler using (true);
-grant select on resource.projects to waybill_common;
+grant select (project_id, slug, created_at) on resource.projects to waybill_common;
+grant select (seal_key) on resource.projects to waybill_service;
 grant insert (project_id, slug) on resource.projects to waybill_service;
 grant select (project_id, slug) on resource.projects to waybill_scheduler;
 

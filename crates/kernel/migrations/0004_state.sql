@@ -1,7 +1,7 @@
 -- Execution: who runs what, what waits for whom, and what happened. docs/spec.md, L0-1 … L0-18; docs/protocol.md.
 -- The transitions are functions beside the Rust that calls them: crates/kernel/src/**/*.sql.
 --   live rows     agent_state_head, agent_inbox, waiting_calls, budgets, worker_leases: small, updated, gone when done
---   records       turns, pmo_batches and what belongs to them: inserted, ended once, kept
+--   records       turns, labels, pmo_batches and what belongs to them: inserted, ended once, kept
 --   memory        blackboards: one row of pointers per session
 --   history       agent_steps, execution_edges, patches, receipts, refusals, outbox: inserted, dropped by partition
 
@@ -178,6 +178,17 @@ create index turns_by_agent on state.turns (agent_id, project_id, agent_turn_id)
 create index turns_by_session on state.turns (session_id, project_id, agent_turn_id) where session_id is not null;
 -- A whole tree, below its root. A turn that stands alone is not in it.
 create index turns_by_root on state.turns (root_turn_id, project_id, agent_turn_id) where root_turn_id <> agent_turn_id;
+
+-- What a caller files its turns under: for each name one value. A turn without labels has no row here.
+create table state.labels (
+  project_id    uuid             not null,
+  name          text collate "C" not null check (name ~ '^[a-z0-9_.-]{1,64}$'),
+  value         text collate "C" not null check (length(value) between 1 and 200),
+  agent_turn_id uuid             not null,
+  primary key (project_id, name, value, agent_turn_id)
+);
+-- With all it has: else a plan may read the labels of a whole project to find a turn's without their rows.
+create index labels_of_turn on state.labels (agent_turn_id, project_id, name, value);
 
 -- ── the inbox: one row per turn that is not over ────────────────────────────────────────────────────────────────
 --   queued      behind another turn of its agent
@@ -546,6 +557,9 @@ create table state.outbox (
 create index outbox_unpublished on state.outbox (shard, outbox_seq) where published_at is null;
 -- For telling everything again, when the stream was lost. Not for what is unpublished: a plan that read that here would pass over all history.
 create index outbox_order on state.outbox (shard, outbox_seq) where published_at is not null;
+-- For those who watch a project. Every number is above zero, and only a statement that says so can use it: one that looks for the events of a turn
+-- would pass over all history here.
+create index outbox_by_project on state.outbox (project_id, outbox_seq) where outbox_seq > 0;
 
 -- ── one project at a time ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -553,7 +567,7 @@ do $$
 declare
   t text;
 begin
-  foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns',
+  foreach t in array array['resource.project_agents', 'state.identity_edges', 'state.agent_state_head', 'state.turns', 'state.labels',
                            'state.agent_inbox', 'state.waiting_calls', 'state.budgets', 'state.spending', 'state.pmo_batches', 'state.pmo_batch_slots',
                            'state.pmo_batch_tasks', 'state.quarantine', 'state.idempotency', 'state.agent_steps',
                            'state.execution_edges', 'state.patches', 'state.receipts', 'state.refusals', 'state.blackboards', 'state.forgotten_sessions',
@@ -576,7 +590,7 @@ grant select, insert, update, delete on state.quarantine, state.idempotency to w
 grant select on state.edges to waybill_common;
 grant select, insert on state.turns, state.agent_steps, state.execution_edges, state.receipts, state.refusals, state.identity_edges
   to waybill_common;
-grant select, insert on state.patches to waybill_common;
+grant select, insert on state.patches, state.labels to waybill_common;
 grant select, insert, delete on state.blackboards to waybill_common;
 grant select, insert on state.forgotten_sessions to waybill_common;
 grant update (title, labels, messages_box_id, todo_card_id, compression_card_id, mapreduce_results_box_id, ended_at) on state.blackboards

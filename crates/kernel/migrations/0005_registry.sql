@@ -5,6 +5,7 @@ alter table resource.projects add column settings_card_id uuid;
 alter table resource.projects add column max_open_turns integer check (max_open_turns > 0);
 alter table resource.projects add column max_running_turns integer check (max_running_turns > 0);
 alter table resource.projects add column max_microdollars bigint check (max_microdollars > 0);
+grant select (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_common;
 grant update (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_service;
 grant select (max_running_turns) on resource.projects to waybill_scheduler;
 
@@ -25,8 +26,11 @@ create table resource.tools (
   project_id   uuid         not null,
   name         text         not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
   version      integer      not null default 1,
-  tool_card_id uuid         not null,
+  -- None: the tool was removed. Its name stays with its target, so that no key of another target takes it over.
+  tool_card_id uuid,
   target       state.target not null,
+  -- The key that registered it, where it was not applied: another key of the same target may then change it.
+  registered_by text,
   updated_at   timestamptz  not null default now(),
   primary key (project_id, name)
 );
@@ -56,4 +60,4 @@ grant select on resource.profiles, resource.tools, resource.plans to waybill_com
 -- Only where people manage them, on record: over the API, and by commands.
 grant insert on resource.profiles, resource.tools, resource.plans to waybill_service;
 grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at) on resource.profiles to waybill_service;
-grant update (version, tool_card_id, target, updated_at) on resource.tools to waybill_service;
+grant update (version, tool_card_id, target, registered_by, updated_at) on resource.tools to waybill_service;

@@ -47,6 +47,7 @@ create table state.grants (
 );
 create index granted on state.grants (agent_id, box_id) where revoked_at is null;
 create index grants_of_box on state.grants (box_id, project_id);
+create index grants_of_agent on state.grants (agent_id, project_id, grant_id);
 
 do $$
 declare

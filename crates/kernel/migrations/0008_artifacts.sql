@@ -55,7 +55,7 @@ create table cardbox.pins (
 create index pins_by_path on cardbox.pins (path, project_id, hash);
 
 alter table resource.projects add column artifact_bytes bigint not null default 0;
-grant update (artifact_bytes) on resource.projects to waybill_common;
+grant select (artifact_bytes), update (artifact_bytes) on resource.projects to waybill_common;
 
 -- No card names an artifact that is not there, whoever writes it.
 create function cardbox.pin() returns trigger
@@ -108,7 +108,23 @@ create table resource.handoff_types (
 alter domain state.call_status drop constraint call_status_check;
 alter domain state.call_status add constraint call_status_check check (value in ('pending', 'processing', 'awaiting', 'asking'));
 alter table state.waiting_calls add column request_card_id uuid, add column decision_card_id uuid;
-create index calls_asking on state.waiting_calls (project_id, call_seq) where status = 'asking';
+create index calls_asking on state.waiting_calls (project_id, tool_call_id) where status = 'asking';
+
+-- Requests that were decided, by the call that they were about. Cards say what was asked and decided; while a request is open, its call says so.
+create table state.requests (
+  project_id        uuid        not null,
+  tool_call_id      uuid        not null,
+  agent_turn_id     uuid        not null,
+  agent_id          uuid        not null,
+  tool_call_card_id uuid        not null,
+  request_card_id   uuid        not null,
+  deadline_at       timestamptz not null,
+  decision          text        not null check (decision in ('approved', 'rejected', 'answered', 'expired')),
+  decision_card_id  uuid        not null,
+  decided_by        text        not null,
+  decided_at        timestamptz not null default now(),
+  primary key (project_id, tool_call_id)
+);
 
 alter domain state.event drop constraint event_check;
 alter domain state.event add constraint event_check check (value in ('task', 'step', 'state', 'request'));
@@ -123,7 +139,7 @@ do $$
 declare
   t text;
 begin
-  foreach t in array array['cardbox.uploads', 'cardbox.blobs', 'cardbox.artifacts', 'cardbox.pins', 'resource.handoff_types'] loop
+  foreach t in array array['cardbox.uploads', 'cardbox.blobs', 'cardbox.artifacts', 'cardbox.pins', 'resource.handoff_types', 'state.requests'] loop
     execute format('alter table %s enable row level security', t);
     execute format('alter table %s force row level security', t);
     execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
@@ -137,6 +153,8 @@ grant update (removed_at) on cardbox.artifacts to waybill_common;
 grant update (is_estimate) on cardbox.blobs to waybill_common;
 grant select, insert on cardbox.pins to waybill_common;
 grant select on resource.handoff_types to waybill_common;
+grant select, insert on state.requests to waybill_common;
+grant update (request_card_id, deadline_at, decision, decision_card_id, decided_by, decided_at) on state.requests to waybill_common;
 grant insert, update (version, handoff_type_card_id, updated_at) on resource.handoff_types to waybill_service;
 
 create policy scheduler on cardbox.uploads for select to waybill_scheduler using (true);
@@ -146,3 +164,8 @@ create trigger fixed before update on cardbox.pins for each row execute function
 create trigger keep before delete on cardbox.pins for each row
   when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a card says what it said');
 create trigger keep before update on cardbox.blobs for each row execute function cardbox.refuse('content never changes');
+-- Asked about again, a call has another request.
+create trigger fixed before update on state.requests for each row when (new.request_card_id = old.request_card_id)
+  execute function cardbox.refuse('a request is decided once');
+create trigger keep before delete on state.requests for each row
+  when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('what was decided is on record');

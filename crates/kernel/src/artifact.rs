@@ -300,19 +300,25 @@ pub async fn list(work: &mut UnitOfWork, prefix: &str, after: &str, most: i64) -
     Ok(listed)
 }
 
-/// Lists all versions of a path, the newest first.
-pub async fn versions(work: &mut UnitOfWork, path: &ArtifactPath, most: i64) -> Result<Vec<Artifact>, Error> {
+/// Lists the versions of a path, the newest first: those before one, if it is given.
+pub async fn versions(
+    work: &mut UnitOfWork,
+    path: &ArtifactPath,
+    before: Option<i32>,
+    most: i64,
+) -> Result<Vec<Artifact>, Error> {
     let project_id = work.project_id();
     let versions = sqlx::query_as(
         "select a.path, a.version, a.hash, a.media_type, b.size, b.n_tokens, b.is_estimate, a.author_id, a.created_at, a.is_external
            from cardbox.artifacts a
           cross join lateral (select b.* from cardbox.blobs b where b.project_id = $1 and b.hash = a.hash offset 0) b
-          where a.project_id = $1 and a.path = $2 and a.removed_at is null
+          where a.project_id = $1 and a.path = $2 and a.version < $3 and a.removed_at is null
           order by a.version desc
-          limit $3",
+          limit $4",
     )
     .bind(project_id)
     .bind(path)
+    .bind(before.unwrap_or(i32::MAX))
     .bind(most)
     .fetch_all(&mut **work)
     .await?;

@@ -1,14 +1,19 @@
 //! Turns that do a recorded one again from a step on, with something changed (NX-6): what was changed, and what was answered then.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sqlx::FromRow;
 use waybill_core::{
     card::{CallContent, Content, ResultContent},
     card_box::Span,
-    id::{AgentId, BoxId, CardId, StepId, TurnId},
+    id::{AgentId, BoxId, CardId, Name, StepId, TurnId},
 };
 
-use crate::{card_box, work::UnitOfWork};
+use crate::{
+    card_box,
+    work::{DbError, UnitOfWork},
+};
 
 /// What a turn does again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +50,124 @@ pub async fn record(work: &mut UnitOfWork, turn_id: TurnId, fork: &Fork) -> Resu
     .execute(&mut **work)
     .await?;
     Ok(())
+}
+
+/// What was changed for a fork.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Changed {
+    /// Cards of the recorded turn that got new content.
+    #[serde(default)]
+    pub cards: Vec<CardId>,
+    /// How the profile was changed. `null` if it was not.
+    #[serde(default)]
+    pub profile: Option<ChangedProfile>,
+}
+
+/// How the profile was changed for a fork.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ChangedProfile {
+    /// Profile that was used instead. `null` if the recorded one was used.
+    pub name: Option<Name>,
+    /// JSON merge patch that was applied. `null` if there was none.
+    pub patch: Option<serde_json::Map<String, Value>>,
+}
+
+/// A turn that does a recorded one again.
+#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = ForkOfTurn)]
+pub struct Listed {
+    pub agent_turn_id: TurnId,
+    /// The first step of the recorded turn that is done again. `null` means the whole turn.
+    pub source_step_id: Option<StepId>,
+    /// Whether tools are called again, instead of replaying their recorded answers.
+    pub live_tools: bool,
+    /// What was changed.
+    #[sqlx(json)]
+    pub change: Changed,
+    /// Caller that started the fork.
+    pub forked_by: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Lists the forks of a turn, the newest first.
+pub async fn list(
+    work: &mut UnitOfWork,
+    source_turn_id: TurnId,
+    before: Option<TurnId>,
+    most: i64,
+) -> Result<Vec<Listed>, DbError> {
+    let project_id = work.project_id();
+    let forks = sqlx::query_as(
+        "select f.agent_turn_id, f.source_step_id, f.live_tools, f.change, f.forked_by, f.created_at
+           from state.forks f
+          where f.source_turn_id = $2 and f.project_id = $1 and f.agent_turn_id < $3
+          order by f.agent_turn_id desc
+          limit $4",
+    )
+    .bind(project_id)
+    .bind(source_turn_id)
+    .bind(before.unwrap_or(TurnId::max()))
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(forks)
+}
+
+/// Returns the step of a turn from which another does it again. `None` means that the other is no fork of it, or does all of it again.
+pub async fn source_step(
+    work: &mut UnitOfWork,
+    turn_id: TurnId,
+    source_turn_id: TurnId,
+) -> Result<Option<StepId>, DbError> {
+    let project_id = work.project_id();
+    let step_id: Option<Option<StepId>> = sqlx::query_scalar(
+        "select f.source_step_id from state.forks f where f.project_id = $1 and f.agent_turn_id = $2 and f.source_turn_id = $3",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .bind(source_turn_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(step_id.flatten())
+}
+
+/// Cards of one kind in the output boxes of turns: calls by the name of their tool, results by their status, all others together.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Written {
+    pub kind: String,
+    pub name: String,
+    pub n: i64,
+}
+
+/// Counts what turns have written, in up to `most` cards.
+pub async fn written(work: &mut UnitOfWork, output_box_ids: &[BoxId], most: i64) -> Result<Vec<Written>, DbError> {
+    let project_id = work.project_id();
+    let written = sqlx::query_as(
+        "select c.kind, coalesce(r.name, '') as name, count(*) as n
+           from (select p.card_id
+                   from unnest($2::uuid[]) as u (box_id)
+                  cross join lateral (
+                        select b.box_id, b.length from cardbox.boxes b where b.project_id = $1 and b.box_id = u.box_id offset 0) b
+                  cross join lateral (select p.card_id from cardbox.places($1, b.box_id, 1, b.length) p offset 0) p
+                  limit $3) p
+          cross join lateral (
+                select c.card_id, case when c.type in ('tool.call', 'tool.result') then c.type::text else 'other' end as kind
+                  from cardbox.cards c
+                 where c.project_id = $1 and c.card_id = p.card_id
+                offset 0) c
+           left join lateral (
+                select case c.kind when 'tool.call' then s.content ->> 'tool_name' else s.content ->> 'status' end as name
+                  from cardbox.reading($1, c.card_id, statement_timestamp()) s
+                 where c.kind <> 'other'
+                offset 0) r on true
+          group by c.kind, coalesce(r.name, '')",
+    )
+    .bind(project_id)
+    .bind(output_box_ids)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(written)
 }
 
 /// A call that was made in a turn, and its answer.

@@ -127,20 +127,25 @@ pub async fn list(
     most: i64,
 ) -> Result<Vec<Grant>, Error> {
     let project_id = work.project_id();
+    let before = before.unwrap_or(GrantId::max());
+    let Some(agent_id) = agent_id else {
+        let grants = sqlx::query_as(
+            "select grant_id, agent_id, box_id, upto, granted_by, reason, created_at, revoked_at
+               from state.grants
+              where project_id = $1 and grant_id < $2
+              order by grant_id desc
+              limit $3",
+        );
+        return Ok(grants.bind(project_id).bind(before).bind(most).fetch_all(&mut **work).await?);
+    };
     let grants = sqlx::query_as(
         "select grant_id, agent_id, box_id, upto, granted_by, reason, created_at, revoked_at
            from state.grants
-          where project_id = $1 and ($2::uuid is null or agent_id = $2) and grant_id < $3
+          where agent_id = $2 and project_id = $1 and grant_id < $3
           order by grant_id desc
           limit $4",
-    )
-    .bind(project_id)
-    .bind(agent_id)
-    .bind(before.unwrap_or(GrantId::max()))
-    .bind(most)
-    .fetch_all(&mut **work)
-    .await?;
-    Ok(grants)
+    );
+    Ok(grants.bind(project_id).bind(agent_id).bind(before).bind(most).fetch_all(&mut **work).await?)
 }
 
 /// What was asked for and refused.

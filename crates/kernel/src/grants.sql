@@ -5,7 +5,7 @@ grant execute on all functions in schema state, resource to waybill_common;
 grant execute on function scheduler.find_project, scheduler.claim, scheduler.claim_many, scheduler.claim_calls, scheduler.held_turns, scheduler.held_calls,
   scheduler.keep_lease, scheduler.renew_lease, scheduler.end_worker to waybill_common;
 grant execute on all functions in schema scheduler to waybill_service, waybill_orchestrator;
-revoke execute on function scheduler.find_key from waybill_orchestrator;
+revoke execute on function scheduler.find_key, scheduler.find_browser_session, scheduler.end_browser_session from waybill_orchestrator;
 -- What a project's retention does not keep: removed by what is set, not by what the caller says.
 grant execute on function cardbox.retain to waybill_service, waybill_orchestrator;
 grant execute on function cardbox.set_retention, cardbox.hold_retention to waybill_service;

@@ -44,7 +44,8 @@
 //! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`].
 //! * Conversations and knowledge: [`session`], [`blackboard`], [`knowledge`].
 //! * Processes: [`intake`], [`lease`], [`outbox`], [`sweep`], [`quarantine`], [`idempotency`].
-//! * Management and operation: [`project`], [`resource`], [`key`], [`audit`], [`vitals`], [`trace`], [`invariant`], [`retain`], [`retention`].
+//! * Management and operation: [`project`], [`resource`], [`register`], [`key`], [`browser`], [`audit`], [`spend`], [`vitals`], [`now`],
+//!   [`find`], [`trace`], [`invariant`], [`retain`], [`retention`].
 //!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
@@ -86,13 +87,18 @@ pub mod idempotency;
 pub mod quarantine;
 pub mod sweep;
 
+pub mod find;
+pub mod now;
+pub mod spend;
 pub mod trace;
 pub mod vitals;
 
 pub mod audit;
+pub mod browser;
 pub mod key;
 pub mod knowledge;
 pub mod project;
+pub mod register;
 pub mod resource;
 
 pub mod check;

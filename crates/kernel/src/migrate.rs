@@ -8,7 +8,7 @@ use std::{
 
 use secrecy::SecretString;
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, SqlSafeStr,
+    AssertSqlSafe, Connection, PgConnection, Row, SqlSafeStr,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
 
@@ -33,7 +33,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Created again by every migration.
-pub const FUNCTIONS: [&str; 29] = [
+pub const FUNCTIONS: [&str; 32] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -61,6 +61,9 @@ pub const FUNCTIONS: [&str; 29] = [
     include_str!("sweep.sql"),
     include_str!("retention.sql"),
     include_str!("retain.sql"),
+    include_str!("turn/list.sql"),
+    include_str!("turn/graph.sql"),
+    include_str!("now.sql"),
     include_str!("vitals.sql"),
     include_str!("grants.sql"),
 ];
@@ -69,6 +72,11 @@ pub const FUNCTIONS: [&str; 29] = [
 pub enum Error {
     #[error(transparent)]
     Connect(#[from] work::Error),
+    #[error(
+        "{place} is a pooler in transaction mode, and the owner's commands need a session: set WAYBILL_OWNER_URL to the server itself, or \
+         to a pooler in session mode"
+    )]
+    Pooled { place: String },
     #[error("the migration failed and was rolled back")]
     Migrate(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a table was locked for five minutes: end the dump or long query that uses it, or try again later")]
@@ -113,11 +121,41 @@ pub fn newest() -> i64 {
 /// release it is the newest: the migrations themselves are changed.
 pub const OLDEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
-/// Connects as the owner: for migrations and the few operations beyond the service's rights.
+/// Connects as the owner: for migrations and the few operations beyond the service's rights. These hold locks and settings from one transaction to
+/// the next, so a pooler that changes the server's session between them is refused.
 pub async fn connect_owner(owner_url: &SecretString) -> Result<PgConnection, Error> {
     let (options, place) = connect_options(owner_url)?;
-    let owner = PgConnection::connect_with(&options).await;
-    Ok(owner.map_err(|source| work::Error::Unreachable { place, source: source.into() })?)
+    let connect = async || {
+        let made = PgConnection::connect_with(&options).await;
+        made.map_err(|source| work::Error::Unreachable { place: place.clone(), source: source.into() })
+    };
+    let (mut owner, mut other) = (connect().await?, connect().await?);
+    if shares_sessions(&mut owner, &mut other).await? {
+        return Err(Error::Pooled { place });
+    }
+    other.close().await?;
+    Ok(owner)
+}
+
+/// Checks whether two connections get sessions of the server in turn, as a pooler in transaction mode gives them. While the one is in a transaction,
+/// the other has another session than before, or its session is the one's.
+async fn shares_sessions(owner: &mut PgConnection, other: &mut PgConnection) -> sqlx::Result<bool> {
+    // More than once: other clients of the pooler take and give back sessions too.
+    for _ in 0..5 {
+        let before = session(owner, "select pg_backend_pid()").await?;
+        if session(other, "begin; select pg_backend_pid()").await? == before
+            || session(owner, "select pg_backend_pid()").await? != before
+        {
+            return Ok(true);
+        }
+        sqlx::raw_sql("rollback").execute(&mut *other).await?;
+    }
+    Ok(false)
+}
+
+/// Returns the process of the server that answers. As plain text: a pooler may not know prepared statements.
+async fn session(connection: &mut PgConnection, sql: &'static str) -> sqlx::Result<i32> {
+    sqlx::raw_sql(sql).fetch_one(connection).await?.try_get(0)
 }
 
 /// Turns wait behind a migration that waits for a table: so it waits only for a moment, and retries.

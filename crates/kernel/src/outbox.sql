@@ -228,9 +228,53 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            limit 100000) o
 $$;
 
+-- What is new in these projects, for the callers that watch them: of each at most p_most events after its p_after, in order. One row for each
+-- project that has none, without an event.
+--   last_seq   the last number that was drawn before this look
+--   before     every number up to last_seq was drawn in a transaction older than this one. None: last_seq is p_last, which is known already
+--   open_from  every transaction older than this one is over, and what it wrote is seen by this look
+-- So numbers up to last_seq are settled once open_from is not below before: no event with such a number can still appear. A writer of events has
+-- locked a head before it draws a number, so that its transaction has an id by then. pg_snapshot_xmax would not do: it is one more than the newest
+-- transaction that is over, and some that are open may be newer.
+create or replace function scheduler.events_after(p_projects uuid[], p_after bigint[], p_last bigint, p_most integer)
+returns table (last_seq bigint, before bigint, open_from bigint, project_id uuid, event text, event_id uuid, outbox_seq bigint, agent_turn_id uuid,
+  root_turn_id uuid, agent_id uuid, status text, turn_epoch bigint, step_id uuid, card_id uuid, created_at timestamptz)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_last   bigint;
+  v_before bigint;
+begin
+  select case when q.is_called then q.last_value else 0 end into v_last from state.outbox_seq q;
+  if v_last is distinct from p_last then
+    v_before := pg_current_xact_id()::text::bigint;
+  end if;
+  -- A new snapshot, later than both.
+  return query
+  select v_last, v_before, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, o.project_id, o.event::text, o.event_id, o.outbox_seq,
+         o.agent_turn_id, o.root_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id, o.created_at
+    from unnest(p_projects, p_after) as w (project_id, after)
+    left join lateral (
+         select o.project_id, o.event, o.event_id, o.outbox_seq, o.agent_turn_id, coalesce(t.root_turn_id, o.agent_turn_id) as root_turn_id,
+                o.agent_id, o.status, o.turn_epoch, o.step_id, o.card_id, o.created_at
+           from (select o.*
+                   from state.outbox o
+                  where o.project_id = w.project_id and o.outbox_seq > w.after and o.outbox_seq > 0
+                  order by o.outbox_seq
+                  limit p_most) o
+           left join lateral (
+                select t.root_turn_id
+                  from state.turns t
+                 where t.project_id = o.project_id and t.agent_turn_id = o.agent_turn_id
+                offset 0) t on true
+         offset 0) o on true
+   order by o.project_id, o.outbox_seq;
+end $$;
+
 alter function scheduler.hold_shards owner to waybill_scheduler;
 alter function scheduler.publish_to owner to waybill_scheduler;
 alter function scheduler.unpublished owner to waybill_scheduler;
 alter function scheduler.mark_published owner to waybill_scheduler;
 alter function scheduler.refuse_event owner to waybill_scheduler;
 alter function scheduler.outbox_lag owner to waybill_scheduler;
+alter function scheduler.events_after owner to waybill_scheduler;

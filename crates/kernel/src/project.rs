@@ -60,6 +60,14 @@ pub async fn slug(kernel: &Kernel, project_id: ProjectId) -> Result<Option<Strin
     Ok(slug.fetch_optional(&mut *work).await?)
 }
 
+/// Returns the key with which the API seals what it will recognise later. Only the login of the API can read it, and no caller is shown it.
+pub async fn seal_key(work: &mut UnitOfWork) -> Result<[u8; 32], DbError> {
+    let project_id = work.project_id();
+    let key = sqlx::query_scalar("select seal_key from resource.projects where project_id = $1").bind(project_id);
+    let key: Vec<u8> = key.fetch_one(&mut **work).await?;
+    key.try_into().map_err(|_| sqlx::Error::Protocol("the seal key of a project has 32 bytes".into()).into())
+}
+
 /// Lists projects in the order of their slugs. Crosses projects, through the scheduler's function.
 pub async fn list(kernel: &Kernel, after: &str, most: i32) -> Result<Vec<Project>, Error> {
     let listed = sqlx::query_as("select project_id, slug from scheduler.list_projects($1, $2)")
@@ -114,7 +122,7 @@ pub async fn delete(
            join pg_index i on i.indrelid = c.oid and i.indisprimary
           where c.relkind = 'r' and c.relnamespace = any (array['cardbox', 'resource', 'state', 'parts']::regnamespace[])
             and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'project_id' offset 0)
-          order by c.oid = 'resource.projects'::regclass, c.oid::regclass::text <> 'resource.api_keys', 1",
+          order by c.oid = 'resource.projects'::regclass, c.oid::regclass::text not in ('resource.api_keys', 'resource.browser_sessions'), 1",
     )
     .fetch_all(&mut *owner)
     .await?;

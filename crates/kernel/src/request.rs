@@ -3,12 +3,12 @@
 //! ```text
 //!   claimed by its handler ──ask──▶ asking ──decide, or at its deadline what was said beforehand──▶ ready for its handler again
 //! ```
-//! Nothing of a person is kept but cards: what was asked, and what was decided, by whom and why.
+//! What was asked and what was decided are cards. A decided request is on record as long as its turn.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::{FromRow, types::Json};
 use waybill_core::{
     bus::Door,
@@ -16,6 +16,7 @@ use waybill_core::{
     guard::Guard,
     id::{AgentId, CardId, Target, ToolCallId, TurnId},
     request::{Decided, Decision, Kind, Request},
+    resource::Effect,
 };
 
 use crate::{
@@ -89,10 +90,7 @@ pub async fn decide(work: &mut impl Work, tool_call_id: ToolCallId, decided: &De
 /// Decides a request for a person: looks up first what is to be decided, and puts the decision on record.
 pub async fn decide_as(work: &mut UnitOfWork, tool_call_id: ToolCallId, decided: &Decided) -> Result<Outcome, Refused> {
     let request = find(work, tool_call_id).await?.ok_or(Refused::Gone(tool_call_id))?;
-    if request.four_eyes
-        && Guard::FourEyes.stands()
-        && started_by(work, tool_call_id).await?.as_ref() == Some(&decided.by)
-    {
+    if request.four_eyes && Guard::FourEyes.stands() && is_for(work, tool_call_id, &decided.by).await? {
         return Err(work.refuse(Refused::FourEyes));
     }
     if !decided.decision.fits(request.kind) {
@@ -136,8 +134,7 @@ fn card<T: Serialize>(card_type: CardType, tool_call_id: ToolCallId, says: &T) -
 }
 
 /// A request that waits for a person's decision, and the turn that made it.
-#[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
-#[schema(as = OpenRequest)]
+#[derive(Clone, Debug, Serialize, FromRow)]
 pub struct Open {
     pub tool_call_id: ToolCallId,
     pub agent_turn_id: TurnId,
@@ -146,34 +143,129 @@ pub struct Open {
     pub profile_name: Option<String>,
     pub request_card_id: CardId,
     #[sqlx(json)]
-    #[schema(inline)]
     pub request: Request,
     pub deadline_at: DateTime<Utc>,
-    /// Position of the request in the list. To continue after a request, send its position as `after`.
-    pub call_seq: i64,
 }
 
-/// Lists open requests, in the order in which they were asked.
-pub async fn list(work: &mut UnitOfWork, after: i64, most: i64) -> Result<Vec<Open>, Error> {
+/// Lists open requests, in the order of their calls.
+pub async fn open(work: &mut UnitOfWork, most: i64) -> Result<Vec<Open>, Error> {
     let project_id = work.project_id();
     let open = sqlx::query_as(
-        "select c.tool_call_id, c.agent_turn_id, c.agent_id, a.profile_name, c.request_card_id, r.content as request, c.deadline_at, c.call_seq
+        "select c.tool_call_id, c.agent_turn_id, c.agent_id, a.profile_name, c.request_card_id, r.content as request, c.deadline_at
            from (select * from state.waiting_calls c
-                  where c.project_id = $1 and c.status = 'asking' and c.call_seq > $2
-                  order by c.call_seq
-                  limit $3) c
+                  where c.project_id = $1 and c.status = 'asking'
+                  order by c.tool_call_id
+                  limit $2) c
           cross join lateral cardbox.reading($1, c.request_card_id, statement_timestamp()) r
            left join lateral (
                 select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = c.agent_id offset 0) a on true
           where r.content is not null
-          order by c.call_seq",
+          order by c.tool_call_id",
     )
     .bind(project_id)
-    .bind(after)
     .bind(most)
     .fetch_all(&mut **work)
     .await?;
     Ok(open)
+}
+
+/// State of a request. `open`: it waits for a decision. `decided`: a person decided it, or its deadline passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RequestState)]
+pub enum State {
+    #[default]
+    Open,
+    Decided,
+}
+
+/// How a request was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = RequestDecision)]
+pub struct DecisionShown {
+    pub decision: Decision,
+    /// Caller that decided: `key:NAME`, `user:SUBJECT` or `cli:USER`. `deadline` if no person decided in time.
+    pub by: String,
+    pub at: DateTime<Utc>,
+    /// Note of the person who decided. `null` if there is none, or if it can no longer be shown.
+    pub note: Option<String>,
+    /// Card with the whole decision. For a question it has the answer.
+    pub card_id: CardId,
+}
+
+/// An approval or a question for a person: what is asked, about which tool call, and how it was decided.
+#[derive(Clone, Debug, Serialize, FromRow, utoipa::ToSchema)]
+#[schema(as = ShownRequest)]
+pub struct Shown {
+    pub tool_call_id: ToolCallId,
+    pub agent_turn_id: TurnId,
+    pub agent_id: AgentId,
+    /// Profile of the agent that asks.
+    pub profile_name: Option<String>,
+    /// Tool that the agent called. `null` if the call can no longer be shown.
+    pub tool: Option<String>,
+    /// What calling the tool twice does, as the project defines the tool now. `null` for Waybill's own tools, and for a tool that no longer exists.
+    #[sqlx(json(nullable))]
+    pub effect: Option<Effect>,
+    /// SHA-256 of the arguments of the call, byte for byte as the model wrote them. `null` if the call can no longer be shown.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub arguments_hash: Option<String>,
+    /// Whether the turn that asks has seen external content.
+    pub saw_external: bool,
+    /// First line of the question, up to 120 characters. `null` if the request can no longer be shown.
+    pub title: Option<String>,
+    pub request_card_id: CardId,
+    /// The request. `null` if it can no longer be shown.
+    #[sqlx(json(nullable))]
+    pub request: Option<Request>,
+    pub asked_at: Option<DateTime<Utc>>,
+    pub deadline_at: DateTime<Utc>,
+    /// How it was decided. `null` if it waits for a decision.
+    #[sqlx(json(nullable))]
+    pub decided: Option<DecisionShown>,
+}
+
+/// Lists requests in one state, the newest call first. A call that is asked about again is open. A request whose turn ended before a decision is in
+/// neither state.
+pub async fn list(
+    work: &mut UnitOfWork,
+    state: State,
+    before: Option<ToolCallId>,
+    most: i64,
+) -> Result<Vec<Shown>, Error> {
+    let project_id = work.project_id();
+    let query = match state {
+        State::Open => sqlx::query_as(
+            "select s.*
+               from state.show_requests($1, array(
+                      select c.tool_call_id
+                        from state.waiting_calls c
+                       where c.project_id = $1 and c.status = 'asking' and c.tool_call_id < $2
+                       order by c.tool_call_id desc
+                       limit $3)) s",
+        ),
+        State::Decided => sqlx::query_as(
+            "select s.*
+               from state.show_requests($1, array(
+                      select q.tool_call_id
+                        from state.requests q
+                       where q.project_id = $1 and q.tool_call_id < $2
+                         and not exists (select from state.waiting_calls w
+                                          where w.project_id = $1 and w.tool_call_id = q.tool_call_id and w.status = 'asking'
+                                         offset 0)
+                       order by q.tool_call_id desc
+                       limit $3)) s",
+        ),
+    };
+    let before = before.unwrap_or(ToolCallId::max());
+    Ok(query.bind(project_id).bind(before).bind(most).fetch_all(&mut **work).await?)
+}
+
+/// Returns the request about a call. `None` means that no person was asked about it, or that its turn ended before a decision.
+pub async fn show(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<Shown>, Error> {
+    let project_id = work.project_id();
+    let shown = sqlx::query_as("select s.* from state.show_requests($1, array[$2::uuid]) s");
+    Ok(shown.bind(project_id).bind(tool_call_id).fetch_optional(&mut **work).await?)
 }
 
 /// Returns what is asked about a call. `None` means that nothing is asked any more.
@@ -192,20 +284,24 @@ pub async fn find(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Opt
     Ok(request.map(|Json(request)| request))
 }
 
-/// Returns who had the turn started that a call belongs to.
-async fn started_by(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<String>, Error> {
+/// Checks whether the turn of a call was started by this actor, or for the user who logs in as it.
+async fn is_for(work: &mut UnitOfWork, tool_call_id: ToolCallId, actor: &str) -> Result<bool, Error> {
     let project_id = work.project_id();
-    let started_by: Option<Option<String>> = sqlx::query_scalar(
-        "select t.started_by
+    let is_for: Option<Option<bool>> = sqlx::query_scalar(
+        "select t.started_by = $3 or 'user:' || t.on_behalf_of = $3
            from (select c.agent_turn_id from state.waiting_calls c where c.project_id = $1 and c.tool_call_id = $2 offset 0) c
           cross join lateral (
-                select t.started_by from state.turns t where t.project_id = $1 and t.agent_turn_id = c.agent_turn_id offset 0) t",
+                select t.started_by, t.on_behalf_of
+                  from state.turns t
+                 where t.project_id = $1 and t.agent_turn_id = c.agent_turn_id
+                offset 0) t",
     )
     .bind(project_id)
     .bind(tool_call_id)
+    .bind(actor)
     .fetch_optional(&mut **work)
     .await?;
-    Ok(started_by.flatten())
+    Ok(is_for.flatten().unwrap_or_default())
 }
 
 /// Expires a request that was not decided in time: its default holds. Returns false if nothing was asked, or it was decided already.

@@ -42,6 +42,16 @@ pub enum Error {
     Unreadable { kind: Kind, name: Name, source: serde_json::Error },
     #[error("the content of {kind} `{name}` has expired or was deleted: apply it again")]
     Gone { kind: Kind, name: Name },
+    #[error("tool `{0}` is larger than 256 KiB: shorten its description and its schemas")]
+    LargeTool(Name),
+    #[error("tool `{name}` exists, and its target is `{target}`: use another name")]
+    OtherTarget { name: Name, target: Target },
+    #[error(
+        "tool `{0}` was applied by an admin or a developer, and no key registered it: only they can change or remove it"
+    )]
+    NotRegistered(Name),
+    #[error("profile `{profile}` may call tool `{name}`: remove it from `allowed_tools` of the profile first")]
+    InUse { name: Name, profile: Name },
     #[error("`max_open_turns` must be at most {MOST_OPEN_TURNS}")]
     TooManyOpen,
     #[error("the project does not exist: create it with `waybill project create`")]
@@ -126,7 +136,10 @@ fn settings_name() -> Name {
     "project".parse().expect("a word")
 }
 
-fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
+/// The most bytes of a tool: models read it with every call.
+const MOST_TOOL: usize = 256 << 10;
+
+pub(crate) fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
     let (kind, name) = kind_and_name(manifest);
     let value = match manifest {
         Manifest::Tool(tool) => serde_json::to_value(tool),
@@ -136,6 +149,9 @@ fn seal(manifest: &Manifest) -> Result<NewCard, Error> {
         Manifest::Settings(settings) => serde_json::to_value(settings),
     };
     let value = value.map_err(|source| Error::Unreadable { kind, name: name.clone(), source })?;
+    if kind == Kind::Tool && value.to_string().len() > MOST_TOOL {
+        return Err(Error::LargeTool(name));
+    }
     let draft = Draft::new(kind.card_type(), Role::System, Content::Json(value));
     draft.seal().map_err(|source| Error::Invalid { kind, name, source })
 }
@@ -189,9 +205,13 @@ async fn put_tool(work: &mut UnitOfWork, tool: &Tool, card_id: CardId) -> Result
            insert into resource.tools as t (project_id, name, tool_card_id, target)
            values ($1, $2, $3, $4)
                on conflict (project_id, name) do update
-              set version = t.version + 1, tool_card_id = $3, target = $4, updated_at = now()
-            where t.tool_card_id <> $3
+              set version = t.version + 1, tool_card_id = $3, target = $4, registered_by = null, updated_at = now()
+            where t.tool_card_id is distinct from $3
         returning version
+         ), kept as (
+           update resource.tools t
+              set registered_by = null
+            where t.project_id = $1 and t.name = $2 and t.tool_card_id = $3 and t.registered_by is not null
          )
          select version, true as changed from put
           union all
@@ -325,7 +345,9 @@ async fn check_tools(work: &mut UnitOfWork, profile: &Profile) -> Result<(), Err
     let known: Vec<Name> = sqlx::query_scalar(
         "select asked.name
                from unnest($2::text[]) as asked (name)
-              where exists (select from resource.tools t where t.project_id = $1 and t.name = asked.name offset 0)",
+              where exists (select from resource.tools t
+                             where t.project_id = $1 and t.name = asked.name and t.tool_card_id is not null
+                            offset 0)",
     )
     .bind(project_id)
     .bind(&wanted)
@@ -364,7 +386,7 @@ pub async fn list(work: &mut UnitOfWork) -> Result<Vec<Listed>, Error> {
            from resource.profiles where project_id = $1
           union all
          select 'tool', name, version, tool_card_id, target::text, updated_at
-           from resource.tools where project_id = $1
+           from resource.tools where project_id = $1 and tool_card_id is not null
           union all
          select 'handoff_type', name, version, handoff_type_card_id, null, updated_at
            from resource.handoff_types where project_id = $1
@@ -405,12 +427,13 @@ pub async fn profile(work: &mut UnitOfWork, name: &Name) -> Result<Found, Error>
 /// Looks up a tool.
 pub async fn tool(work: &mut UnitOfWork, name: &Name) -> Result<Tool, Error> {
     let project_id = work.project_id();
-    let card_id: Option<CardId> =
-        sqlx::query_scalar("select tool_card_id from resource.tools where project_id = $1 and name = $2")
-            .bind(project_id)
-            .bind(name)
-            .fetch_optional(&mut **work)
-            .await?;
+    let card_id: Option<CardId> = sqlx::query_scalar(
+        "select tool_card_id from resource.tools where project_id = $1 and name = $2 and tool_card_id is not null",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
     read(work, Kind::Tool, name, card_id.ok_or_else(|| Error::NotFound { kind: Kind::Tool, name: name.clone() })?).await
 }
 

@@ -1,23 +1,25 @@
 -- How long a project keeps what (RT-1 … RT-6): what is set, what would go, and the one function that removes it.
 --   content  what cards say: their content, tool calls and metadata. The card stays, with its hash
---   record   turns that have ended, with all that belongs to them; then sessions that have ended, agents that were retired, refusals
+--   record   turns that have ended, with all that belongs to them; then sessions that have ended, agents that were retired, boxes that were made to
+--            be shared, refusals
 -- A walk goes over a project in portions, phase by phase, each from the oldest id on, and keeps its place in resource.retention. What something
 -- younger needs stays whole, and is looked at again by the next walk.
 
 -- ── what is set ─────────────────────────────────────────────────────────────────────────────────────────────────
 
--- What is in effect now. No row: everything is kept for ever.
+-- What is in effect now. No row: everything is kept for ever. A shortening that no walk has seen yet is not in effect, whatever its time.
 create or replace function resource.retention_of(p_project uuid)
 returns table (content_months integer, record_months integer, next_content_months integer, next_record_months integer, next_at timestamptz,
   hold_reason text, held_since timestamptz, walked_at timestamptz)
 language sql stable as $$
-  select case when r.next_at <= now() then r.next_content_months else r.content_months end,
-         case when r.next_at <= now() then r.next_record_months else r.record_months end,
-         case when r.next_at > now() then r.next_content_months end,
-         case when r.next_at > now() then r.next_record_months end,
-         case when r.next_at > now() then r.next_at end,
+  select case when n.is_over then r.next_content_months else r.content_months end,
+         case when n.is_over then r.next_record_months else r.record_months end,
+         case when not n.is_over then r.next_content_months end,
+         case when not n.is_over then r.next_record_months end,
+         case when not n.is_over then r.next_at end,
          r.hold_reason, r.held_since, r.walked_at
     from resource.retention r
+   cross join lateral (select coalesce(r.next_at <= now() and r.next_by is null, false) as is_over) n
    where r.project_id = p_project
 $$;
 
@@ -46,12 +48,12 @@ begin
   if (v_content, v_record) is not distinct from (p_content, p_record) then
     update resource.retention r
        set content_months = p_content, record_months = p_record, next_content_months = null, next_record_months = null, next_at = null,
-           walk_at = now()
+           next_by = null, walk_at = now()
      where r.project_id = p_project;
   else
     update resource.retention r
        set content_months = v_content, record_months = v_record, next_content_months = p_content, next_record_months = p_record,
-           next_at = now() + interval '7 days', walk_at = now()
+           next_at = clock_timestamp() + interval '7 days', next_by = pg_current_xact_id(), walk_at = now()
      where r.project_id = p_project;
   end if;
   return true;
@@ -65,6 +67,8 @@ declare
 begin
   v_entered := state.enter(p_project);
   if p_reason is not null then
+    -- A prune looks at the holds each time before it drops something, with this lock for itself.
+    perform pg_advisory_xact_lock_shared(hashtextextended('waybill.prune', 0));
     insert into resource.retention (project_id) values (p_project) on conflict do nothing;
   end if;
   update resource.retention r
@@ -83,6 +87,23 @@ language sql stable as $$
                 cross join lateral (
                       select c.tool_call_id from cardbox.cards c where c.project_id = p_project and c.card_id = e.card_id offset 0) c
                 where e.project_id = p_project and e.box_id = p_output and e.card_id is not null and c.tool_call_id is not null)
+$$;
+
+-- What people were asked about these calls of a turn, and what they decided, as far as its requests name it: the last of each call.
+create or replace function state.asked_of(p_project uuid, p_turn uuid, p_calls uuid[]) returns uuid[]
+language sql stable as $$
+  select array(select n.card_id
+                 from unnest(p_calls) as u (tool_call_id)
+                cross join lateral (
+                      select unnest(array[q.request_card_id, q.decision_card_id]) as card_id
+                        from state.requests q
+                       where q.project_id = p_project and q.tool_call_id = u.tool_call_id and q.agent_turn_id = p_turn
+                       union all
+                      select unnest(array[w.request_card_id, w.decision_card_id])
+                        from state.waiting_calls w
+                       where w.project_id = p_project and w.tool_call_id = u.tool_call_id and w.agent_turn_id = p_turn
+                      offset 0) n
+                where n.card_id is not null)
 $$;
 
 -- The batches of a turn, by its calls. A fork has calls of its source in its output box: their batches are the source's.
@@ -390,9 +411,10 @@ begin
   if state.why_kept(p_project, p_turn, p_before, p_relayed) is not null then
     return null;
   end if;
-  -- What people were asked about its calls is in no box.
+  -- What people were asked about its calls is in no box, and its events may have been dropped.
   v_loose := array(select o.card_id from state.outbox o
-                    where o.project_id = p_project and o.agent_turn_id = p_turn and o.event = 'request' and o.card_id is not null);
+                    where o.project_id = p_project and o.agent_turn_id = p_turn and o.event = 'request' and o.card_id is not null)
+             || state.asked_of(p_project, p_turn, v_calls);
   if v_turn.session_id is not null then
     for v_step in
       select p.step_id, p.patch
@@ -420,6 +442,7 @@ begin
     delete from state.execution_edges e where e.project_id = p_project and e.correlation_id = v_id and e.agent_turn_id = p_turn;
     get diagnostics v_n = row_count;
     v_removed := cardbox.add_counts(v_removed, jsonb_build_object('edges', v_n));
+    delete from state.requests q where q.project_id = p_project and q.tool_call_id = v_id and q.agent_turn_id = p_turn;
   end loop;
   foreach v_id in array v_batches loop
     delete from state.pmo_batch_tasks k where k.project_id = p_project and k.batch_id = v_id;
@@ -440,6 +463,7 @@ begin
   get diagnostics v_n = row_count;
   v_removed := cardbox.add_counts(v_removed, jsonb_build_object('handovers', v_n));
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
+  delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -504,8 +528,18 @@ begin
   return cardbox.add_counts(v_removed, '{"agents": 1}');
 end $$;
 
+-- Removes a box that was made to be shared and of which no box holds a range any more. Null: it stays.
+create or replace function cardbox.remove_shared(p_project uuid, p_box uuid) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if state.are_inherited(p_project, array[p_box]) or not cardbox.lock_boxes(p_project, array[p_box]) then
+    return null;
+  end if;
+  return cardbox.remove_boxes(p_project, array[p_box]);
+end $$;
+
 -- Removes what a card says, unless a turn that has not ended can read it. Definitions stay: profiles, tools, plans, settings. Answers with the bytes
--- that it took; null: it stays.
+-- that it took; null: there is nothing to remove; -1: it stays for now.
 create or replace function cardbox.remove_content(p_project uuid, p_card uuid, p_boxes uuid[], p_cards uuid[]) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -515,15 +549,18 @@ begin
     from cardbox.cards c
    where c.project_id = p_project and c.card_id = p_card and c.erased_at is null
      and (not c.content_addressed or c.type = 'sys.rendered_prompt');
-  if v_bytes is null or p_card = any (p_cards)
+  if v_bytes is null then
+    return null;
+  end if;
+  if p_card = any (p_cards)
      or exists (select from cardbox.box_entries e
                  where e.project_id = p_project and e.card_id = p_card and e.box_id = any (p_boxes)) then
-    return null;
+    return -1;
   end if;
   -- One that is being expired or deleted is not waited for: it is looked at by the next walk.
   perform from cardbox.cards c where c.project_id = p_project and c.card_id = p_card for no key update skip locked;
   if not found then
-    return null;
+    return -1;
   end if;
   update cardbox.cards c
      set salt = null, content = null, tool_calls = null, metadata = null, erased_at = now(), erased_reason = 'retention'
@@ -545,6 +582,9 @@ begin
   elsif p_phase = 'agents' then
     return array(select a.agent_id from resource.project_agents a
                   where a.project_id = p_project and a.agent_id > p_after order by a.agent_id limit p_most);
+  elsif p_phase = 'boxes' then
+    return array(select b.box_id from cardbox.boxes b
+                  where b.project_id = p_project and b.is_shared and b.box_id > p_after and b.box_id < p_last order by b.box_id limit p_most);
   elsif p_phase = 'refusals' then
     return array(select r.refusal_id from state.refusals r
                   where r.project_id = p_project and r.refusal_id > p_after and r.refusal_id < p_last order by r.refusal_id limit p_most);
@@ -553,10 +593,10 @@ begin
                 where c.project_id = p_project and c.card_id > p_after and c.card_id < p_last order by c.card_id limit p_most);
 end $$;
 
--- One portion of a walk: so many rows are looked at. Answers where the walk goes on, and what was removed; no phase: it is over. Takes the horizons
--- as they are given, so no login may call it.
+-- One portion of a walk: so many rows are looked at. Answers where the walk goes on, what was removed, and after which card the next walk has to look
+-- because one was kept back; no phase: it is over. Takes the horizons as they are given, so no login may call it.
 create or replace function cardbox.retain_before(p_project uuid, p_content timestamptz, p_record timestamptz, p_phase text, p_after uuid,
-  p_most integer, out phase text, out walked_to uuid, out removed jsonb)
+  p_most integer, out phase text, out walked_to uuid, out removed jsonb, out kept_after uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -598,6 +638,10 @@ begin
     if p_phase = 'cards' then
       v_bytes := cardbox.remove_content(p_project, v_id, v_boxes, v_cards);
       continue when v_bytes is null;
+      if v_bytes < 0 then
+        retain_before.kept_after := coalesce(v_ids[array_position(v_ids, v_id) - 1], p_after);
+        continue;
+      end if;
       retain_before.removed := cardbox.add_counts(retain_before.removed, jsonb_build_object('contents', 1, 'bytes', v_bytes));
     elsif p_phase = 'refusals' then
       delete from state.refusals r where r.project_id = p_project and r.refusal_id = v_id;
@@ -606,7 +650,8 @@ begin
       retain_before.removed := cardbox.add_counts(retain_before.removed, coalesce(
         case p_phase when 'turns' then cardbox.remove_turn(p_project, v_id, p_record, v_relayed)
                      when 'sessions' then cardbox.remove_session(p_project, v_id, p_record)
-                     else cardbox.remove_agent(p_project, v_id, p_record) end, '{}'));
+                     when 'agents' then cardbox.remove_agent(p_project, v_id, p_record)
+                     else cardbox.remove_shared(p_project, v_id) end, '{}'));
     end if;
   end loop;
   v_deleting := set_config('waybill.deleting', '', true);
@@ -617,8 +662,8 @@ begin
     retain_before.phase := p_phase;
     retain_before.walked_to := v_ids[v_most];
   else
-    retain_before.phase := case p_phase when 'turns' then 'sessions' when 'sessions' then 'agents' when 'agents' then 'refusals'
-                                        when 'refusals' then 'cards' end;
+    retain_before.phase := case p_phase when 'turns' then 'sessions' when 'sessions' then 'agents' when 'agents' then 'boxes'
+                                        when 'boxes' then 'refusals' when 'refusals' then 'cards' end;
     retain_before.walked_to := '00000000-0000-0000-0000-000000000000';
   end if;
 end $$;
@@ -638,7 +683,8 @@ end $$;
 
 -- The next portion of a project's walk, by what is in effect. No row: another process removes something just now, or nothing was ever set. What a
 -- walk has removed is one entry in the project's audit. One that has removed a part of the record is soon followed by another: what
--- stayed because of that part may go now.
+-- stayed because of that part may go now. What cards say is looked at from where the last walk was done with it; once a month from the first card
+-- on, so that one which was written late under an old id goes too.
 create or replace function cardbox.retain(p_project uuid, p_most integer)
 returns table (removed jsonb, is_over boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -647,6 +693,7 @@ declare
   v_entered text;
   v_walk    record;
   v_set     record;
+  v_content timestamptz;
   v_portion record;
   v_total   jsonb;
 begin
@@ -658,13 +705,20 @@ begin
     return;
   end if;
   v_entered := state.enter(p_project);
-  select r.phase, r.walked_to, r.removed into v_walk
+  select r.phase, r.walked_to, r.removed, r.kept_after,
+         case when date_trunc('month', r.walked_at) = date_trunc('month', now()) then r.done_to
+              else '00000000-0000-0000-0000-000000000000' end as done_to
+    into v_walk
     from resource.retention r
    where r.project_id = p_project
      for no key update;
   if not found then
     return;
   end if;
+  -- The transaction that set it may have been open for long: from now on others see it, and can set it back.
+  update resource.retention r
+     set next_at = clock_timestamp() + interval '7 days', next_by = null
+   where r.project_id = p_project and r.next_by <> pg_current_xact_id();
   select s.content_months, s.record_months, s.next_at, s.hold_reason into v_set from resource.retention_of(p_project) s;
   if v_set.hold_reason is not null or v_set.content_months is null then
     if v_walk.removed <> '{}' then
@@ -672,19 +726,24 @@ begin
     end if;
     update resource.retention r
        set walk_at = case when v_set.hold_reason is not null then now() + interval '1 day' else coalesce(v_set.next_at, 'infinity') end,
-           phase = 'turns', walked_to = '00000000-0000-0000-0000-000000000000', removed = '{}'
+           phase = 'turns', walked_to = '00000000-0000-0000-0000-000000000000', removed = '{}', kept_after = null
      where r.project_id = p_project;
     return query select '{}'::jsonb, true;
     return;
   end if;
-  v_portion := cardbox.retain_before(p_project, now() - make_interval(months => v_set.content_months),
-    now() - make_interval(months => v_set.record_months), v_walk.phase, v_walk.walked_to, greatest(p_most, 1));
+  v_content := now() - make_interval(months => v_set.content_months);
+  v_portion := cardbox.retain_before(p_project, v_content, now() - make_interval(months => v_set.record_months), v_walk.phase,
+    v_walk.walked_to, greatest(p_most, 1));
   v_total := cardbox.add_counts(v_walk.removed, v_portion.removed);
   if v_portion.phase is null and v_total <> '{}' then
     perform cardbox.record_walk(p_project, v_total);
   end if;
   update resource.retention r
-     set phase = coalesce(v_portion.phase, 'turns'), walked_to = v_portion.walked_to,
+     set phase = coalesce(v_portion.phase, 'turns'),
+         walked_to = case when v_portion.phase = 'cards' and v_walk.phase <> 'cards' then v_walk.done_to else v_portion.walked_to end,
+         kept_after = case when v_portion.phase is not null then least(v_walk.kept_after, v_portion.kept_after) end,
+         done_to = case when v_portion.phase is not null then r.done_to
+                        else coalesce(least(v_walk.kept_after, v_portion.kept_after), greatest(v_walk.done_to, state.first_id(v_content))) end,
          removed = case when v_portion.phase is null then '{}' else v_total end,
          walked_at = case when v_portion.phase is null then now() else r.walked_at end,
          walk_at = case when v_portion.phase is not null then now()
@@ -698,6 +757,15 @@ end $$;
 create or replace function scheduler.projects_to_retain(p_most integer) returns table (project_id uuid)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select r.project_id from resource.retention r where r.walk_at <= now() order by r.walk_at limit p_most
+$$;
+
+-- The projects under a hold: history of theirs is not dropped either.
+create or replace function scheduler.projects_on_hold() returns table (project_id uuid, slug text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select r.project_id, p.slug
+    from resource.retention r
+    left join lateral (select p.slug::text from resource.projects p where p.project_id = r.project_id offset 0) p on true
+   where r.held_since is not null
 $$;
 
 -- ── what would be removed ───────────────────────────────────────────────────────────────────────────────────────
@@ -798,22 +866,26 @@ alter function cardbox.patched owner to waybill_remover;
 alter function cardbox.remove_turn owner to waybill_remover;
 alter function cardbox.remove_session owner to waybill_remover;
 alter function cardbox.remove_agent owner to waybill_remover;
+alter function cardbox.remove_shared owner to waybill_remover;
 alter function cardbox.remove_content owner to waybill_remover;
 alter function cardbox.portion owner to waybill_remover;
 alter function cardbox.retain_before owner to waybill_remover;
 alter function cardbox.record_walk owner to waybill_remover;
 alter function cardbox.retain owner to waybill_remover;
 alter function scheduler.projects_to_retain owner to waybill_scheduler;
+alter function scheduler.projects_on_hold owner to waybill_scheduler;
 
-grant execute on function state.enter, state.first_id, state.why_kept, state.calls_of, state.batches_of, state.boxes_of, state.are_inherited,
+grant execute on function state.enter, state.first_id, state.why_kept, state.calls_of, state.asked_of, state.batches_of, state.boxes_of, state.are_inherited,
   state.reached_boxes, state.reached_cards, resource.retention_of, cardbox.add_counts to waybill_remover;
 grant select on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.agent_inbox, state.agent_state_head,
   state.waiting_calls, state.pmo_batches, state.pmo_batch_tasks, state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps,
-  state.execution_edges, state.patches, state.receipts, state.refusals, state.outbox, state.handovers, state.grants, state.forks,
-  state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
+  state.execution_edges, state.patches, state.receipts, state.refusals, state.outbox, state.requests, state.handovers, state.grants,
+  state.forks, state.labels, state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
 grant delete on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.pmo_batches, state.pmo_batch_tasks,
   state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps, state.execution_edges, state.patches, state.receipts,
-  state.refusals, state.outbox, state.handovers, state.grants, state.forks, state.identity_edges, resource.project_agents to waybill_remover;
+  state.refusals, state.outbox, state.requests, state.handovers, state.grants, state.forks, state.labels, state.identity_edges,
+  resource.project_agents
+  to waybill_remover;
 grant update (salt, content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_remover;
 grant insert (project_id), update on resource.retention to waybill_remover;
 -- So that rows may be locked: nothing of them changes.

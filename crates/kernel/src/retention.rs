@@ -4,15 +4,16 @@
 //! waits for that. There is no default partition: a row for whose time there is none is refused ([`DbError::lacks_partition`]).
 //!
 //! History is steps, edges, events, receipts, patches and refusals. A turn that has not ended reaches back to its own beginning, and a fork to the
-//! beginning of the turn that it does again. Cards, boxes, turns, grants, packages and artifacts are not history: they stay until they are erased or
-//! their project is deleted.
+//! beginning of the turn that it does again. A project under a legal hold keeps all of its history, and so the partitions that have it. Cards,
+//! boxes, turns, grants, packages and artifacts are not history: they stay until they are erased, their project is deleted, or the retention of
+//! their project removes them ([`crate::retain`]).
 
 use std::{str::FromStr, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection};
-use waybill_core::id::TurnId;
+use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
+use waybill_core::id::{ProjectId, TurnId};
 
 use crate::{
     outbox, turn, vitals,
@@ -29,6 +30,10 @@ pub enum Error {
         "partition {partition} was used by other transactions for a minute: run `waybill admin prune` again later, which continues here"
     )]
     Busy { partition: String, source: DbError },
+    #[error("nothing was deleted, because history of that time is needed now ({why}): run `waybill admin prune` again")]
+    Needed { why: String },
+    #[error("partition {partition} was not deleted: it has history of project {project}, which is under a legal hold")]
+    Held { partition: String, project: String },
     #[error("the database request failed")]
     Db(#[from] DbError),
 }
@@ -166,7 +171,12 @@ pub struct Plan {
     /// Why that is earlier than was asked for.
     pub held: Option<Held>,
     pub partitions: Vec<Partition>,
+    #[serde(skip)]
+    drop_unpublished: bool,
 }
+
+/// Ids of steps and calls may be a day old: partitions of the last two days stay, whatever is asked for.
+const YOUNGEST: chrono::Duration = chrono::Duration::days(2);
 
 /// Plans what can be dropped, with what an interrupted run has left. Changes nothing. Unpublished events are kept if a relay has ever published,
 /// unless they are to be dropped.
@@ -179,7 +189,7 @@ pub async fn plan(
     let age = chrono::Duration::from_std(older_than).unwrap_or(chrono::Duration::MAX);
     let now: DateTime<Utc> = sqlx::query_scalar("select now()").fetch_one(&mut *owner).await?;
     let asked = now.checked_sub_signed(age).unwrap_or(DateTime::UNIX_EPOCH);
-    let held = oldest_needed(kernel, drop_unpublished).await?.filter(|held| held.since < asked);
+    let held = oldest_needed(kernel, asked, drop_unpublished).await?.filter(|held| held.since < asked);
     let before = held.as_ref().map_or(asked, |held| held.since);
     let partitions = sqlx::query_as(
         "select c.oid::regclass::text as partition, coalesce(b.ends_at, $1) as ends_at, pg_total_relation_size(c.oid) as bytes,
@@ -189,19 +199,20 @@ pub async fn plan(
           cross join lateral (
                 select state.time_of(substring(pg_get_expr(c.relpartbound, c.oid) from $$TO \\('([0-9a-f-]+)'\\)$$)) as ends_at) b
           where c.relnamespace = 'parts'::regnamespace and c.relkind = 'r'
-            and (i.inhparent is null or i.inhdetachpending or b.ends_at <= $1)
+            and (i.inhparent is null or i.inhdetachpending or b.ends_at <= least($1, $2::timestamptz))
             and exists (select from state.history() h where c.relname ~ ('^' || h.parent || '_[0-9]+$'))
           order by 6 desc, 2, 1",
     )
     .bind(before)
+    .bind(now - YOUNGEST)
     .fetch_all(owner)
     .await?;
-    Ok(Plan { before, held, partitions })
+    Ok(Plan { before, held, partitions, drop_unpublished })
 }
 
-/// Returns since when history is needed, over all projects, and by what.
-async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option<Held>, Error> {
-    let mut needed = Vec::new();
+/// Returns since when history from before a time is needed, over all projects, and by what.
+async fn oldest_needed(kernel: &Kernel, before: DateTime<Utc>, drop_unpublished: bool) -> Result<Option<Held>, Error> {
+    let mut needed = held_history(kernel, before).await?;
     for busy in vitals::busiest(kernel, i32::MAX).await? {
         let mut work = kernel.begin(busy.project_id).await?;
         let oldest: Option<(TurnId, Option<TurnId>)> = sqlx::query_as(
@@ -241,40 +252,119 @@ async fn oldest_needed(kernel: &Kernel, drop_unpublished: bool) -> Result<Option
     Ok(needed.into_iter().min_by_key(|held| held.since))
 }
 
+/// Returns the projects under a legal hold.
+async fn on_hold(kernel: &Kernel) -> Result<Vec<(ProjectId, Option<String>)>, Error> {
+    let held = sqlx::query_as("select project_id, slug from scheduler.projects_on_hold()");
+    Ok(held.fetch_all(&mut *kernel.lease().await?).await?)
+}
+
+/// Returns since when projects under a legal hold have history from before a time.
+async fn held_history(kernel: &Kernel, before: DateTime<Utc>) -> Result<Vec<Held>, Error> {
+    let mut needed = Vec::new();
+    for (project_id, slug) in on_hold(kernel).await? {
+        let mut work = kernel.begin(project_id).await?;
+        let since: Option<DateTime<Utc>> = sqlx::query_scalar("select state.history_since($1, $2)")
+            .bind(project_id)
+            .bind(before)
+            .fetch_one(&mut *work)
+            .await?;
+        let project = slug.unwrap_or_else(|| project_id.to_string());
+        needed.extend(since.map(|since| Held { since, why: format!("project {project} is under a legal hold") }));
+    }
+    Ok(needed)
+}
+
 /// Drops the partitions that the plan names, one after the other, and reports each. No transaction waits for it. If it is interrupted, the next run
 /// continues.
-pub async fn drop(owner: &mut PgConnection, plan: &Plan, mut progress: impl FnMut(&Partition)) -> Result<(), Error> {
-    // First: from here on no reader expects that history to be there.
-    sqlx::query("update waybill.schema set pruned_before = greatest(pruned_before, $1)")
-        .bind(TurnId::at(plan.before))
-        .execute(&mut *owner)
-        .await?;
+pub async fn drop(
+    kernel: &Kernel,
+    owner: &mut PgConnection,
+    plan: &Plan,
+    mut progress: impl FnMut(&Partition),
+) -> Result<(), Error> {
     // We wait for others, for a minute at a time; no other session uses what we have locked by then.
     sqlx::raw_sql("set lock_timeout = '60s'").execute(&mut *owner).await?;
+    let dropped = drop_all(kernel, owner, plan, &mut progress).await;
+    sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
+    dropped
+}
+
+async fn drop_all(
+    kernel: &Kernel,
+    owner: &mut PgConnection,
+    plan: &Plan,
+    progress: &mut impl FnMut(&Partition),
+) -> Result<(), Error> {
+    close(kernel, owner, plan).await?;
     for partition in &plan.partitions {
-        if let Err(error) = drop_one(owner, partition).await {
-            sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
-            return Err(match is_locked(&error) {
-                true => Error::Busy { partition: partition.partition.clone(), source: error.into() },
-                false => error.into(),
-            });
-        }
+        drop_one(kernel, owner, partition).await?;
         progress(partition);
     }
-    sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
     Ok(())
 }
 
-/// Detaches a partition while others read and write its table, and drops it once no session can see it.
-async fn drop_one(owner: &mut PgConnection, dropped: &Partition) -> sqlx::Result<()> {
+/// Closes the time before the plan's: from here on no reader expects history of it, and no turn can begin with an id of it. A turn that began since
+/// the plan was made is seen after the lock.
+async fn close(kernel: &Kernel, owner: &mut PgConnection, plan: &Plan) -> Result<(), Error> {
+    let mut closing = owner.begin().await?;
+    lock(&mut closing).await?;
+    sqlx::query("update waybill.schema set pruned_before = greatest(pruned_before, $1)")
+        .bind(TurnId::at(plan.before))
+        .execute(&mut *closing)
+        .await?;
+    let needed = oldest_needed(kernel, plan.before, plan.drop_unpublished).await?;
+    if let Some(held) = needed.filter(|held| held.since < plan.before) {
+        closing.rollback().await?;
+        return Err(Error::Needed { why: held.why });
+    }
+    closing.commit().await?;
+    Ok(())
+}
+
+/// Keeps turns of the past, forks and legal holds waiting until the transaction is over: what is found after this stays true.
+async fn lock(owner: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('waybill.prune', 0))").execute(owner).await?;
+    Ok(())
+}
+
+/// Detaches a partition while others read and write its table, and drops it once no session can see it. Not if it has history of a project that has
+/// come under a legal hold: what is detached then stays until the hold is lifted.
+async fn drop_one(kernel: &Kernel, owner: &mut PgConnection, dropped: &Partition) -> Result<(), Error> {
     let Partition { partition, parent, is_pending, .. } = dropped;
-    // Names come from the catalogue. Each statement is sent alone: detaching in this way cannot be part of a transaction.
+    let busy = |error: sqlx::Error| match is_locked(&error) {
+        true => Error::Busy { partition: partition.clone(), source: error.into() },
+        false => error.into(),
+    };
+    // Names come from the catalogue. A statement that detaches in this way is sent alone: it cannot be part of a transaction.
     if let Some(parent) = parent {
+        let mut checking = owner.begin().await?;
+        lock(&mut checking).await.map_err(busy)?;
+        check_held(kernel, &mut checking, partition).await?;
+        checking.rollback().await?;
         let way = if *is_pending { "finalize" } else { "concurrently" };
         let detach = format!("alter table {parent} detach partition {partition} {way}");
-        sqlx::raw_sql(AssertSqlSafe(detach)).execute(&mut *owner).await?;
+        sqlx::raw_sql(AssertSqlSafe(detach)).execute(&mut *owner).await.map_err(busy)?;
     }
-    sqlx::raw_sql(AssertSqlSafe(format!("drop table {partition}"))).execute(owner).await?;
+    let mut dropping = owner.begin().await?;
+    lock(&mut dropping).await.map_err(busy)?;
+    check_held(kernel, &mut dropping, partition).await?;
+    let drop = format!("drop table {partition}");
+    sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut *dropping).await.map_err(busy)?;
+    dropping.commit().await?;
+    Ok(())
+}
+
+/// Checks that a partition has no history of a project under a legal hold.
+async fn check_held(kernel: &Kernel, owner: &mut PgConnection, partition: &str) -> Result<(), Error> {
+    for (project_id, slug) in on_hold(kernel).await? {
+        let has_history = format!("select exists (select from {partition} h where h.project_id = $1)");
+        let has_history: bool =
+            sqlx::query_scalar(AssertSqlSafe(has_history)).bind(project_id).fetch_one(&mut *owner).await?;
+        if has_history {
+            let project = slug.unwrap_or_else(|| project_id.to_string());
+            return Err(Error::Held { partition: partition.to_owned(), project });
+        }
+    }
     Ok(())
 }
 

@@ -29,13 +29,43 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
    where i.inhparent = format('state.%I', p_parent)::regclass and not i.inhdetachpending
 $$;
 
--- Whether history with this id would find its partitions.
+-- Whether history with this id finds its partitions, and will until the transaction is over: a prune waits for that, and then sees its turn.
 create or replace function state.has_partitions(p_id uuid) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select bool_and(exists (select from state.partitions(h.parent) p
-                           where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
-    from state.history() h
-$$;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform pg_advisory_xact_lock_shared(hashtextextended('waybill.prune', 0));
+  -- A later statement than the lock: what a prune has closed is seen.
+  return p_id >= (select s.pruned_before from waybill.schema s)
+     and (select bool_and(exists (select from state.partitions(h.parent) p
+                                   where p.starts_at <= state.time_of(p_id::text) and state.time_of(p_id::text) < p.ends_at))
+            from state.history() h);
+end $$;
+
+-- Since when a project has history in partitions that end before a time: where the first of them begins. Null: it has none there.
+create or replace function state.history_since(p_project uuid, p_before timestamptz) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_part     record;
+  v_is_there boolean;
+begin
+  for v_part in
+    select h.parent, p.starts_at, p.ends_at,
+           (select a.attname from pg_attribute a
+             where a.attrelid = format('state.%I', h.parent)::regclass
+               and a.attnum = (select t.partattrs[0] from pg_partitioned_table t where t.partrelid = format('state.%I', h.parent)::regclass)) as key
+      from state.history() h
+     cross join lateral state.partitions(h.parent) p
+     where p.ends_at <= p_before
+     order by p.starts_at
+  loop
+    execute format('select exists (select from state.%I h where h.project_id = $1 and h.%I >= $2 and h.%2$I < $3)', v_part.parent, v_part.key)
+      into v_is_there using p_project, state.first_id(v_part.starts_at), state.first_id(v_part.ends_at);
+    if v_is_there then
+      return v_part.starts_at;
+    end if;
+  end loop;
+  return null;
+end $$;
 
 -- For how long from now a table has its partitions, without a gap.
 create or replace function state.history_ahead(p_parent text) returns interval

@@ -242,7 +242,7 @@ pub async fn turns(
 }
 
 /// Lists the cards with content that were written for a session: by all turns that were begun for it, in its messages, as its todo lists and
-/// summaries, and the blocks that were made of these for its model calls.
+/// summaries, what people were asked and decided, and the blocks that were made of these for its model calls.
 pub async fn written(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec<CardId>, Error> {
     let project_id = work.project_id();
     let cards = sqlx::query_scalar(
@@ -271,6 +271,17 @@ pub async fn written(work: &mut UnitOfWork, session_id: SessionId) -> Result<Vec
            select unnest(array[b.todo_card_id, b.compression_card_id])
              from state.blackboards b
             where b.project_id = $1 and b.session_id = $2
+            union
+           select o.card_id
+             from turns t
+            cross join lateral (
+                  select o.card_id
+                    from state.outbox o
+                   where o.project_id = $1 and o.agent_turn_id = t.agent_turn_id and o.event = 'request'
+                  offset 0) o
+            where o.card_id is not null
+            union
+           select unnest(state.asked_of($1, t.agent_turn_id, state.calls_of($1, t.output_box_id))) from turns t
          ), blocks as (
            select (b ->> 'card_id')::uuid as card_id
              from turns t
@@ -339,18 +350,25 @@ pub struct Change {
     pub created_at: DateTime<Utc>,
 }
 
-/// Lists changes of a session's todo list, summary and results, the newest first. They are kept as long as history is.
-pub async fn changes(work: &mut UnitOfWork, session_id: SessionId, most: i64) -> Result<Vec<Change>, Error> {
+/// Lists changes of a session's todo list, summary and results, the newest first: those before one, if its step is given. They are kept as long
+/// as history is.
+pub async fn changes(
+    work: &mut UnitOfWork,
+    session_id: SessionId,
+    before: Option<StepId>,
+    most: i64,
+) -> Result<Vec<Change>, Error> {
     let project_id = work.project_id();
     let changes = sqlx::query_as(
         "select p.step_id, p.patch, p.created_at
            from state.patches p
-          where p.project_id = $1 and p.session_id = $2
+          where p.project_id = $1 and p.session_id = $2 and p.step_id < $3
           order by p.step_id desc
-          limit $3",
+          limit $4",
     )
     .bind(project_id)
     .bind(session_id)
+    .bind(before.unwrap_or(StepId::max()))
     .bind(most)
     .fetch_all(&mut **work)
     .await?;

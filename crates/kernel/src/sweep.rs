@@ -72,6 +72,7 @@ pub struct Swept {
     pub batches_closed: u64,
     pub batches_stopped: u64,
     pub keys_forgotten: i32,
+    pub browser_sessions_forgotten: i32,
     /// Marks of queues that were of no use any more.
     pub marks_forgotten: i32,
     /// Rows that failed this time.
@@ -98,6 +99,7 @@ impl Swept {
         self.batches_closed += other.batches_closed;
         self.batches_stopped += other.batches_stopped;
         self.keys_forgotten += other.keys_forgotten;
+        self.browser_sessions_forgotten += other.browser_sessions_forgotten;
         self.marks_forgotten += other.marks_forgotten;
         self.failures += other.failures;
         self.doors_rung += other.doors_rung;
@@ -326,10 +328,11 @@ async fn stopped(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
 }
 
 async fn ready(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
-    let keys_forgotten = sqlx::query_scalar("select scheduler.forget_keys($1)")
-        .bind(config.most)
-        .fetch_one(&mut *kernel.lease().await?)
-        .await?;
+    let (keys_forgotten, browser_sessions_forgotten): (i32, i32) =
+        sqlx::query_as("select scheduler.forget_keys($1), scheduler.forget_browser_sessions($1)")
+            .bind(config.most)
+            .fetch_one(&mut *kernel.lease().await?)
+            .await?;
     let marks_forgotten =
         sqlx::query_scalar("select scheduler.forget_marks()").fetch_one(&mut *kernel.lease().await?).await?;
     let ready: Vec<(ProjectId, Target, bool)> =
@@ -339,7 +342,7 @@ async fn ready(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
         let door = if calls { Door::of_calls(target) } else { Door::Agent(target) };
         kernel.bus().ring(Bell { project_id, door });
     }
-    Ok(Swept { keys_forgotten, marks_forgotten, doors_rung, ..Swept::default() })
+    Ok(Swept { keys_forgotten, browser_sessions_forgotten, marks_forgotten, doors_rung, ..Swept::default() })
 }
 
 /// Asks one of the scheduler's functions for a portion of rows of our shards.

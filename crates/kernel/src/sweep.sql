@@ -148,6 +148,18 @@ begin
   return v_gone;
 end $$;
 
+create or replace function scheduler.forget_browser_sessions(p_most integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_upto timestamptz;
+  v_gone integer;
+begin
+  select s.expires_at into v_upto from resource.browser_sessions s where s.expires_at <= now() order by s.expires_at offset p_most - 1 limit 1;
+  delete from resource.browser_sessions s where s.expires_at <= coalesce(v_upto, now());
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end $$;
+
 -- Marks of queues that are of no use any more: nobody's look was long for a minute.
 create or replace function scheduler.forget_marks() returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -178,6 +190,7 @@ alter function scheduler.overdue_batches owner to waybill_scheduler;
 alter function scheduler.stopping_batches owner to waybill_scheduler;
 alter function scheduler.ready_doors owner to waybill_scheduler;
 alter function scheduler.forget_keys owner to waybill_scheduler;
+alter function scheduler.forget_browser_sessions owner to waybill_scheduler;
 alter function scheduler.forget_marks owner to waybill_scheduler;
 alter function scheduler.list_quarantine owner to waybill_scheduler;
 

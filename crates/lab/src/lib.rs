@@ -16,6 +16,8 @@ pub mod storm;
 
 pub mod bulk;
 pub mod roles;
+#[cfg(test)]
+mod scopes;
 pub mod team;
 pub mod tools;
 pub mod walls;

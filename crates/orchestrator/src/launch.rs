@@ -1,18 +1,20 @@
 //! Work from outside: a caller that is not an agent starts a turn (PM-3, PM-5).
 
 use serde_json::{Map, Value, json};
+use waybill_context::schema;
 use waybill_core::{
     bus::Door,
     card::{CardType, HandoffContent},
     handover::{Handover, PackArgument},
     id::{AgentId, BoxId, Channel, Name, SessionId, Target, TraceId, TurnId},
+    label::Labels,
     turn::{InboxStatus, Limits, TurnEpoch},
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
     external,
     handover::{self, Brings, Pack, Packing, pack_context},
-    session,
+    offload, session,
     turn::{self, DispatchRequest},
     work::{self, UnitOfWork, Work},
 };
@@ -41,6 +43,8 @@ pub struct Launch {
     pub package: Option<HandoffContent>,
     /// `[{name, description, …}]`: the fields that the result must have.
     pub result_fields: Option<Value>,
+    /// The JSON Schema that the result must fit. Not together with `result_fields`.
+    pub result_schema: Option<Value>,
     /// A handover that replaces the default way to pack its context, and the arguments that it names.
     pub handover: Option<Handover>,
     pub arguments: Map<String, Value>,
@@ -48,6 +52,8 @@ pub struct Launch {
     pub agent_id: Option<AgentId>,
     /// Boxes that it sees in addition.
     pub context_box_ids: Vec<BoxId>,
+    /// What the caller files it under.
+    pub labels: Labels,
     /// The conversation that it is part of. First use opens it.
     pub session_id: Option<SessionId>,
     /// The owner whose sessions may be named. `None` means the sessions of any owner.
@@ -75,10 +81,12 @@ impl Launch {
             instruction: instruction.into(),
             package: None,
             result_fields: None,
+            result_schema: None,
             handover: None,
             arguments: Map::new(),
             agent_id: None,
             context_box_ids: Vec::new(),
+            labels: Labels::default(),
             session_id: None,
             owner: None,
             while_running: WhileRunning::default(),
@@ -100,8 +108,10 @@ impl Launch {
             ("handover", self.handover.is_some() || !self.arguments.is_empty()),
             ("package", self.package.is_some()),
             ("result_fields", self.result_fields.is_some()),
+            ("result_schema", self.result_schema.is_some()),
             ("context_box_ids", !self.context_box_ids.is_empty()),
             ("limits", self.limits.is_some()),
+            ("labels", !self.labels.is_empty()),
         ];
         match besides.into_iter().find(|(_, is_given)| *is_given) {
             Some((field, _)) => {
@@ -118,14 +128,19 @@ impl Launch {
     fn to_pack(&self) -> Result<(Handover, Map<String, Value>), Error> {
         let mut handover = self.handover.clone().unwrap_or_else(handoff::handover);
         let packed = &mut handover.context_packing_config.pack_arguments;
-        if packed.iter().all(|rule| rule.as_card_type != CardType::result_fields()) {
-            packed.push(PackArgument::new("result_fields").typed(CardType::result_fields()));
+        for (arg_key, card_type) in
+            [("result_fields", CardType::result_fields()), ("result_schema", CardType::result_schema())]
+        {
+            if packed.iter().all(|rule| rule.as_card_type != card_type) {
+                packed.push(PackArgument::new(arg_key).typed(card_type));
+            }
         }
         let usual = [
             ("profile_name", Some(Value::from(self.profile_name.as_str()))),
             ("instruction", Some(Value::from(self.instruction.as_str()))),
             ("package", self.package.as_ref().map(|package| json!(package))),
             ("result_fields", self.result_fields.clone()),
+            ("result_schema", self.result_schema.clone()),
             ("input_box_ids", Some(json!(self.context_box_ids))),
         ];
         if let Some((key, _)) = usual.iter().find(|(key, _)| self.arguments.contains_key(*key)) {
@@ -138,6 +153,30 @@ impl Launch {
         arguments.extend(usual.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
         Ok((handover, arguments))
     }
+}
+
+/// Bytes of work for a byte of a schema: from 8 KiB on it is checked apart from the threads that answer requests.
+const PER_BYTE: usize = 8;
+
+/// Checks what the result must be: fields or a schema, and a schema that can be used.
+async fn check_form(handover: &Handover, arguments: &Map<String, Value>) -> Result<(), Error> {
+    let rules = &handover.context_packing_config.pack_arguments;
+    let forms = rules.iter().filter(|rule| rule.as_card_type.is_result_form());
+    let given = forms.filter_map(|rule| Some((rule, arguments.get(&rule.arg_key).filter(|value| !value.is_null())?)));
+    let given: Vec<(&PackArgument, &Value)> = given.collect();
+    if given.len() > 1 {
+        let message = "set `result_fields` or `result_schema`, not both: a result has one form";
+        return Err(Error::refused("bad_request", message));
+    }
+    for (rule, value) in given {
+        if rule.as_card_type == CardType::result_schema() {
+            let (value, n_bytes) = (value.clone(), value.to_string().len());
+            offload::run(n_bytes * PER_BYTE, move || schema::check_result(&value))
+                .await
+                .map_err(|why| Error::refused("bad_request", format!("`{}`: {why}", rule.arg_key)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Finds the turn of a session that a message is for: to steer, one that has begun; to queue behind, the last one. An end of that turn in
@@ -274,6 +313,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         }
     };
     let (handover, arguments) = launch.to_pack()?;
+    check_form(&handover, &arguments).await?;
     let pack = Pack { session_id: launch.session_id, brings, ..Pack::new(agent_id, agent_turn_id, arguments) };
     let packed = pack_context(work, Packing::new("launch", None, &handover), &[pack]).await?.remove(0);
     if packed.query_card_ids.is_empty() {
@@ -299,6 +339,7 @@ pub async fn launch(work: &mut UnitOfWork, launch: &Launch) -> Result<DispatchRe
         ..DispatchRequest::new(agent_id, packed.context_box_id)
     };
     let dispatched = turn::enqueue(work, &[request], &[]).await?.remove(0);
+    turn::label(work, agent_turn_id, &launch.labels).await?;
     if dispatched.turn_epoch.is_none() {
         // A claim does not wait for the agent's lock, which this transaction held: it may have skipped the turn before this one.
         work.ring(Door::Agent(target.worker_target));

@@ -9,6 +9,7 @@ pub mod fork;
 pub mod handoff;
 pub mod knowledge;
 pub mod launch;
+pub mod outcome;
 pub mod relay;
 pub mod replay;
 pub mod trace;

@@ -1,12 +1,14 @@
 //! Replays a call: reads again what it saw and renders it to the same bytes, or says why that is not possible (CX-11, NX-1).
 
 use chrono::DateTime;
+use serde::Serialize;
 use waybill_context::{
     call::Call,
-    receipt::{self, Found, Receipt},
+    receipt::{self, Digest, Found, Receipt, Verdict},
 };
 use waybill_core::{
     card_box::{Placed, Span, without_repeats},
+    error::causes,
     id::{StepId, TurnId},
 };
 use waybill_kernel::{
@@ -37,6 +39,11 @@ pub async fn list(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<(StepId,
     found.iter().map(|stored| Ok((stored.step_id, read(stored)?))).collect()
 }
 
+/// Returns the step of the first call of a turn. `None` means that it made no call, or that its receipts were deleted.
+pub async fn first(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<StepId>, Error> {
+    Ok(stored::first(work, turn_id).await?.map(|stored| stored.step_id))
+}
+
 /// Renders a call again: that of this step, or the last one of the turn.
 pub async fn replay(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<StepId>) -> Result<Call<'static>, Error> {
     recorded(work, turn_id, step_id).await?.render()
@@ -59,6 +66,59 @@ impl Recorded {
     /// Estimates how many bytes it has.
     pub fn n_bytes(&self) -> usize {
         usize::try_from(self.receipt.n_tokens.get()).unwrap_or_default() * 4
+    }
+}
+
+/// Whether the request of a call can be composed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RequestVerdict)]
+pub enum Composed {
+    /// To the same bytes.
+    Ok,
+    /// To other bytes.
+    Mismatch,
+    /// It cannot be composed: cards were erased or are missing, or this version of Waybill has another renderer.
+    NotRenderable,
+}
+
+/// A call that was composed again and compared with its receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = VerifiedCall)]
+pub struct Verified {
+    /// Step of the model call.
+    pub step_id: StepId,
+    /// Whether the request can be composed again.
+    pub request: Composed,
+    /// Whether the cards that the call saw are still what they were.
+    pub cards: Verdict,
+    /// Cards that were read for the call.
+    pub n_cards: usize,
+    /// Hash of the request, as its receipt has it.
+    pub request_hash: Digest,
+    /// Hash of the request that was composed again. `null` if it cannot be composed.
+    pub recomputed_hash: Option<Digest>,
+    /// Why the same bytes cannot be composed. `null` if they can.
+    pub why: Option<String>,
+}
+
+impl Recorded {
+    /// Composes the call again, and compares it and its cards with the receipt.
+    pub fn verify(self) -> Verified {
+        let Recorded { step_id, receipt: stored, found } = self;
+        let n_cards = found.cards.len() + found.history.len() + found.steps.len();
+        let cards = stored.verify_cards(&found);
+        let request_hash = stored.request_hash;
+        let (request, recomputed_hash, why) = match stored.render(found) {
+            Ok(call) => (Composed::Ok, Some(Digest::of(&call.request)), None),
+            Err(error) => match &error {
+                receipt::Error::Mismatch { rendered, .. } => {
+                    (Composed::Mismatch, Some(*rendered), Some(error.to_string()))
+                }
+                other => (Composed::NotRenderable, None, Some(causes(other))),
+            },
+        };
+        Verified { step_id, request, cards, n_cards, request_hash, recomputed_hash, why }
     }
 }
 

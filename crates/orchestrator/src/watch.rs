@@ -85,7 +85,7 @@ async fn extend(kernel: &Kernel) -> Infallible {
         match timeout(MOST_PATIENT, retention::extend_here(kernel)).await {
             Ok(Ok(made)) => {
                 if made > 0 {
-                    tracing::info!(made, "weekly partitions of the history tables were created");
+                    tracing::info!(made, "the next partitions of the history tables were created");
                 }
                 pause = MINUTE;
                 sleep(HOUR).await;

@@ -22,6 +22,8 @@ use waybill_kernel::{
 };
 use waybill_services::{Server, Shared};
 
+pub mod pooler;
+
 const KEPT: Duration = Duration::from_secs(3600);
 
 /// The database of one test.

@@ -12,8 +12,16 @@ use waybill_kernel::{resource, turn};
 
 /// Checks a value against a schema. The error says in one line where it does not match.
 pub fn fits(schema: &Map<String, Value>, value: &Value) -> Result<(), String> {
-    let schema = Schema::new(&Value::Object(schema.clone()))
-        .map_err(|why| format!("the schema is not a valid JSON Schema: {why}"))?;
+    matches(&compile(schema)?, value)
+}
+
+/// Compiles a schema, for several checks.
+pub fn compile(schema: &Map<String, Value>) -> Result<Schema, String> {
+    Schema::new(&Value::Object(schema.clone())).map_err(|why| format!("the schema is not a valid JSON Schema: {why}"))
+}
+
+/// Checks a value against a compiled schema. The error says in one line where it does not match.
+pub fn matches(schema: &Schema, value: &Value) -> Result<(), String> {
     let check = || schema.violations(value, 5);
     let violations = if schema.is_slow(value) { beside(check) } else { check() };
     let wrong = |(at, why): (String, String)| if at.is_empty() { why } else { format!("{at}: {why}") };

@@ -14,7 +14,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use command::{
     admin, agent, apply, artifact, card, chat, context, dev, doctor, fork, grant, handoff, inbox, keys, knowledge,
-    lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, tool, top, turn, worker,
+    lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, spend, tool, top, turn, worker,
 };
 use config::File;
 use serde_json::Value;
@@ -67,6 +67,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Show the live state of the system: queues and processes of each target, open batches, and the work and cost of the busiest projects.
     Top(top::Arguments),
+    /// Show what the turns of a project have spent: by hour, day, profile, model, agent or session.
+    Spend(spend::Arguments),
     /// Create, list and delete projects, and set how long they keep what.
     #[command(subcommand)]
     Project(project::Command),
@@ -150,6 +152,8 @@ enum Command {
     /// Finds orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
     /// alternation, and prompt-cache breaks between consecutive requests.
     Lint(lint::Arguments),
+    /// Print the OpenAPI document of the HTTP API, which `waybill serve` also serves at `/openapi.json`.
+    Openapi,
     /// Print the script that completes commands and options in a shell.
     Completions {
         /// The shell that the script is for.
@@ -201,6 +205,7 @@ async fn main() -> ExitCode {
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
         Command::Top(arguments) => top::run(arguments, json).await,
+        Command::Spend(arguments) => spend::run(arguments, json).await,
         Command::Man { folder } => man(&folder),
         Command::Project(command) => project::run(command, json).await,
         Command::Apply(arguments) => apply::run(arguments, json).await,
@@ -214,6 +219,7 @@ async fn main() -> ExitCode {
         Command::Worker(arguments) => worker::run(arguments).await,
         Command::Turn(command) => turn::run(command, json).await,
         Command::Lint(arguments) => lint::run(&arguments, json),
+        Command::Openapi => output::json(&waybill_api::document()).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

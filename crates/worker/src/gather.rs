@@ -9,7 +9,7 @@ use waybill_context::{
     receipt::{BlockRef, Receipt},
 };
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Field, Invalid, NewCard, Reading, Role},
+    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, ResultForm, Role},
     card_box::{Origin, Placed, Span},
     id::{AgentId, BoxId, CardId},
     json,
@@ -91,8 +91,8 @@ pub struct Gathered {
     pub compression_card_id: Option<CardId>,
     /// The session's todo list.
     pub todo: Option<Card>,
-    /// The fields that the deliverable must have.
-    pub result_fields: Vec<Field>,
+    /// What the deliverable must be.
+    pub result_form: ResultForm,
     parent_agent_id: Option<AgentId>,
     /// When the boxes were read, and what the session pointed to then.
     hydrated_at: DateTime<Utc>,
@@ -160,10 +160,9 @@ async fn read(
         compression_card_id,
     });
     let parent_agent_id = parent(&context.cards, context_box_id);
-    let result_fields = match also.fields.and_then(Reading::into_live).map(|card| card.content) {
-        Some(Content::Fields(fields)) => fields,
-        _ => Vec::new(),
-    };
+    let result_form = also.result_form.and_then(Reading::into_live);
+    let result_form =
+        result_form.map_or(ResultForm::Any, |card| ResultForm::of(&card.metadata.card_type, card.content));
     let when = if before.is_some() { When::EveryStep } else { When::Begin };
     let Before { system_prompt, tools, blocks, framework_version } = before.unwrap_or_default();
     let materials = Materials {
@@ -188,7 +187,7 @@ async fn read(
         messages_box_id: also.messages_box_id.filter(|_| shows_summary),
         compression_card_id,
         todo: also.todo.and_then(Reading::into_live),
-        result_fields,
+        result_form,
         parent_agent_id,
         hydrated_at: context.as_of,
         pointers,
@@ -231,19 +230,62 @@ async fn collected_before(
         (own, _) => own,
     };
     let Some(last) = last else { return Ok(None) };
-    let Ok(receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
-    let blocks: Vec<_> = receipt.blocks.into_iter().filter(|block| !block.every_step).collect();
-    let named = [receipt.system_prompt_card_id, receipt.tools_card_id];
+    let Ok(mut receipt) = serde_json::from_str::<Receipt>(last.receipt.get()) else { return Ok(None) };
+    receipt.blocks.retain(|block| !block.every_step);
+    shown(work, receipt).await
+}
+
+/// Returns the prompt, the tools and the blocks that a receipt names. `None` means that one of them is gone.
+async fn shown(work: &mut UnitOfWork, receipt: Receipt) -> Result<Option<Before>, Error> {
+    let Receipt { blocks, system_prompt_card_id, tools_card_id, framework_version, .. } = receipt;
+    let named = [system_prompt_card_id, tools_card_id];
     let card_ids: Vec<CardId> =
         named.iter().flatten().copied().chain(blocks.iter().map(|block| block.card_id)).collect();
     let found = card::fetch(work, &card_ids, None).await?.found;
     let Ok(cards) = live(&card_ids, found) else { return Ok(None) };
     let mut cards = cards.into_iter();
     let [system_prompt, tools] = named.map(|card_id| card_id.and_then(|_| cards.next()));
-    let block =
-        |(block, card): (BlockRef, Card)| Collected { key: block.key, card, every_step: false, sources: block.sources };
+    let block = |(block, card): (BlockRef, Card)| {
+        let BlockRef { key, every_step, sources, .. } = block;
+        Collected { key, card, every_step, sources }
+    };
     let blocks = blocks.into_iter().zip(cards).map(block).collect();
-    Ok(Some(Before { system_prompt, tools, blocks, framework_version: Some(receipt.framework_version) }))
+    Ok(Some(Before { system_prompt, tools, blocks, framework_version: Some(framework_version) }))
+}
+
+/// Gathers again what the call of a receipt was made of, without asking any source. The server composed the receipt itself: it says which prompt and blocks were made for the
+/// first call of a turn, and how much of the output box was read; a message that came since belongs to the next call. Everything else is read.
+/// `None` means that the receipt cannot be that of the turn's next call.
+pub(crate) async fn gather_again(
+    kernel: &Kernel,
+    claimed: &Claimed,
+    setting: &Setting,
+    collector: &Collector,
+    receipt: &Receipt,
+) -> Result<Option<Gathered>, Error> {
+    let mut work = kernel.begin(claimed.fence.project_id()).await.map_err(work::Error::Db)?;
+    let Some(said) = shown(&mut work, receipt.clone()).await? else { return Ok(None) };
+    let (mut gathered, when) = read(&mut work, claimed, setting, collector, None).await?;
+    drop(work);
+    let (materials, upto) = (&mut gathered.materials, receipt.output.upto);
+    let is_message =
+        |placed: &Placed| placed.reading.live().is_some_and(|card| card.metadata.card_type == CardType::instruction());
+    if upto > materials.output.upto || !materials.steps.iter().filter(|placed| placed.place > upto).all(is_message) {
+        return Ok(None);
+    }
+    materials.steps.retain(|placed| placed.place <= upto);
+    materials.output.upto = upto;
+    materials.left_out = receipt.left_out.clone();
+    if when == When::Begin {
+        materials.system_prompt = said.system_prompt;
+    }
+    materials.blocks.extend(said.blocks.into_iter().filter(|block| when == When::Begin || block.every_step));
+    let (prompt, tools) = gathered.say_who(claimed, setting)?;
+    let cards = prompt.iter().chain(&tools).cloned().collect();
+    let cards = store(kernel, claimed, cards, gathered.materials.read_at, false).await?;
+    gathered.take_who(prompt.is_some(), tools.is_some(), cards);
+    gathered.materials.allow(&setting.audience);
+    Ok(Some(gathered))
 }
 
 impl Gathered {
@@ -269,7 +311,7 @@ impl Gathered {
             agent_id: claimed.fence.agent_id(),
             parent_agent_id: self.parent_agent_id,
             process: setting.audience.process,
-            result_fields: &self.result_fields,
+            result_form: &self.result_form,
             context_box_id: claimed.context_box_id,
             output_box_id: claimed.output_box_id,
             budget: setting.budget,
@@ -281,13 +323,24 @@ impl Gathered {
         let facts = self.facts(claimed, setting);
         let prompt = setting.system_prompt_template.as_ref().filter(|_| self.materials.system_prompt.is_none());
         let prompt = prompt.map(|template| template.render(|slot| facts.fill(slot)));
-        let tools = self.materials.tools.is_none().then(|| setting.toolbox.list(&self.result_fields));
+        let tools = self.materials.tools.is_none().then(|| setting.toolbox.list(&self.result_form));
         let tools = tools.filter(|list| !list.is_empty()).map(|list| {
             let list = serde_json::to_value(&list).unwrap_or_default();
             Draft::new(CardType::tools(), Role::System, Content::Json(list)).seal()
         });
         let prompt = prompt.filter(|text| !text.trim().is_empty()).map(|text| rendered(&text));
         Ok((prompt.transpose()?, tools.transpose()?))
+    }
+
+    /// Takes the stored cards of the agent's prompt and of its tools, those of the two that were made.
+    fn take_who(&mut self, has_prompt: bool, has_tools: bool, cards: Vec<Card>) {
+        let (materials, mut cards) = (&mut self.materials, cards.into_iter());
+        if has_prompt {
+            materials.system_prompt = cards.next();
+        }
+        if has_tools {
+            materials.tools = cards.next();
+        }
     }
 
     /// Asks the sources, and stores what they said as cards that only receipts refer to (CX-5).
@@ -322,10 +375,9 @@ impl Gathered {
         let is_external = answers.iter().any(|answer| answer.block.is_external)
             || remembered.into_iter().flatten().any(|card| card.origin == waybill_core::card::Origin::External);
         let mut cards = store(kernel, claimed, cards, self.materials.read_at, is_external).await?;
-        let mut others = cards.split_off(n_blocks).into_iter();
+        let others = cards.split_off(n_blocks);
+        self.take_who(prompt.is_some(), tools.is_some(), others);
         let materials = &mut self.materials;
-        materials.system_prompt = prompt.and_then(|_| others.next()).or(materials.system_prompt.take());
-        materials.tools = tools.and_then(|_| others.next()).or(materials.tools.take());
         let block = |(answer, card): (Answer, Card)| Collected {
             key: answer.key,
             card,

@@ -54,7 +54,7 @@ pub(crate) struct PutParams {
 /// changes or the content is marked as external for the first time.
 #[utoipa::path(
     put, path = "/artifacts", tag = "artifacts", params(PutParams),
-    request_body(content = Option<Vec<u8>>, content_type = "application/octet-stream", description = "The whole content. It may be empty."),
+    request_body(content = Option<String>, content_type = "application/octet-stream", description = "The whole content. It may be empty."),
     responses((status = 200, body = Artifact)),
 )]
 pub(crate) async fn put_artifact(
@@ -118,28 +118,38 @@ pub(crate) async fn list_artifacts(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct OfPath {
+pub(crate) struct VersionsParams {
     /// Path of the artifact.
     path: ArtifactPath,
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
+    #[param(minimum = 1)]
+    after: Option<i32>,
+    /// Entries per page, at most 1,000. If omitted, 100.
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
 }
 
 /// List the versions of an artifact, newest first.
 #[utoipa::path(
-    get, path = "/artifacts/versions", tag = "artifacts", params(OfPath),
-    responses((status = 200, body = Vec<Artifact>)),
+    get, path = "/artifacts/versions", tag = "artifacts", params(VersionsParams),
+    responses((status = 200, body = Page<Artifact>)),
 )]
 pub(crate) async fn list_versions(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Query(OfPath { path }): Query<OfPath>,
-) -> Result<Json<Vec<Artifact>>, Problem> {
+    Query(VersionsParams { path, after, most: asked }): Query<VersionsParams>,
+) -> Result<Json<Page<Artifact>>, Problem> {
     caller.may_read()?;
     caller.may_touch(&path)?;
-    let versions = artifact::versions(&mut caller.begin(&api).await?, &path, 1_000).await?;
-    if versions.is_empty() {
+    let n = most(asked)?;
+    if after.is_some_and(|after| after < 1) {
+        return Err(Problem::invalid("`after` must be the `next` of the previous page"));
+    }
+    let versions = artifact::versions(&mut caller.begin(&api).await?, &path, after, and_one(n)).await?;
+    if versions.is_empty() && after.is_none() {
         return Err(waybill_artifact::Error::NotFound(path).into());
     }
-    Ok(Json(versions))
+    Ok(Json(Page::new(versions, n, |artifact| artifact.version)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -158,8 +168,8 @@ pub(crate) struct ContentParams {
 #[utoipa::path(
     get, path = "/artifacts/content", tag = "artifacts", params(ContentParams),
     responses(
-        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, body = String, content_type = "application/octet-stream"),
+        (status = 206, body = String, content_type = "application/octet-stream"),
     ),
 )]
 pub(crate) async fn read_artifact(

@@ -26,7 +26,7 @@ use crate::{
     caller::Caller,
     kept,
     problem::Problem,
-    request::{Body, Page, Path, Query, answer, most, not_too_many, size},
+    request::{Body, Page, Path, Query, answer, check_reason, most, not_too_many, size},
     write::{Once, OnceParams},
 };
 
@@ -84,9 +84,7 @@ pub(crate) async fn delete_card(
     once: Once,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[])?;
-    if reason.is_empty() || reason.chars().count() > 1000 {
-        return Err(Problem::invalid("`reason` must have 1 to 1,000 characters"));
-    }
+    check_reason(&reason)?;
     let actor = caller.actor.clone();
     once.write(&api, &caller, &[], move |work| {
         Box::pin(async move {
@@ -147,7 +145,7 @@ pub(crate) struct CardIds {
 }
 
 /// The most bytes of cards in one answer; a single card may have more.
-const MOST_BYTES: i64 = 4 << 20;
+pub(super) const MOST_BYTES: i64 = 4 << 20;
 
 /// The cards that exist, and the ids of those that do not exist or did not fit.
 #[derive(Debug, Serialize, ToSchema)]
@@ -199,8 +197,13 @@ pub(crate) async fn show_box(
     Path(OneBox { card_box: box_id }): Path<OneBox>,
 ) -> Result<Json<CardBox>, Problem> {
     caller.may_read()?;
-    let found = card_box::find(&mut caller.begin(&api).await?, &[box_id]).await?.found.pop();
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))
+    Ok(Json(one_box(&mut caller.begin(&api).await?, box_id).await?))
+}
+
+/// Finds a box, or refuses the request.
+pub(super) async fn one_box(work: &mut UnitOfWork, box_id: BoxId) -> Result<CardBox, Problem> {
+    let found = card_box::find(work, &[box_id]).await?.found.pop();
+    found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))
 }
 
 /// Which boxes to show.
@@ -279,7 +282,6 @@ pub(crate) async fn list_cards(
 ) -> Result<Response, Problem> {
     caller.may_read()?;
     let mut work = caller.begin(&api).await?;
-    let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
-    let length = found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))?.length;
+    let length = one_box(&mut work, box_id).await?.length;
     params.page(work, box_id, length).await
 }

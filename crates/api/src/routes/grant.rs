@@ -16,7 +16,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Page, Path, Query, and_one, most},
+    request::{Body, Page, Path, Query, and_one, check_reason, most},
     write::{Once, OnceParams},
 };
 
@@ -87,9 +87,7 @@ pub(crate) async fn give_grant(
     if upto.is_some_and(|upto| upto < 0) {
         return Err(Problem::invalid("`upto` must not be negative"));
     }
-    if reason.is_empty() || reason.chars().count() > 1000 {
-        return Err(Problem::invalid("`reason` must have 1 to 1,000 characters"));
-    }
+    check_reason(&reason)?;
     let actor = caller.actor.clone();
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {

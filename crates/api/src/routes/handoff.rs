@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_context::handoff::{Check, published};
 use waybill_core::{
-    id::{AgentId, Name, SessionId, ToolCallId},
+    id::{AgentId, CardId, Name, SessionId, ToolCallId},
     key::Scope,
     request::{Decided, Decision},
 };
 use waybill_kernel::{
-    audit, handover,
-    request::{self, Open, Outcome},
+    audit, external, handover,
+    request::{self, Outcome},
     resource,
 };
 use waybill_orchestrator::{
@@ -24,7 +24,7 @@ use waybill_orchestrator::{
 
 use crate::{
     Api,
-    caller::Caller,
+    caller::{Caller, forbidden},
     problem::Problem,
     request::{Body, Page, Path, Query, Traced, and_one, most, not_empty},
     write::{Once, OnceParams},
@@ -204,32 +204,69 @@ pub(crate) async fn show_schema(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RequestsParams {
+    /// Which requests to list: `open` (they wait for a decision) or `decided`. If omitted, `open`.
+    #[serde(default)]
+    #[param(inline)]
+    state: request::State,
     /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
-    #[param(minimum = 0)]
-    after: Option<i64>,
+    after: Option<ToolCallId>,
     /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
     most: Option<u16>,
 }
 
-/// List the approvals and questions that wait for a person's decision, oldest first.
+/// The scopes that may see requests.
+const ASKED: [Scope; 5] = [Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Approver];
+
+/// List the approvals and questions that wait for a person's decision, or that were decided, newest first.
+///
+/// A request whose turn ended before a decision is in neither list.
 #[utoipa::path(
     get, path = "/requests", tag = "handoffs", params(RequestsParams),
-    responses((status = 200, body = Page<Open>)),
+    responses((status = 200, body = Page<request::Shown>)),
 )]
 pub(crate) async fn list_requests(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Query(params): Query<RequestsParams>,
-) -> Result<Json<Page<Open>>, Problem> {
-    caller.may(&[Scope::Operator, Scope::Worker, Scope::Reader, Scope::Developer, Scope::Approver])?;
+) -> Result<Json<Page<request::Shown>>, Problem> {
+    caller.may(&ASKED)?;
     let n = most(params.most)?;
-    let after = params.after.unwrap_or_default();
-    if after < 0 {
-        return Err(Problem::invalid("`after` must be the `next` of the previous page"));
-    }
-    let open = request::list(&mut caller.begin(&api).await?, after, and_one(n)).await?;
-    Ok(Json(Page::new(open, n, |open| open.call_seq)))
+    let listed = request::list(&mut caller.begin(&api).await?, params.state, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(listed, n, |request| request.tool_call_id)))
+}
+
+/// One request, and the external content that its turn has seen.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WholeRequest {
+    #[serde(flatten)]
+    request: request::Shown,
+    /// Cards with external content that the turn has seen, newest first: up to 100, from the last 1,000 places of its context box and of its output
+    /// box.
+    external_card_ids: Vec<CardId>,
+}
+
+/// The most cards with external content in one answer.
+const MOST_EXTERNAL: i64 = 100;
+
+/// Show a request: what is asked, about which tool call, and how it was decided.
+#[utoipa::path(
+    get, path = "/requests/{call}", tag = "handoffs", params(("call" = ToolCallId, Path)),
+    responses((status = 200, body = WholeRequest)),
+)]
+pub(crate) async fn show_request(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(OneRequest { call }): Path<OneRequest>,
+) -> Result<Json<WholeRequest>, Problem> {
+    caller.may(&ASKED)?;
+    let mut work = caller.begin(&api).await?;
+    let found = request::show(&mut work, call).await?;
+    let request = found.ok_or_else(|| {
+        Problem::not_found(format!("there is no request about call {call}, or its turn ended before a decision"))
+    })?;
+    let external_card_ids = external::cards(&mut work, request.agent_turn_id, MOST_EXTERNAL).await?;
+    Ok(Json(WholeRequest { request, external_card_ids }))
 }
 
 /// The decision about a request.
@@ -275,15 +312,24 @@ pub(crate) async fn decide_request(
     Body { value: Decide { decision, answer, note }, bytes, .. }: Body<Decide>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator, Scope::Approver])?;
+    if caller.bounds.external {
+        return Err(forbidden("a key with the bound `external` may not decide requests: a person must".to_owned()));
+    }
     let decision = match decision {
         Verb::Approved => Decision::Approved,
         Verb::Rejected => Decision::Rejected,
         Verb::Answered => Decision::Answered,
     };
-    let actor = caller.actor.clone();
+    let (actor, acting) = (caller.actor.clone(), caller.clone());
     let decided = Decided { answer, note, ..Decided::new(decision, actor) };
     once.write(&api, &caller, &bytes, move |work| {
-        Box::pin(async move { Ok(request::decide_as(work, call, &decided).await?) })
+        Box::pin(async move {
+            // A key that names profiles decides for their agents alone.
+            if let Some(asked) = request::show(work, call).await? {
+                acting.may_employ(work, Some(asked.agent_id)).await?;
+            }
+            Ok(request::decide_as(work, call, &decided).await?)
+        })
     })
     .await
 }

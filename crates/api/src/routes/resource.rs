@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     id::{AgentId, AuditId, KeyId, Name},
     key::{ApiKey, Bounds, Scope},
-    resource::{Manifest, Plan, Profile, Settings, Tool},
+    resource::{Manifest, Plan, Profile, Settings},
 };
 use waybill_kernel::{
     agent::{self, Head, Listed as Agent, NewAgent, Stay},
@@ -128,7 +128,7 @@ pub(crate) async fn list_resources(State(api): State<Arc<Api>>, caller: Caller) 
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Named {
-    name: Name,
+    pub(super) name: Name,
 }
 
 /// Show the manifest of a profile, in its newest version.
@@ -143,20 +143,6 @@ pub(crate) async fn show_profile(
 ) -> Result<Json<Profile>, Problem> {
     caller.may_read()?;
     Ok(Json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile))
-}
-
-/// Show the manifest of a tool, in its newest version.
-#[utoipa::path(
-    get, path = "/tools/{name}", tag = "resources", params(("name" = Name, Path)),
-    responses((status = 200, body = Tool)),
-)]
-pub(crate) async fn show_tool(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Path(Named { name }): Path<Named>,
-) -> Result<Json<Tool>, Problem> {
-    caller.may_read()?;
-    Ok(Json(resource::tool(&mut caller.begin(&api).await?, &name).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

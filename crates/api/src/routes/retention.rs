@@ -16,7 +16,7 @@ use crate::{
     Api,
     caller::Caller,
     problem::Problem,
-    request::{Body, Query},
+    request::{Body, Query, check_reason},
     write::{Once, OnceParams},
 };
 
@@ -121,7 +121,7 @@ pub(crate) async fn place_hold(
     Body { value: Hold { reason }, bytes, .. }: Body<Hold>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[])?;
-    check(&reason)?;
+    check_reason(&reason)?;
     let actor = caller.actor.clone();
     once.write(&api, &caller, &bytes, move |work| {
         Box::pin(async move {
@@ -154,7 +154,7 @@ pub(crate) async fn lift_hold(
     once: Once,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[])?;
-    check(&reason)?;
+    check_reason(&reason)?;
     let actor = caller.actor.clone();
     once.write(&api, &caller, &[], move |work| {
         Box::pin(async move {
@@ -165,11 +165,4 @@ pub(crate) async fn lift_hold(
         })
     })
     .await
-}
-
-fn check(reason: &str) -> Result<(), Problem> {
-    if reason.is_empty() || reason.chars().count() > 1000 {
-        return Err(Problem::invalid("`reason` must have 1 to 1,000 characters"));
-    }
-    Ok(())
 }

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     card::Reading,
     card_box::Placed,
-    id::{SessionId, TurnId},
+    id::{SessionId, StepId, TurnId},
     key::Scope,
 };
 use waybill_kernel::{
@@ -292,18 +292,31 @@ pub(crate) async fn list_session_turns(
     Ok(Json(Page::new(turns, n, |turn| turn.agent_turn_id)))
 }
 
-/// List the last 1,000 changes of a session's todo list, summary and results, newest first.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ChangesParams {
+    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
+    after: Option<StepId>,
+    /// Entries per page, at most 1,000. If omitted, 100.
+    #[param(minimum = 1, maximum = 1000)]
+    most: Option<u16>,
+}
+
+/// List the changes of a session's todo list, summary and results, newest first.
 #[utoipa::path(
-    get, path = "/sessions/{session}/changes", tag = "sessions", params(("session" = SessionId, Path)),
-    responses((status = 200, body = Vec<Change>)),
+    get, path = "/sessions/{session}/changes", tag = "sessions", params(("session" = SessionId, Path), ChangesParams),
+    responses((status = 200, body = Page<Change>)),
 )]
 pub(crate) async fn list_changes(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Path(OneSession { session }): Path<OneSession>,
-) -> Result<Json<Vec<Change>>, Problem> {
+    Query(params): Query<ChangesParams>,
+) -> Result<Json<Page<Change>>, Problem> {
     caller.may_read()?;
+    let n = most(params.most)?;
     let mut work = caller.begin(&api).await?;
     session::find(&mut work, session, caller.owner().as_deref()).await?;
-    Ok(Json(session::changes(&mut work, session, 1_000).await?))
+    let changes = session::changes(&mut work, session, params.after, and_one(n)).await?;
+    Ok(Json(Page::new(changes, n, |change| change.step_id)))
 }

@@ -1,4 +1,4 @@
-//! Turns: start, list, show, stop, and run again.
+//! Turns: start, show and stop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,25 +8,26 @@ use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use waybill_core::{
     handover::Handover,
-    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, TurnId},
+    id::{AgentId, BatchId, BoxId, Channel, Name, SessionId, TurnId},
     key::Scope,
+    label::Labels,
+    object::object_or_none,
     turn::Limits,
 };
 use waybill_kernel::{
     audit,
     batch::{self, Batch, TaskShown},
-    external, handover,
-    turn::{self, Edge, Listing, Summary, Taken},
+    handover,
+    turn::{self, Edge, Summary, Taken},
     work::UnitOfWork,
 };
-use waybill_orchestrator::fork;
 use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch};
 
-use super::watch::until_over;
+use super::{listing::without_content, watch::until_over};
 use crate::{
     Api,
     caller::Caller,
-    limit::Place,
+    limit::{Late, Place},
     problem::Problem,
     request::{Body, Page, Path, Query, Traced, and_one, most, not_empty, not_too_many, wait},
     write::{Once, OnceParams},
@@ -44,8 +45,12 @@ pub(crate) struct Start {
     /// Fields that the result must have: `[{"name": …, "description": …}]`. If omitted, no fields are required.
     #[serde(default)]
     result_fields: Option<Vec<ResultField>>,
+    /// JSON Schema (draft 2020-12) that the result must fit: an object (`"type": "object"`) of at most 64 KiB, whose `$ref`s name parts of itself. The
+    /// agent sees it as the parameters of `submit_result`, with which the turn then ends. Do not set `result_fields` too. If omitted, no schema applies.
+    #[serde(default)]
+    result_schema: Option<serde_json::Map<String, Value>>,
     /// Rules for what the agent sees: which arguments become cards, and which boxes are included. The rules can also use the arguments `instruction`,
-    /// `result_fields` and `input_box_ids` (the `context_box_ids`). If omitted, standard rules apply.
+    /// `result_fields`, `result_schema` and `input_box_ids` (the `context_box_ids`). If omitted, standard rules apply.
     #[serde(default)]
     handover: Option<Handover>,
     /// Further arguments for the rules in `handover`, by name.
@@ -65,12 +70,16 @@ pub(crate) struct Start {
     /// What happens if a turn of the session is running already. If omitted, `start`.
     #[serde(default)]
     while_running: WhileRunning,
+    /// Labels to file the turn under, such as `{"team": "blue"}`: list the turns with a label by `GET turns?label=team=blue`. At most 16. If omitted,
+    /// none.
+    #[serde(default)]
+    labels: Labels,
     /// Channel to which the events of the turn are published. If omitted, `public`.
     #[serde(default)]
     channel: Option<Channel>,
     /// What the turn may spend. A limit above that of the profile has an effect only with a key of scope `admin`. If omitted, the limits of the
     /// profile apply.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_none")]
     limits: Option<Limits>,
     /// Whether the instruction is external content: it came from outside your system, such as an email or a web form. The turn then counts as having
     /// seen external content. If omitted, false.
@@ -132,43 +141,13 @@ pub(crate) async fn start_turn(
     Body { value: start, bytes, place: body }: Body<Start>,
 ) -> Result<Json<Value>, Problem> {
     caller.may(&[Scope::Operator])?;
-    caller.may_start(&start.profile_name)?;
     let wait = wait(wait_seconds)?;
-    not_empty("instruction", &start.instruction)?;
-    not_too_many("context_box_ids", &start.context_box_ids)?;
-    start.arguments.values().try_for_each(|said| caller.may_say(said))?;
-    let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
-    let wanted = Launch {
-        result_fields: fields,
-        handover: start.handover,
-        arguments: start.arguments,
-        agent_id: start.agent_id,
-        context_box_ids: start.context_box_ids,
-        session_id: start.session_id,
-        owner: caller.owner(),
-        while_running: start.while_running,
-        channel: start.channel,
-        limits: start.limits,
-        may_widen: caller.may_widen(),
-        external: start.external || caller.bounds.external,
-        on_behalf_of: start.on_behalf_of,
-        emit_state_event: true,
-        traceparent,
-        ..Launch::new(start.profile_name, start.instruction)
-    };
+    let wanted = wanted(&caller, start, traceparent)?;
     // Before the turn is started: if the request cannot wait, nothing is done.
     let place = place_to_wait(&api, &caller, wait)?;
     let (late, acting) = (api.backlog.late(&api.kernel).await, caller.clone());
-    let answer = once.write(&api, &caller, &bytes, move |work| {
-        Box::pin(async move {
-            acting.may_employ(work, wanted.agent_id).await?;
-            // Steering a running turn starts nothing.
-            if wanted.while_running != WhileRunning::Steer {
-                late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
-            }
-            Ok(launch(work, &wanted).await?)
-        })
-    });
+    let answer = once
+        .write(&api, &caller, &bytes, move |work| Box::pin(async move { begin(work, &acting, &late, &wanted).await }));
     let Json(mut answer) = answer.await?;
     // A request that waits needs its body no more.
     drop((body, bytes));
@@ -186,6 +165,50 @@ pub(crate) async fn start_turn(
     Ok(Json(answer))
 }
 
+/// Checks a start as far as the database is not needed for it, and returns what is to be started.
+pub(super) fn wanted(caller: &Caller, start: Start, traceparent: Option<String>) -> Result<Launch, Problem> {
+    caller.may_start(&start.profile_name)?;
+    not_empty("instruction", &start.instruction)?;
+    not_too_many("context_box_ids", &start.context_box_ids)?;
+    start.arguments.values().try_for_each(|said| caller.may_say(said))?;
+    let fields = start.result_fields.map(|fields| serde_json::to_value(fields).unwrap_or_default());
+    Ok(Launch {
+        result_fields: fields,
+        result_schema: start.result_schema.map(Value::Object),
+        handover: start.handover,
+        arguments: start.arguments,
+        agent_id: start.agent_id,
+        context_box_ids: start.context_box_ids,
+        labels: start.labels,
+        session_id: start.session_id,
+        owner: caller.owner(),
+        while_running: start.while_running,
+        channel: start.channel,
+        limits: start.limits,
+        may_widen: caller.may_widen(),
+        external: start.external || caller.bounds.external,
+        on_behalf_of: start.on_behalf_of,
+        emit_state_event: true,
+        traceparent,
+        ..Launch::new(start.profile_name, start.instruction)
+    })
+}
+
+/// Starts a turn, if the caller may employ its agent and the queue has room for it.
+pub(super) async fn begin(
+    work: &mut UnitOfWork,
+    caller: &Caller,
+    late: &Late,
+    wanted: &Launch,
+) -> Result<DispatchResult, Problem> {
+    caller.may_employ(work, wanted.agent_id).await?;
+    // Steering a running turn starts nothing.
+    if wanted.while_running != WhileRunning::Steer {
+        late.room(work.project_id(), &handover::target(work, &wanted.profile_name).await?.worker_target)?;
+    }
+    Ok(launch(work, wanted).await?)
+}
+
 /// Takes a place among the requests that wait, if this one does.
 fn place_to_wait(api: &Api, caller: &Caller, wait: Duration) -> Result<Option<Place>, Problem> {
     (!wait.is_zero()).then(|| api.gate.waits.take(caller.lane, 1)).transpose()
@@ -193,39 +216,6 @@ fn place_to_wait(api: &Api, caller: &Caller, wait: Duration) -> Result<Option<Pl
 
 /// The most turns of a tree in one answer.
 const MOST_OF_TREE: u16 = 10_000;
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
-    after: Option<TurnId>,
-    /// Entries per page, at most 1,000. If omitted, 100.
-    #[param(minimum = 1, maximum = 1000)]
-    most: Option<u16>,
-    /// Whether to list only root turns: those that a caller started, not another turn. If omitted, false.
-    #[serde(default)]
-    roots: bool,
-    /// Whether to list only turns that have not ended. If omitted, false.
-    #[serde(default)]
-    open: bool,
-}
-
-/// List turns, newest first.
-#[utoipa::path(
-    get, path = "/turns", tag = "turns", params(ListParams),
-    responses((status = 200, body = Page<Summary>)),
-)]
-pub(crate) async fn list_turns(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Query(params): Query<ListParams>,
-) -> Result<Json<Page<Summary>>, Problem> {
-    caller.may_audit()?;
-    let n = most(params.most)?;
-    let listing = Listing { before: params.after, most: and_one(n), roots: params.roots, open: params.open };
-    let listed = turn::list(&mut caller.begin(&api).await?, &listing).await?;
-    Ok(Json(Page::new(listed, n, |turn| turn.agent_turn_id)))
-}
 
 /// A turn, its steps, and its deliverable.
 #[derive(Debug, Serialize, ToSchema)]
@@ -319,6 +309,7 @@ pub(crate) async fn show_tree(
     }
     let truncated = turns.len() > most;
     turns.truncate(most);
+    without_content(&caller, &mut turns);
     Ok(Json(Tree { turns, truncated }))
 }
 
@@ -380,92 +371,6 @@ pub(crate) async fn stop_turn(
             let stopped = turn::stop(work, turn, &reason).await?;
             audit::record(work, &actor, "turn.stop", &turn.to_string(), &json!({ "reason": reason })).await?;
             Ok(StopAnswer { agent_turn_id: turn, stopped: stopped.as_str() })
-        })
-    })
-    .await
-}
-
-/// What to change in the fork. If you change nothing, the turn runs again as it was.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Fork {
-    /// Step of the model call from which the turn is run again. If omitted, the first model call.
-    #[serde(default)]
-    step_id: Option<StepId>,
-    /// Cards that get new content in the fork.
-    #[serde(default)]
-    #[schema(max_items = 1000)]
-    cards: Vec<ChangedCard>,
-    /// Profile that the fork uses. If omitted, the profile of the recorded turn.
-    #[serde(default)]
-    profile_name: Option<Name>,
-    /// JSON merge patch for the profile. It may change the prompt and the parameters of the model, and remove rights. Adding rights, or using a patch
-    /// together with `live_tools`, needs a key of scope `admin`. If omitted, the profile is not changed.
-    #[serde(default)]
-    profile_patch: Option<serde_json::Map<String, Value>>,
-    /// Whether to call tools and agents again. If omitted, they answer as they did in the recorded turn.
-    #[serde(default)]
-    live_tools: bool,
-}
-
-/// A card that gets new content in the fork.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChangedCard {
-    /// Id of the card. The turn must have had this card when it made the model call.
-    card_id: CardId,
-    /// New content, in the form that the type of the card requires.
-    content: Value,
-}
-
-/// Fork a turn: run it again, starting at one of its model calls, with other cards or another profile.
-///
-/// The fork is a new turn. The recorded turn does not change.
-#[utoipa::path(
-    post, path = "/turns/{turn}/fork", tag = "turns", request_body = Fork,
-    params(("turn" = TurnId, Path), OnceParams),
-    responses((status = 200, body = fork::Forked)),
-)]
-pub(crate) async fn fork_turn(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Path(OneTurn { turn }): Path<OneTurn>,
-    once: Once,
-    Body { value, bytes, .. }: Body<Fork>,
-) -> Result<Json<Value>, Problem> {
-    caller.may(&[Scope::Operator])?;
-    not_too_many("cards", &value.cards)?;
-    value.cards.iter().try_for_each(|card| caller.may_say(&card.content))?;
-    let change = fork::Change {
-        cards: value.cards.into_iter().map(|card| (card.card_id, card.content)).collect(),
-        profile_name: value.profile_name,
-        profile_patch: value.profile_patch.map(Value::Object),
-    };
-    let may_widen = caller.may_widen();
-    let wanted = fork::Wanted {
-        turn_id: turn,
-        step_id: value.step_id,
-        change,
-        live_tools: value.live_tools,
-        may_widen,
-        external: caller.bounds.external,
-    };
-    if !caller.bounds.profiles.is_empty() {
-        let source = one(&mut caller.begin(&api).await?, turn).await?.profile_name;
-        let profile = wanted.change.profile_name.as_ref().or(source.as_ref());
-        let unnamed = || Problem::not_found(format!("turn {turn} has no profile: set `profile_name`"));
-        caller.may_start(profile.ok_or_else(unnamed)?)?;
-    }
-    let (actor, external) = (caller.actor.clone(), caller.bounds.external);
-    let late = api.backlog.late(&api.kernel).await;
-    once.write(&api, &caller, &bytes, move |work| {
-        Box::pin(async move {
-            external::label(work, external).await?;
-            let forked = fork::fork(work, &wanted).await?;
-            let detail = json!({ "source": wanted.turn_id, "live_tools": wanted.live_tools });
-            audit::record(work, &actor, "turn.fork", &forked.agent_turn_id.to_string(), &detail).await?;
-            late.room(work.project_id(), &forked.worker_target)?;
-            Ok(forked)
         })
     })
     .await

@@ -98,10 +98,14 @@ async fn artifacts_go_in_and_out() {
     );
     let listed = house.get("/artifacts?prefix=reports/&after=reports/large.bin").await;
     assert_eq!((&listed["items"][0]["version"], &listed["next"]), (&json!(2), &Value::Null));
-    assert_eq!(
-        house.get("/artifacts/versions?path=reports/%E8%AF%B7%E5%81%87.json").await.as_array().unwrap().len(),
-        2
-    );
+    let versions = "/artifacts/versions?path=reports/%E8%AF%B7%E5%81%87.json&most=1";
+    let listed = house.get(versions).await;
+    assert_eq!((&listed["items"][0]["version"], &listed["next"]), (&json!(2), &json!("2")));
+    let listed = house.get(&format!("{versions}&after=2")).await;
+    assert_eq!((&listed["items"][0]["version"], &listed["next"]), (&json!(1), &Value::Null));
+    assert_eq!(house.get(&format!("{versions}&after=1")).await["items"], json!([]));
+    let refused = house.refused(Method::GET, &format!("{versions}&after=0"), Some(&house.admin), None).await;
+    assert_eq!(refused, (400, "invalid".to_owned()));
     let reader = house.key("reader", Scope::Reader).await;
     let (status, _) = house.ask(Method::DELETE, "/artifacts?path=reports/large.bin", Some(&reader), None).await;
     assert_eq!(status, 403);

@@ -21,7 +21,7 @@ use crate::{House, profile};
 
 impl House {
     /// Runs a turn of a profile that looks at its todo list first, and then answers: two model calls.
-    async fn thought(&self, instruction: &str) -> String {
+    pub(crate) async fn thought(&self, instruction: &str) -> String {
         let mut thinker = profile("thinker", "llm");
         thinker["profile"]["allowed_internal_tools"] = json!(["update_todo"]);
         let todo = json!({ "update_todo": { "changes": [{ "change": "add", "text": "knead" }] } });

@@ -2,20 +2,44 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
-fn document() -> Value {
+use crate::examples::WITHOUT;
+
+pub(crate) fn document() -> Value {
     serde_json::to_value(waybill_api::document()).unwrap()
 }
 
-/// UI-1
+/// An operation of the document, and what the document says of it.
+pub(crate) struct Operation {
+    pub(crate) name: String,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) said: Value,
+}
+
+pub(crate) fn operations(document: &Value) -> Vec<Operation> {
+    let paths = document["paths"].as_object().unwrap().iter();
+    let all = paths.flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |operation| (path, operation)));
+    let read = |(path, (method, said)): (&String, (&String, &Value))| Operation {
+        name: said["operationId"].as_str().unwrap().to_owned(),
+        method: method.to_uppercase().parse().unwrap(),
+        path: path.clone(),
+        said: said.clone(),
+    };
+    all.map(read).collect()
+}
+
+/// UI-1, UI-8
 #[test]
 fn every_operation_is_described_and_says_what_it_refuses_with() {
     let document = document();
     assert_eq!(document["openapi"], "3.1.0");
     let (mut n, mut ids) = (0, BTreeSet::new());
     for (path, operations) in document["paths"].as_object().unwrap() {
-        assert!(path.starts_with("/v1/projects/{project}") || path == "/v1/me", "{path}");
+        let outside = ["/v1/me", "/v1/projects"].contains(&path.as_str()) || path.starts_with("/ui/");
+        assert!(path.starts_with("/v1/projects/{project}") || outside, "{path}");
         for (method, operation) in operations.as_object().unwrap() {
             n += 1;
             let place = format!("{method} {path}");
@@ -23,9 +47,27 @@ fn every_operation_is_described_and_says_what_it_refuses_with() {
             assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{place}: its id is taken");
             let refusal = &operation["responses"]["default"]["content"]["application/problem+json"];
             assert_eq!(refusal["schema"]["$ref"], "#/components/schemas/Problem", "{place}");
+            let name = operation["operationId"].as_str().unwrap();
+            let record = "run `UPDATE=1 cargo nextest run -p waybill-api examples`, and build it again";
+            assert!(WITHOUT.iter().any(|one| one.0 == name) || operation["x-scopes"].is_array(), "{name}: {record}");
         }
     }
     assert!(n >= 36, "{n}");
+}
+
+/// SE-11: an operation takes a key or a cookie; those that log a browser in take neither.
+#[test]
+fn every_operation_says_how_its_caller_is_known() {
+    let document = document();
+    assert_eq!(document["security"], json!([{ "key": [] }, { "cookie": [] }]));
+    let schemes = &document["components"]["securitySchemes"];
+    assert_eq!((&schemes["key"]["scheme"], &schemes["cookie"]["in"]), (&json!("bearer"), &json!("cookie")));
+    let session = &document["paths"]["/ui/session"];
+    assert_eq!(
+        (&session["post"]["security"], &session["delete"]["security"]),
+        (&json!([{}]), &json!([{ "cookie": [] }]))
+    );
+    assert_eq!(document["paths"]["/v1/me"]["get"]["security"], Value::Null, "as all others");
 }
 
 /// Two types under one name would be one in the document.
@@ -57,9 +99,12 @@ fn references(value: &Value) -> Vec<&str> {
     match value {
         Value::Object(fields) => fields
             .iter()
-            .flat_map(
-                |(key, value)| if key == "$ref" { value.as_str().into_iter().collect() } else { references(value) },
-            )
+            .flat_map(|(key, value)| match key.as_str() {
+                "$ref" => value.as_str().into_iter().collect(),
+                // What was recorded may be a schema of its own.
+                "example" => Vec::new(),
+                _ => references(value),
+            })
             .collect(),
         Value::Array(values) => values.iter().flat_map(references).collect(),
         _ => Vec::new(),
@@ -87,7 +132,8 @@ fn look(value: &Value, place: &str, untyped: &mut Vec<String>) {
             if is_object && !says.iter().any(|word| fields.contains_key(*word)) {
                 untyped.push(place.to_owned());
             }
-            fields.iter().for_each(|(key, value)| look(value, &format!("{place}/{key}"), untyped));
+            let said = fields.iter().filter(|(key, _)| *key != "example");
+            said.for_each(|(key, value)| look(value, &format!("{place}/{key}"), untyped));
         }
         Value::Array(values) => values.iter().for_each(|value| look(value, place, untyped)),
         _ => {}

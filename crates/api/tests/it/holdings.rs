@@ -99,6 +99,12 @@ async fn a_right_is_given_and_revoked_on_record() {
     let revoke = async || house.ask(Method::DELETE, &path, Some(&house.admin), None).await.0.as_u16();
     assert_eq!((revoke().await, revoke().await), (200, 404));
     assert!(house.all("/grants").await[0]["revoked_at"].is_string());
+    assert_eq!(
+        house.get(&format!("/grants?agent_id={}", text(&agent))).await["items"][0]["grant_id"],
+        given["grant_id"]
+    );
+    let other = house.get(&format!("/grants?agent_id={}", text(&turn["agent_id"]))).await;
+    assert_eq!(other, json!({ "items": [], "next": null }), "the grants of another agent");
     let before = house.get(&format!("/grants?agent_id={}&after={}", text(&agent), GrantId::nil())).await;
     assert_eq!(before["items"], json!([]));
     assert_eq!(house.get("/refusals").await, json!({ "items": [], "next": null }));

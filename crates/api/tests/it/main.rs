@@ -14,16 +14,30 @@ use waybill_kernel::{key, project, resource, work::Kernel};
 use waybill_testkit::{TestDb, fresh_db};
 
 mod asking;
+mod browsing;
 mod bulk;
+mod checking;
+mod composing;
 mod contexts;
 mod document;
+mod examples;
+mod forking;
 mod holdings;
 mod packages;
+mod pages;
+mod pooled;
+mod projects;
 mod record;
+mod registering;
+mod requests;
 mod roles;
+mod runs;
+mod spending;
+mod starting;
 mod talking;
 mod tls;
 mod tokens;
+mod watching;
 mod working;
 
 /// A project, the API in front of it, and keys.

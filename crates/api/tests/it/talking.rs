@@ -109,6 +109,33 @@ async fn a_session_is_its_keys_own() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
+/// CX-9: the changes of a session's memory are listed in pages, and none is left out.
+#[tokio::test]
+async fn changes_come_in_pages() {
+    let house = House::open().await;
+    let add = |text: &str| json!({ "call": { "update_todo": { "changes": [{ "change": "add", "text": text }] } } });
+    let mut planner = profile("planner", "llm");
+    planner["profile"]["allowed_internal_tools"] = json!(["update_todo"]);
+    planner["profile"]["llm_config"]["params"] = json!({ "script": [add("knead"), add("bake"), { "say": "done" }] });
+    house.post("/resources", json!({ "manifests": [planner] })).await;
+    let _worker = house.hire();
+    let session = SessionId::new().to_string();
+    let start = json!({ "profile_name": "planner", "instruction": "plan", "session_id": session });
+    house.post("/turns", start).await;
+    house.until_said(&session, 2).await;
+    let path = format!("/sessions/{session}/changes");
+    let all = house.get(&path).await;
+    let (mut pages, mut next) = (Vec::new(), String::new());
+    loop {
+        let page = house.get(&format!("{path}?most=1{next}")).await;
+        pages.extend(page["items"].as_array().unwrap().iter().cloned());
+        let Some(after) = page["next"].as_str() else { break };
+        next = format!("&after={after}");
+    }
+    assert!(pages.len() >= 2 && all["next"].is_null(), "{all}");
+    assert_eq!(json!(pages), all["items"]);
+}
+
 /// CX-14: a turn that ends with a tool does not end either before it has seen a caller's message: neither if it submits meanwhile, nor if it waits
 /// for a call that would end it.
 #[tokio::test]

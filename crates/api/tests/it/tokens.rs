@@ -5,15 +5,19 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use axum::{Json, Router, routing::get};
-use reqwest::{Method, StatusCode};
+use axum::{
+    Json, Router,
+    routing::{get, post},
+};
+use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use ring::{
+    digest,
     rand::SystemRandom,
     signature::{Ed25519KeyPair, KeyPair},
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use waybill_api::{Config, Identity};
+use waybill_api::{Client, Config, Identity};
 
 use crate::House;
 
@@ -29,20 +33,29 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A provider whose keys can be replaced.
-struct Provider {
-    issuer: String,
+/// A provider whose keys can be replaced, and where a browser logs in.
+#[derive(Clone)]
+pub(crate) struct Provider {
+    pub(crate) issuer: String,
     keys: Arc<Mutex<BTreeMap<String, Ed25519KeyPair>>>,
+    /// Codes that were not exchanged yet: the challenge, and what the ID token is to say.
+    pub(crate) codes: Arc<Mutex<BTreeMap<String, (String, Value)>>>,
 }
 
+/// The client that the provider knows, and its secret.
+pub(crate) const CLIENT: (&str, &str) = ("console", "a secret: 100 %");
+
 impl Provider {
-    async fn open() -> Provider {
+    pub(crate) async fn open() -> Provider {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
-        let keys: Arc<Mutex<BTreeMap<String, Ed25519KeyPair>>> = Arc::default();
-        let (held, named) = (keys.clone(), issuer.clone());
+        let provider = Provider { issuer, keys: Arc::default(), codes: Arc::default() };
+        let (named, held, asked) = (provider.issuer.clone(), provider.keys.clone(), provider.clone());
         let document = move || {
-            let document = json!({ "issuer": named, "jwks_uri": format!("{named}/keys") });
+            let at = |path: &str| format!("{named}/{path}");
+            let document = json!({
+                "issuer": named, "jwks_uri": at("keys"), "authorization_endpoint": at("authorize?tenant=1"), "token_endpoint": at("token"),
+            });
             async move { Json(document) }
         };
         let shown = move || {
@@ -51,11 +64,43 @@ impl Provider {
             }).collect();
             async move { Json(json!({ "keys": keys })) }
         };
-        let app = Router::new().route("/.well-known/openid-configuration", get(document)).route("/keys", get(shown));
+        let token = move |headers: HeaderMap, body: String| {
+            let token = asked.exchange(&headers, &body);
+            async move { token.map(Json).ok_or(StatusCode::BAD_REQUEST) }
+        };
+        let app = Router::new()
+            .route("/.well-known/openid-configuration", get(document))
+            .route("/keys", get(shown))
+            .route("/token", post(token));
         tokio::spawn(async move { axum::serve(listener, app).await });
-        let provider = Provider { issuer, keys };
         provider.mint("one");
         provider
+    }
+
+    /// What the provider does once the person has logged in: it makes a code for the browser, which goes back with it and its state.
+    pub(crate) fn authorize(&self, location: &str, more: Value) -> (String, String) {
+        let url = Url::parse(location).unwrap();
+        let asked: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
+        let mut claims = self.claims(json!({ "aud": asked["client_id"], "nonce": asked["nonce"] }));
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let code = format!("code-{}", uuid::Uuid::now_v7());
+        self.codes.lock().unwrap().insert(code.clone(), (asked["code_challenge"].clone(), claims));
+        (code, asked["state"].clone())
+    }
+
+    /// Exchanges a code, once, for the client that proves itself and knows the verifier.
+    fn exchange(&self, headers: &HeaderMap, body: &str) -> Option<Value> {
+        let form = Url::parse(&format!("http://form/?{body}")).unwrap();
+        let form: BTreeMap<String, String> = form.query_pairs().into_owned().collect();
+        let (challenge, claims) = self.codes.lock().unwrap().remove(form.get("code")?)?;
+        // `console:a+secret%3A+100+%25`
+        let basic = "Basic Y29uc29sZTphK3NlY3JldCUzQSsxMDArJTI1";
+        let is_client = headers.get("authorization").is_some_and(|said| said == basic);
+        let verified = base64(digest::digest(&digest::SHA256, form.get("code_verifier")?.as_bytes()).as_ref());
+        let is_ours = form["grant_type"] == "authorization_code" && form["redirect_uri"].ends_with("/ui/callback");
+        (is_client && is_ours && verified == challenge).then(|| {
+            json!({ "access_token": "x", "token_type": "Bearer", "id_token": self.sign(json!({ "alg": "EdDSA", "kid": "one" }), &claims) })
+        })
     }
 
     fn mint(&self, kid: &str) {
@@ -64,7 +109,12 @@ impl Provider {
         self.keys.lock().unwrap().insert(kid.to_owned(), key);
     }
 
-    fn claims(&self, more: Value) -> Value {
+    pub(crate) fn identity(&self, client: Option<Client>) -> Identity {
+        let (audience, claim) = ("waybill".to_owned(), "waybill".to_owned());
+        Identity { issuer: self.issuer.clone(), audience, claim, client }
+    }
+
+    pub(crate) fn claims(&self, more: Value) -> Value {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({ "iss": self.issuer, "aud": "waybill", "sub": "ada", "exp": at + 600, "waybill": { "acme": "operator" } });
         for (key, value) in more.as_object().unwrap() {
@@ -83,15 +133,13 @@ impl Provider {
         format!("{said}.{}", base64(key.sign(said.as_bytes()).as_ref()))
     }
 
-    fn token(&self, more: Value) -> String {
+    pub(crate) fn token(&self, more: Value) -> String {
         self.sign(json!({ "alg": "EdDSA", "kid": "one" }), &self.claims(more))
     }
 }
 
 async fn house(provider: &Provider) -> House {
-    let identity =
-        Identity { issuer: provider.issuer.clone(), audience: "waybill".to_owned(), claim: "waybill".to_owned() };
-    House::open_with(Config { identity: Some(identity), ..Config::default() }).await
+    House::open_with(Config { identity: Some(provider.identity(None)), ..Config::default() }).await
 }
 
 async fn list(house: &House, token: &str) -> StatusCode {

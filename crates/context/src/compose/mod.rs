@@ -11,7 +11,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use serde::Serialize;
 use waybill_core::{
-    card::{Card, CardType, Role},
+    card::{Card, Role},
     card_box::{Origin, Placed, Places},
     id::CardId,
     resource::Order,
@@ -251,7 +251,7 @@ fn query<'t>(
         n_tokens = n_tokens + cost;
     }
     // `turn__context` already lists the fields that the result must have.
-    let mut query = input.query.iter().filter(|card| card.metadata.card_type != CardType::result_fields()).peekable();
+    let mut query = input.query.iter().filter(|card| !card.metadata.card_type.is_result_form()).peekable();
     if query.peek().is_none() {
         return Err(Error::NoQuery);
     }

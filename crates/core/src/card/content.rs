@@ -38,6 +38,39 @@ pub struct Field {
     pub extra: Map<String, Value>,
 }
 
+/// What the result of a turn must be, as a card of its context says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ResultForm {
+    /// A text, or any JSON.
+    #[default]
+    Any,
+    /// An object with these fields (`task.result_fields`).
+    Fields(Vec<Field>),
+    /// An object that fits this JSON Schema (`task.result_schema`).
+    Schema(Map<String, Value>),
+}
+
+impl ResultForm {
+    /// Reads the content of a card.
+    pub fn of(card_type: &CardType, content: Content) -> ResultForm {
+        match content {
+            Content::Fields(fields) if !fields.is_empty() => ResultForm::Fields(fields),
+            Content::Json(Value::Object(schema)) if *card_type == CardType::result_schema() => {
+                ResultForm::Schema(schema)
+            }
+            _ => ResultForm::Any,
+        }
+    }
+
+    /// Returns the JSON Schema, if it has one of its own.
+    pub fn schema(&self) -> Option<&Map<String, Value>> {
+        match self {
+            ResultForm::Schema(schema) => Some(schema),
+            ResultForm::Any | ResultForm::Fields(_) => None,
+        }
+    }
+}
+
 /// Content of a `tool.call` card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallContent {
@@ -135,6 +168,11 @@ mod tests {
         assert!(matches!(&read, Content::Fields(list) if list[0].extra["max"] == 80));
         assert_eq!(serde_json::to_value(&read).unwrap(), fields);
         assert!(Content::read(&CardType::result_fields(), json!({"name": "x"})).is_err());
+        assert!(matches!(ResultForm::of(&CardType::result_fields(), read), ResultForm::Fields(_)));
+
+        let schema = Content::read(&CardType::result_schema(), json!({"type": "object"})).unwrap();
+        let form = ResultForm::of(&CardType::result_schema(), schema);
+        assert_eq!(form.schema().map(|schema| &schema["type"]), Some(&json!("object")));
 
         let result = json!({"status": "success", "result": [1, 2], "took": "3 s"});
         let read = Content::read(&CardType::tool_result(), result.clone()).unwrap();

@@ -44,6 +44,7 @@ card_types! {
     settings = "sys.settings",
     parent_pointer = "meta.parent_pointer",
     result_fields = "task.result_fields",
+    result_schema = "task.result_schema",
     compression = "context.compression",
     todo = "context.todo",
     handoff_package = "handoff.package",
@@ -59,6 +60,11 @@ impl CardType {
     /// `sys.*` cards exist once per project and content, and never enter a context or output box.
     pub fn is_system(&self) -> bool {
         self.0.starts_with("sys.")
+    }
+
+    /// Says what the result of a turn must be: a rule for the answer, which is not part of the question.
+    pub fn is_result_form(&self) -> bool {
+        matches!(self.as_str(), "task.result_fields" | "task.result_schema")
     }
 }
 

@@ -9,7 +9,7 @@ mod hash;
 mod metadata;
 mod reading;
 
-pub use content::{CallContent, Content, Field, HandoffContent, ResultContent, ToolCall};
+pub use content::{CallContent, Content, Field, HandoffContent, ResultContent, ResultForm, ToolCall};
 pub use draft::{Draft, Invalid, NewCard};
 pub use hash::{CardHash, Salt};
 pub use metadata::{CardType, MalformedType, Metadata, Role};

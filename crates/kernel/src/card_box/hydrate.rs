@@ -59,8 +59,8 @@ pub struct AlsoRead {
     pub messages_box_id: Option<BoxId>,
     pub todo: Option<Reading>,
     pub compression: Option<Reading>,
-    /// The first `task.result_fields` that was put into the context box itself, near its beginning, where packing puts it.
-    pub fields: Option<Reading>,
+    /// The first `task.result_fields` or `task.result_schema` that was put into the context box itself, near its beginning, where packing puts it.
+    pub result_form: Option<Reading>,
 }
 
 /// Reads what a turn may see of a prefix of a box: the pinned head and the newest tail that the budget can hold.
@@ -186,7 +186,7 @@ fn hydration<'q>() -> QueryAs<'q, Postgres, HydratedRow, PgArguments> {
           cross join unnest($8::uuid[]) with ordinality as asked (card_id, n)
           cross join lateral cardbox.reading($1, asked.card_id, b.as_of) r
           union all
-         select 'fields', b.length, b.pinned, b.as_of, own.seq, null, null, r.*
+         select 'form', b.length, b.pinned, b.as_of, own.seq, null, null, r.*
            from b
           cross join lateral (
                 select e.seq, e.card_id
@@ -194,7 +194,7 @@ fn hydration<'q>() -> QueryAs<'q, Postgres, HydratedRow, PgArguments> {
                  where $7::uuid is not null and e.project_id = $1 and e.box_id = $2 and e.seq <= 32 and e.card_id is not null
                 offset 0) own
           cross join lateral cardbox.reading($1, own.card_id, b.as_of) r
-          where r.type = 'task.result_fields' and r.gone_at is null
+          where r.type in ('task.result_fields', 'task.result_schema') and r.gone_at is null
           union all
          select said.part, b.length, b.pinned, b.as_of, null, s.messages_box_id, null, r.*
            from b
@@ -209,21 +209,21 @@ fn hydration<'q>() -> QueryAs<'q, Postgres, HydratedRow, PgArguments> {
 /// Sorts rows by the part of the statement that they come from. Returns the cards of the context box in order, and what was read with it.
 fn by_part(rows: Vec<HydratedRow>) -> (Vec<Placed>, AlsoRead) {
     let at = |place, origin, reading| Placed { place, origin, also: Vec::new(), reading };
-    let (mut also_read, mut fields) = (AlsoRead::default(), Vec::new());
+    let (mut also_read, mut forms) = (AlsoRead::default(), Vec::new());
     let mut context: Vec<Placed> = Vec::with_capacity(rows.len());
     for HydratedRow { part, place, origin, reading, .. } in rows {
         match (part.as_str(), place, origin, reading) {
             ("context", Some(place), Some(origin), Some(reading)) => context.push(at(place, origin, reading)),
             ("output", Some(place), Some(origin), Some(reading)) => also_read.output.push(at(place, origin, reading)),
             ("card", _, _, Some(reading)) => also_read.cards.push(reading),
-            ("fields", Some(place), _, Some(reading)) => fields.push((place, reading)),
+            ("form", Some(place), _, Some(reading)) => forms.push((place, reading)),
             ("todo", _, _, reading) => also_read.todo = reading,
             ("compression", _, _, reading) => also_read.compression = reading,
             ("session", _, Some(origin), _) => also_read.messages_box_id = Some(origin.box_id),
             _ => {}
         }
     }
-    also_read.fields = fields.into_iter().min_by_key(|(place, _)| *place).map(|(_, reading)| reading);
+    also_read.result_form = forms.into_iter().min_by_key(|(place, _)| *place).map(|(_, reading)| reading);
     // Sorted here: there, whole cards would be sorted, and spill to disk.
     context.sort_unstable_by_key(|placed| placed.place);
     also_read.output.sort_unstable_by_key(|placed| placed.place);

@@ -120,7 +120,7 @@ pub async fn share(work: &mut UnitOfWork, source: Span) -> Result<Span, Error> {
         return Ok(source);
     }
     let flat = Span::prefix(BoxId::new(), source.upto - source.from + 1);
-    sqlx::query("insert into cardbox.boxes (project_id, box_id, length) values ($1, $2, $3)")
+    sqlx::query("insert into cardbox.boxes (project_id, box_id, length, is_shared) values ($1, $2, $3, true)")
         .bind(project_id)
         .bind(flat.box_id)
         .bind(flat.upto)

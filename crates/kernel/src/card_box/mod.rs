@@ -186,22 +186,23 @@ pub async fn holdings(
     Ok(held)
 }
 
-/// Lists the boxes that hold a card, in the order of their ids.
+/// Lists the boxes that hold a card, in the order of their ids, each with the first place where the card stands in it.
 pub async fn holders(
     work: &mut UnitOfWork,
     card_id: CardId,
     after: Option<BoxId>,
     most: i64,
-) -> Result<Vec<BoxId>, Error> {
+) -> Result<Vec<Holding>, Error> {
     let project_id = work.project_id();
-    let boxes = sqlx::query_scalar(
-        "select distinct p.box_id
-           from (select h.box_id from cardbox.holdings($1, $2) h offset 0) p
+    let held = sqlx::query_as(
+        "select p.box_id, min(p.place) as place
+           from (select h.box_id, h.place from cardbox.holdings($1, $2) h offset 0) p
           where $3::uuid is null or p.box_id > $3
+          group by p.box_id
           order by p.box_id
           limit $4",
     );
-    Ok(boxes.bind(project_id).bind(card_id).bind(after).bind(most).fetch_all(&mut **work).await?)
+    Ok(held.bind(project_id).bind(card_id).bind(after).bind(most).fetch_all(&mut **work).await?)
 }
 
 /// An entry of a box: one card, or a range of another box.

@@ -5,7 +5,10 @@ use serde::Serialize;
 use sqlx::FromRow;
 use waybill_core::id::{AgentId, BoxId, CardId, Name, TurnId};
 
-use crate::work::{DbError, UnitOfWork};
+use crate::{
+    card_box::Holding,
+    work::{DbError, UnitOfWork},
+};
 
 /// One place where a turn has a card, and how the card got there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, FromRow, utoipa::ToSchema)]
@@ -130,24 +133,13 @@ pub struct Sight {
     pub granted_by: Option<String>,
 }
 
-/// Lists every agent that could see a card, and why: a box with the card was made for it, packed for it, granted to it, or written by its
-/// children. Revoked grants count: the agent could see the card before. Looks at up to `most` boxes, those after one if it is given.
-pub async fn sight(
-    work: &mut UnitOfWork,
-    card_id: CardId,
-    after: Option<BoxId>,
-    most: i64,
-) -> Result<Vec<Sight>, DbError> {
+/// Lists every agent that could see a card in these boxes, and why: a box with the card was made for it, packed for it, granted to it, or written
+/// by its children. Revoked grants count: the agent could see the card before. `card_box::holders` lists the boxes that hold a card.
+pub async fn sight(work: &mut UnitOfWork, held: &[Holding]) -> Result<Vec<Sight>, DbError> {
     let project_id = work.project_id();
+    let (box_ids, places): (Vec<BoxId>, Vec<i64>) = held.iter().map(|held| (held.box_id, held.place)).unzip();
     let seen = sqlx::query_as(
-        "with held as materialized (
-           select p.box_id, min(p.place) as place
-             from cardbox.holdings($1, $2) p
-            where $4::uuid is null or p.box_id > $4
-            group by p.box_id
-            order by p.box_id
-            limit $3
-         )
+        "with held as materialized (select p.box_id, p.place from unnest($2::uuid[], $3::bigint[]) as p (box_id, place))
          select b.agent_id, b.box_id, p.place, case when h.rule is null then 'own' else 'handed' end as via, b.agent_turn_id,
                 h.rule::text, h.source_agent_id, null::text as granted_by
            from held p
@@ -180,9 +172,8 @@ pub async fn sight(
           order by agent_id, box_id, via",
     )
     .bind(project_id)
-    .bind(card_id)
-    .bind(most)
-    .bind(after)
+    .bind(box_ids)
+    .bind(places)
     .fetch_all(&mut **work)
     .await?;
     Ok(seen)

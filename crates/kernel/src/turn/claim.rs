@@ -82,6 +82,33 @@ pub struct Claimed {
     pub channel: Channel,
 }
 
+/// Returns the turn that a worker holds under this claim. `None` means that no worker does any more.
+pub async fn claimed(work: &mut UnitOfWork, fence: &Fence) -> Result<Option<Claimed>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select i.project_id, i.agent_id, i.agent_turn_id, i.turn_epoch, i.claim_token, i.message_type::text, i.n_lost_leases, i.retry_count,
+                i.stop_asked, t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel::text
+           from state.agent_inbox i
+          cross join lateral (
+                select t.profile_box_id, t.context_box_id, t.output_box_id, t.query_card_ids, t.session_id, t.parent_agent_turn_id,
+                       t.parent_step_id, t.batch_id, t.recursion_depth, t.trace_id, t.channel
+                  from state.turns t
+                 where t.project_id = $1 and t.agent_turn_id = $2
+                offset 0) t
+          where i.project_id = $1 and i.agent_turn_id = $2 and i.agent_id = $3 and i.turn_epoch = $4 and i.claim_token = $5
+            and i.worker_id is not null",
+    )
+    .bind(project_id)
+    .bind(fence.agent_turn_id())
+    .bind(fence.agent_id())
+    .bind(fence.turn_epoch())
+    .bind(fence.claim_token())
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
 /// Claims up to `most` ready turns: round robin over projects, the oldest of each first. Waits for no lock.
 pub async fn claim(kernel: &Kernel, claiming: &mut Claiming) -> Result<Vec<Claimed>, Error> {
     let mut lease = kernel.lease().await?;

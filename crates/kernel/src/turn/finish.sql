@@ -226,6 +226,22 @@ language sql stable as $$
                                 offset 0))
 $$;
 
+-- Whether the answer that a worker reports comes too late: more than messages came into the turn's output box since its request was composed.
+create or replace function state.is_late(p_project uuid, p_turn uuid, p_receipt json) returns boolean
+language sql stable as $$
+  select exists (select
+                   from state.turns t
+                  cross join lateral (
+                        select e.card_id
+                          from cardbox.box_entries e
+                         where e.project_id = p_project and e.box_id = t.output_box_id and e.seq > (p_receipt #>> '{output,upto}')::bigint
+                        offset 0) e
+                  where t.project_id = p_project and t.agent_turn_id = p_turn
+                    and not exists (select from cardbox.cards c
+                                     where c.project_id = p_project and c.card_id = e.card_id and c.type = 'task.instruction'
+                                    offset 0))
+$$;
+
 -- Transaction 5: a worker ends a turn that it holds, with its last step.
 --   p_end.seen  how much of its output box it had seen by then; null: it does not say
 create or replace function state.finish(p_project uuid, p_end state.ending, p_alone boolean, p_cards cardbox.new_card[],
@@ -258,6 +274,9 @@ begin
     return;
   end if;
   --! finish.locked
+  if (p_end.usage ->> 'reported')::boolean and state.is_late(p_project, p_end.agent_turn_id, p_end.receipt::json) then
+    raise exception 'turn % has gone on', p_end.agent_turn_id using errcode = 'WB001', detail = p_end.agent_turn_id::text;
+  end if;
   v_end := state.end_turn(p_project, p_end, true, v_queued, v_keeps, p_alone, p_cards);
   if v_end.was_told and p_end.seen is not null and state.has_unseen(p_project, p_end.agent_turn_id, p_end.seen) then
     raise exception 'turn % was told something that it has not seen', p_end.agent_turn_id using errcode = 'WB019', detail = p_end.agent_turn_id::text;
@@ -376,6 +395,9 @@ begin
     if v_was_told and v_end.seen is not null and state.has_unseen(p_project, v_end.agent_turn_id, v_end.seen) then
       raise exception 'turn % was told something that it has not seen', v_end.agent_turn_id
         using errcode = 'WB019', detail = v_end.agent_turn_id::text;
+    end if;
+    if (v_end.usage ->> 'reported')::boolean and state.is_late(p_project, v_end.agent_turn_id, v_end.receipt::json) then
+      raise exception 'turn % has gone on', v_end.agent_turn_id using errcode = 'WB001', detail = v_end.agent_turn_id::text;
     end if;
     update cardbox.boxes b
        set length = b.length + cardinality(v_end.card_ids)

@@ -1,13 +1,13 @@
-//! Looking at turns: lists, trees, edges and events, for people and for the API. Nothing here is on the path of a turn.
+//! Looking at turns: what each is, trees and edges, for people and for the API. Nothing here is on the path of a turn.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 use waybill_core::{
-    bus::EventKind,
     card::{Content, Reading},
-    id::{AgentId, BatchId, BoxId, CardId, Channel, EventId, Name, SessionId, StepId, ToolCallId, TraceId, TurnId},
-    turn::{InboxStatus, Status, TurnEpoch, TurnStatus},
+    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, ToolCallId, TraceId, TurnId},
+    label::Labels,
+    turn::{InboxStatus, Status, TurnStatus},
 };
 
 use super::Error;
@@ -19,8 +19,15 @@ pub struct Summary {
     pub agent_turn_id: TurnId,
     pub agent_id: AgentId,
     pub profile_name: Option<Name>,
+    /// First line of the instruction, at most 120 characters. `null` if the instruction can no longer be shown, has more than 64 kB, or is no text.
+    pub title: Option<String>,
     /// `open` until the turn has ended; then how it ended.
     pub status: TurnStatus,
+    /// Why the turn failed, was stopped or timed out, or why it is to stop. `null` if no reason is recorded, or if it can no longer be shown.
+    pub reason: Option<String>,
+    /// What the turn waits for while it is open. `null` while a worker runs it, and once it has ended.
+    #[sqlx(json(nullable))]
+    pub waiting_for: Option<WaitingFor>,
     /// State of the turn while it is open. `null` once the turn has ended.
     pub inbox_status: Option<InboxStatus>,
     /// Status of the agent, if this is its current turn: `dispatched`, `running` or `suspended`. Otherwise `null`.
@@ -30,11 +37,16 @@ pub struct Summary {
     pub n_lost_leases: Option<i32>,
     pub session_id: Option<SessionId>,
     pub channel: Channel,
+    /// Labels that its caller gave it.
+    #[sqlx(json)]
+    pub labels: Labels,
     /// The agent that asked for it. `null` means a person.
     pub source_agent_id: Option<AgentId>,
     pub parent_agent_turn_id: Option<TurnId>,
     /// The turn at the top of its tree: itself, if no turn started it.
     pub root_turn_id: TurnId,
+    /// Number of turns below it, counted up to 1,000. `null` for a turn that another turn started.
+    pub n_below: Option<i64>,
     /// The step of the parent in which it was asked for.
     pub parent_step_id: Option<StepId>,
     /// The call of the parent that asked for it.
@@ -50,6 +62,8 @@ pub struct Summary {
     pub output_box_id: BoxId,
     pub query_card_ids: Vec<CardId>,
     pub deliverable_card_id: Option<CardId>,
+    /// Whether its context or its output has external content.
+    pub external: bool,
     /// For a fork, the recorded turn that it runs again.
     pub forked_from: Option<TurnId>,
     /// Caller that started the turn, such as `key:NAME` (API key), `user:SUBJECT` (token of the identity provider) or `cli:USER` (command line). A
@@ -62,11 +76,36 @@ pub struct Summary {
     pub limits: Option<Given>,
     pub created_at: DateTime<Utc>,
     pub finished_at: Option<DateTime<Utc>>,
+    /// Models that its steps used.
+    pub models: Vec<String>,
     pub n_steps: i64,
     pub input_tokens: i64,
     pub cached_tokens: i64,
     pub output_tokens: i64,
     pub microdollars: i64,
+}
+
+/// What an open turn waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct WaitingFor {
+    pub kind: WaitKind,
+    /// The tool that was called, or for `worker` the target. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub since: DateTime<Utc>,
+}
+
+/// What an open turn waits for. `person`: a decision or an answer. `child`: turns that it started. `tool`: the answer of a tool. `retry`: the time of
+/// its next attempt, or of its start. `worker`: a worker that claims it. `queue`: another turn of its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitKind {
+    Person,
+    Child,
+    Tool,
+    Retry,
+    Worker,
+    Queue,
 }
 
 /// What a turn was given to spend when it was started: of what its parent may spend, its share. A field that is omitted sets no limit.
@@ -84,50 +123,6 @@ pub struct Given {
     /// The time by which it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<DateTime<Utc>>,
-}
-
-/// Which turns are listed.
-#[derive(Clone, Copy, Debug)]
-pub struct Listing {
-    /// Only turns before this one: for the next page.
-    pub before: Option<TurnId>,
-    pub most: i64,
-    /// Only those that no other turn asked for.
-    pub roots: bool,
-    /// Only those that have not ended.
-    pub open: bool,
-}
-
-/// Lists turns of the project, the newest first.
-pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Vec<Summary>, Error> {
-    let project_id = work.project_id();
-    let query = if listing.open {
-        sqlx::query_as(
-            "select s.*
-               from state.summaries($1, array(
-                      select i.agent_turn_id
-                        from state.agent_inbox i
-                       where i.project_id = $1 and i.agent_turn_id < $2
-                         and (not $4 or exists (select from state.turns t
-                                                 where t.project_id = $1 and t.agent_turn_id = i.agent_turn_id
-                                                   and t.parent_agent_turn_id is null
-                                                offset 0))
-                       order by i.agent_turn_id desc
-                       limit $3)) s",
-        )
-    } else {
-        sqlx::query_as(
-            "select s.*
-               from state.summaries($1, array(
-                      select t.agent_turn_id
-                        from state.turns t
-                       where t.project_id = $1 and t.agent_turn_id < $2 and (not $4 or t.parent_agent_turn_id is null)
-                       order by t.agent_turn_id desc
-                       limit $3)) s",
-        )
-    };
-    let before = listing.before.unwrap_or(TurnId::max());
-    Ok(query.bind(project_id).bind(before).bind(listing.most).bind(listing.roots).fetch_all(&mut **work).await?)
 }
 
 /// Returns a turn and all turns that it asked for, directly or not, level by level: each after the turn that asked for it. Of more than `most`, the
@@ -166,8 +161,10 @@ pub async fn open_children(work: &mut UnitOfWork, turn_id: TurnId, most: i64) ->
     let children = sqlx::query_as(
         "select t.agent_turn_id, t.agent_id, a.profile_name, coalesce(left(r.content #>> '{}', 200), '') as instruction
            from (select t.*
-                   from state.turns t
-                  where t.parent_agent_turn_id = $2 and t.project_id = $1 and t.status = 'open' and t.batch_id is null
+                   from (select t.*
+                           from state.turns t
+                          where t.parent_agent_turn_id = $2 and t.project_id = $1 and t.status = 'open' and t.batch_id is null
+                         offset 0) t
                   order by t.agent_turn_id
                   limit $3) t
            left join lateral (
@@ -243,65 +240,4 @@ pub async fn edges(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Vec<Edge>, 
     .fetch_all(&mut **work)
     .await?;
     Ok(edges)
-}
-
-/// An event of a turn, as its followers get it.
-#[derive(Clone, Debug, PartialEq, Serialize, FromRow, utoipa::ToSchema)]
-#[schema(as = TurnEvent)]
-pub struct Told {
-    pub event: EventKind,
-    pub event_id: EventId,
-    /// Orders the events of one turn: a follower continues after the last one it got.
-    pub outbox_seq: i64,
-    pub agent_turn_id: TurnId,
-    pub agent_id: AgentId,
-    /// How the turn ended, what a step came to, or what the agent does now.
-    pub status: String,
-    pub turn_epoch: Option<TurnEpoch>,
-    pub step_id: Option<StepId>,
-    /// For the end of a task: its deliverable.
-    pub card_id: Option<CardId>,
-    pub created_at: DateTime<Utc>,
-}
-
-/// Returns the events of turns, each after one of its events. A writer of events holds the agent's lock, so none becomes visible before an earlier
-/// one.
-pub async fn news(work: &mut UnitOfWork, asked: &[(TurnId, i64)], most: i64) -> Result<Vec<(usize, Told)>, Error> {
-    let project_id = work.project_id();
-    let (turn_ids, after): (Vec<TurnId>, Vec<i64>) = asked.iter().copied().unzip();
-    let rows: Vec<News> = sqlx::query_as(
-        "select asked.n, o.event::text, o.event_id, o.outbox_seq, o.agent_turn_id, o.agent_id, o.status::text, o.turn_epoch, o.step_id, o.card_id,
-                o.created_at
-           from unnest($2::uuid[], $3::bigint[]) with ordinality as asked (agent_turn_id, after, n)
-          cross join lateral (
-                select *
-                  from state.outbox o
-                 where o.project_id = $1 and o.agent_turn_id = asked.agent_turn_id and o.outbox_seq > asked.after
-                 order by o.outbox_seq
-                 limit $4) o
-          order by asked.n, o.outbox_seq",
-    )
-    .bind(project_id)
-    .bind(turn_ids)
-    .bind(after)
-    .bind(most)
-    .fetch_all(&mut **work)
-    .await?;
-    Ok(rows.into_iter().map(|News { n, told }| (usize::try_from(n - 1).unwrap_or_default(), told)).collect())
-}
-
-/// Returns the number of the last event of a turn; 0 if it has none.
-pub async fn last_event(work: &mut UnitOfWork, turn_id: TurnId) -> Result<i64, Error> {
-    let project_id = work.project_id();
-    let last = sqlx::query_scalar(
-        "select coalesce(max(o.outbox_seq), 0) from state.outbox o where o.project_id = $1 and o.agent_turn_id = $2",
-    );
-    Ok(last.bind(project_id).bind(turn_id).fetch_one(&mut **work).await?)
-}
-
-#[derive(FromRow)]
-struct News {
-    n: i64,
-    #[sqlx(flatten)]
-    told: Told,
 }

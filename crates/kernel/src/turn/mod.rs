@@ -18,7 +18,7 @@ use sqlx::postgres::PgDatabaseError;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Role},
     id::{CardId, SessionId, StepId, TurnId},
-    turn::End,
+    turn::{End, Fence},
 };
 
 use crate::{
@@ -26,9 +26,14 @@ use crate::{
     work::{self, DbError},
 };
 
+mod brief;
 mod claim;
 mod enqueue;
 mod finish;
+mod follow;
+mod graph;
+mod label;
+mod list;
 mod look;
 mod reclaim;
 mod report;
@@ -36,20 +41,25 @@ mod resources;
 mod steer;
 mod step;
 mod stop;
+mod timeline;
 
+pub use brief::{Brief, Offered, briefs, offered};
 pub(crate) use claim::interval;
-pub use claim::{Claimed, Claiming, claim, claim_in, claim_with, held, holder};
+pub use claim::{Claimed, Claiming, claim, claim_in, claim_with, claimed, held, holder};
 pub use enqueue::{DispatchRequest, Dispatched, MAX_RECURSION_DEPTH, enqueue};
 pub use finish::{Ended, Ending, finish};
-pub use look::{
-    Edge, Given, Listing, OpenChild, Summary, Told, delivered, edges, last_event, list, news, open_children, show, tree,
-};
+pub use follow::{Look, Stretch, Told, below, events, events_of, last_event, look, voice};
+pub use graph::{Graph, GraphBatch, GraphEdge, graph};
+pub use label::label;
+pub use list::{Filter, Listed, Listing, list};
+pub use look::{Edge, Given, OpenChild, Summary, WaitKind, WaitingFor, delivered, edges, open_children, show, tree};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, ReportOutcome, Reported, report};
 pub use resources::{Delegate, Resources, resources};
 pub use steer::{Steered, message, steer};
 pub use step::{Call, Step, Stepped, step};
 pub use stop::{Stopped, stop};
+pub use timeline::{Period, Segment, SegmentKind, Timeline, timeline};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -247,6 +257,27 @@ pub async fn steps(work: &mut work::UnitOfWork, turn_id: TurnId) -> Result<Vec<T
     .fetch_all(&mut **work)
     .await?;
     Ok(steps)
+}
+
+/// Returns the outcome of a step that was written under this claim: `running`, `suspended` or `finished`. `None` means that it was not written.
+pub async fn step_outcome(
+    work: &mut work::UnitOfWork,
+    fence: &Fence,
+    step_id: StepId,
+) -> Result<Option<String>, Error> {
+    let project_id = work.project_id();
+    let outcome = sqlx::query_scalar(
+        "select s.outcome::text
+           from state.agent_steps s
+          where s.project_id = $1 and s.agent_turn_id = $2 and s.step_id = $3 and s.claim_token = $4",
+    )
+    .bind(project_id)
+    .bind(fence.agent_turn_id())
+    .bind(step_id)
+    .bind(fence.claim_token())
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(outcome)
 }
 
 /// Returns how far the output box of a turn went when it wrote its last step; 0 if it has written none.

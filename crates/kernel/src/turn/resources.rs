@@ -28,6 +28,8 @@ pub struct Resources {
     /// The tools that the profile allows, as far as they exist.
     #[sqlx(json)]
     pub tools: Vec<Tool>,
+    /// Whether a key registered one of the tools: what the model reads of it is content from outside.
+    pub has_registered: bool,
     /// The profiles that the profile may delegate to: the first 64, and by tag among the first 256 profiles of the project.
     #[sqlx(json)]
     pub delegates: Vec<Delegate>,
@@ -64,6 +66,12 @@ pub async fn resources(work: &mut UnitOfWork, claimed: &Claimed) -> Result<Resou
                                  select t.name, t.tool_card_id from resource.tools t where t.project_id = $1 and t.name = allowed.name offset 0) t
                            cross join lateral cardbox.reading($1, t.tool_card_id, statement_timestamp()) r
                            where r.gone_at is null), '[]') as tools,
+                exists (select
+                          from profile p
+                         cross join lateral jsonb_array_elements_text(p.content -> 'allowed_tools') as allowed (name)
+                         cross join lateral (
+                               select t.registered_by from resource.tools t where t.project_id = $1 and t.name = allowed.name offset 0) t
+                         where t.registered_by is not null) as has_registered,
                 coalesce((select jsonb_agg(jsonb_build_object('name', d.name, 'description', coalesce(r.content ->> 'description', '')) order by d.name)
                             from (select named.name, o.profile_card_id
                                     from profile p

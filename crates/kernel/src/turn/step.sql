@@ -78,6 +78,10 @@ begin
     return query select 'running'::text, v_stop, true, state.budget_of(p_fence.project_id, p_fence.agent_turn_id);
     return;
   end if;
+  if p_step ? 'receipt' and (p_step #>> '{usage,reported}')::boolean
+     and state.is_late(p_fence.project_id, p_fence.agent_turn_id, (p_step ->> 'receipt')::json) then
+    raise exception 'turn % has gone on', p_fence.agent_turn_id using errcode = 'WB001', detail = p_fence.agent_turn_id::text;
+  end if;
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_fence.project_id, p_fence.agent_turn_id, 'step', v_step, p_fence.agent_id, v_outcome, p_fence.turn_epoch, v_step);
   if p_step ? 'receipt' then

@@ -285,7 +285,7 @@ impl<'h> World<'h> {
             })
             .await?;
         }
-        let open = request::list(&mut self.kernel().begin(self.project_id()).await?, 0, 10).await?;
+        let open = request::open(&mut self.kernel().begin(self.project_id()).await?, 10).await?;
         for open in open {
             let decided = Decided::new(Decision::Approved, "somebody");
             surely(async || {

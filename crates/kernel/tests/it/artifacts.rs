@@ -61,8 +61,10 @@ async fn the_same_content_is_stored_once_and_versions_are_kept() {
     let mut work = t.begin().await;
     let bytes = artifact::usage(&mut work).await.unwrap().bytes;
     assert_eq!(bytes, 15);
-    let versions = artifact::versions(&mut work, &path("many/00.txt"), 10).await.unwrap();
+    let versions = artifact::versions(&mut work, &path("many/00.txt"), None, 10).await.unwrap();
     assert_eq!(versions.iter().map(|one| one.version).collect::<Vec<_>>(), [3, 2, 1]);
+    let earlier = artifact::versions(&mut work, &path("many/00.txt"), Some(3), 1).await.unwrap();
+    assert_eq!(earlier.iter().map(|one| one.version).collect::<Vec<_>>(), [2]);
     let second = artifact::find(&mut work, &path("many/00.txt"), Which::Version(2)).await.unwrap().unwrap();
     assert_eq!(second.artifact.hash, ArtifactHash::of(b"another"));
     assert_eq!((second.artifact.size, second.artifact.n_tokens), (7, Some(1)));
@@ -167,7 +169,7 @@ async fn what_a_card_speaks_of_is_not_collected() {
     assert_eq!(put(&mut work, "copy.txt", b"two").await.1, 1);
     assert_eq!(put(&mut work, "copy.txt", b"three").await.1, 2);
     assert_eq!(artifact::remove(&mut work, &path("copy.txt"), Remove::Older).await.unwrap(), 1);
-    assert_eq!(artifact::versions(&mut work, &path("copy.txt"), 9).await.unwrap().len(), 1);
+    assert_eq!(artifact::versions(&mut work, &path("copy.txt"), None, 9).await.unwrap().len(), 1);
 }
 
 /// HO-1: if one transaction names an artifact and another deletes it, one comes first, and the other sees it.

@@ -8,7 +8,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     audit, call, key, lease, project,
-    turn::{self, Claiming, DispatchRequest, Listing},
+    turn::{self, Claiming, DispatchRequest, Filter, Listing, Stretch},
 };
 
 use crate::turns::{House, LONG};
@@ -79,8 +79,9 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     }
     work.commit().await.unwrap();
     let mut work = house.t.begin().await;
-    let listing = Listing { before: None, most: 10, roots: true, open: false };
-    let roots = turn::list(&mut work, &listing).await.unwrap();
+    let all = Listing { most: 10, ..Listing::default() };
+    let listing = Listing { filter: Filter { roots: true, ..Filter::default() }, ..all.clone() };
+    let roots = turn::list(&mut work, &listing).await.unwrap().turns;
     assert_eq!(roots.len(), 1);
     let tree = turn::tree(&mut work, roots[0].agent_turn_id, 100).await.unwrap();
     assert_eq!(tree.len(), 4);
@@ -88,12 +89,24 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     assert!(tree[1..].iter().all(|child| child.parent_agent_turn_id == Some(roots[0].agent_turn_id)));
     assert!(tree[1..].is_sorted_by_key(|child| child.agent_turn_id), "each level by id");
     assert_eq!(turn::tree(&mut work, roots[0].agent_turn_id, 3).await.unwrap(), tree[..3], "the same turns first");
-    let open = turn::list(&mut work, &Listing { roots: false, open: true, ..listing }).await.unwrap();
+    assert_eq!(roots[0].n_below, Some(3));
+    let filter = Filter { open: true, ..Filter::default() };
+    let open = turn::list(&mut work, &Listing { filter, ..all.clone() }).await.unwrap().turns;
     assert_eq!(open.len(), 4);
-    let first = turn::list(&mut work, &Listing { roots: false, most: 2, ..listing }).await.unwrap();
-    let before = first.last().map(|turn| turn.agent_turn_id);
-    let second = turn::list(&mut work, &Listing { roots: false, before, ..listing }).await.unwrap();
-    assert_eq!((first.len(), second.len()), (2, 2));
+    let first = turn::list(&mut work, &Listing { most: 2, ..all.clone() }).await.unwrap();
+    assert_eq!(first.next, first.turns.last().map(|turn| turn.agent_turn_id));
+    let second = turn::list(&mut work, &Listing { before: first.next, ..all }).await.unwrap();
+    assert_eq!((first.turns.len(), second.turns.len(), second.next), (2, 2, None));
+    // UI-9: a page looks at no more turns than it may, and says how far it came.
+    let (found, looked_to): (Vec<TurnId>, Option<TurnId>) =
+        sqlx::query_as(r#"select turn_ids, looked_to from state.list_turns($1, '{"status": "failed"}', $2, $3, 2, 3)"#)
+            .bind(house.t.project_id)
+            .bind(TurnId::nil())
+            .bind(TurnId::max())
+            .fetch_one(&mut *work)
+            .await
+            .unwrap();
+    assert_eq!((found, looked_to), (vec![], Some(second.turns[0].agent_turn_id)));
     assert!(turn::tree(&mut work, TurnId::new(), 100).await.unwrap().is_empty());
     let edges = turn::edges(&mut work, tree[1].agent_turn_id).await.unwrap();
     assert_eq!(edges[0].primitive, "enqueue");
@@ -105,10 +118,16 @@ async fn turns_are_listed_and_their_tree_is_drawn() {
     turn::finish(&mut work, &[crate::turns::ending(child.fence)]).await.unwrap();
     work.commit().await.unwrap();
     let turn_id = child.fence.agent_turn_id();
-    let told = turn::news(&mut house.t.begin().await, &[(turn_id, 0)], 10).await.unwrap();
-    let (_, last) = told.last().unwrap();
-    assert_eq!(last.status, "success");
-    assert!(turn::news(&mut house.t.begin().await, &[(turn_id, last.outbox_seq)], 10).await.unwrap().is_empty());
+    let from = |after| Stretch { after, upto: i64::MAX, most: 10 };
+    let told = turn::events_of(&mut house.t.begin().await, &[turn_id], from(0)).await.unwrap();
+    let last = told.last().unwrap();
+    assert_eq!((last.status.as_str(), last.root_turn_id), ("success", tree[0].agent_turn_id));
+    assert_eq!(turn::events_of(&mut house.t.begin().await, &[turn_id], from(last.outbox_seq)).await.unwrap(), []);
+    // The same of the whole project, and of the tree turn by turn.
+    let all = turn::events(&mut house.t.begin().await, from(0)).await.unwrap();
+    assert!(told.iter().all(|one| all.contains(one)), "{all:?}");
+    let below = turn::below(&mut house.t.begin().await, tree[0].agent_turn_id, None, 10).await.unwrap();
+    assert_eq!(below, tree[1..].iter().map(|child| child.agent_turn_id).collect::<Vec<_>>());
 }
 
 /// A project ends with all it has, portion by portion, and nothing of another's is touched.

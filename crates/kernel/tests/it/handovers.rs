@@ -340,13 +340,15 @@ async fn every_card_can_say_why_it_is_there() {
     assert_eq!(handover::why(&mut work, asked, second).await.unwrap()[0].rule, "box");
     assert_eq!(handover::why(&mut work, CardId::new(), first).await.unwrap(), []);
 
-    let seen = handover::sight(&mut work, cards[0], None, 100).await.unwrap();
+    let held = card_box::holders(&mut work, cards[0], None, 100).await.unwrap();
+    let seen = handover::sight(&mut work, &held).await.unwrap();
     let mut seen: Vec<(AgentId, &str)> = seen.iter().map(|sight| (sight.agent_id, sight.via.as_str())).collect();
     seen.sort();
     let mut expected = [(source, "own"), (receiver, "handed"), (third, "handed"), (third, "granted")];
     expected.sort();
     assert_eq!(seen, expected, "also by a grant that was revoked since");
-    assert!(handover::sight(&mut work, cards[1], None, 100).await.unwrap().iter().all(|sight| sight.via != "granted"));
+    let held = card_box::holders(&mut work, cards[1], None, 100).await.unwrap();
+    assert!(handover::sight(&mut work, &held).await.unwrap().iter().all(|sight| sight.via != "granted"));
 }
 
 /// PM-6: the question and what came of it join an agent's memory, once, by reference; many cards as one range. An agent that was made for a task

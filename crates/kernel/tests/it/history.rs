@@ -204,10 +204,38 @@ async fn an_interrupted_prune_is_finished() {
 
     let plan = retention::plan(house.kernel(), &mut owner, Duration::from_secs(365 * 86_400), false).await.unwrap();
     let mut dropped = Vec::new();
-    retention::drop(&mut owner, &plan, |partition| dropped.push(partition.partition.clone())).await.unwrap();
+    retention::drop(house.kernel(), &mut owner, &plan, |partition| dropped.push(partition.partition.clone()))
+        .await
+        .unwrap();
     assert_eq!(dropped.len(), 7, "{dropped:?}");
     assert_eq!(house.count("select count(*) from pg_class where relname like '%\\_2020____'").await, 0);
     assert_eq!(house.count("select count(*) from pg_inherits where inhdetachpending").await, 0);
+}
+
+/// RT-2: a hold that is placed after a prune was interrupted keeps what it has detached.
+#[tokio::test]
+async fn a_hold_keeps_what_a_prune_has_detached() {
+    let house = House::new().await;
+    let mut owner = house.t.owner().await;
+    let old = "select state.make_partition('outbox', '2020-01-01T00:00Z', '2020-01-08T00:00Z')";
+    sqlx::raw_sql(old).execute(&mut owner).await.unwrap();
+    let event = format!(
+        "insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status)
+         values ('{}', state.first_id('2020-01-02T00:00Z'), 'state', gen_random_uuid(), gen_random_uuid(), 'running')",
+        house.t.project_id
+    );
+    sqlx::raw_sql(AssertSqlSafe(event)).execute(&mut house.t.admin().await).await.unwrap();
+    let detached = "alter table state.outbox detach partition parts.outbox_20200101";
+    sqlx::raw_sql(detached).execute(&mut owner).await.unwrap();
+    assert!(house.hold(Some("case 17")).await);
+    let plan = retention::plan(house.kernel(), &mut owner, Duration::from_secs(365 * 86_400), false).await.unwrap();
+    let refused = retention::drop(house.kernel(), &mut owner, &plan, |_| {}).await;
+    assert!(matches!(refused, Err(retention::Error::Held { .. })), "{refused:?}");
+    let there = "select count(*) from pg_class where relname = 'outbox_20200101'";
+    assert_eq!(house.count(there).await, 1);
+    assert!(house.hold(None).await);
+    retention::drop(house.kernel(), &mut owner, &plan, |_| {}).await.unwrap();
+    assert_eq!(house.count(there).await, 0);
 }
 
 fn minted(days: i64, version: usize) -> String {

@@ -18,6 +18,7 @@ mod memory;
 mod operations;
 mod outbox;
 mod plans;
+mod pooled;
 mod programs;
 mod queue;
 mod races;

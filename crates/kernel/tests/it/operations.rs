@@ -444,21 +444,42 @@ async fn history_is_dropped_by_partitions_and_none_that_is_needed() {
     let held = plan(365 * DAY).await;
     assert_eq!(names(&held), Vec::<String>::new());
     assert!(held.held.unwrap().why.contains(&minted));
+    // The first plan was made before it began.
+    let drop = async |plan: &retention::Plan| {
+        let mut dropped = Vec::new();
+        let note = |partition: &retention::Partition| dropped.push(partition.partition.clone());
+        let done = retention::drop(house.kernel(), &mut house.t.owner().await, plan, note).await;
+        done.map(|()| dropped)
+    };
+    let late = drop(&old).await;
+    assert!(matches!(&late, Err(retention::Error::Needed { why }) if why.contains(&minted)), "{late:?}");
 
     let fence = house.claim().await.unwrap().fence;
     house.finish(fence).await.unwrap();
+    // RT-2: a hold keeps the history of its project too.
+    assert!(house.hold(Some("case 17")).await);
+    let held = plan(365 * DAY).await;
+    assert_eq!(names(&held), Vec::<String>::new());
+    assert!(held.held.unwrap().why.contains("legal hold"));
+    assert!(drop(&old).await.is_err());
+    assert!(house.hold(None).await);
     let old = plan(365 * DAY).await;
-    let mut dropped = Vec::new();
-    retention::drop(&mut house.t.owner().await, &old, |partition| dropped.push(partition.partition.clone()))
-        .await
-        .unwrap();
-    assert_eq!(dropped, names(&old));
+    assert_eq!(drop(&old).await.unwrap(), names(&old));
     assert_eq!(names(&plan(365 * DAY).await), Vec::<String>::new());
     let kept_from: TurnId = sqlx::query_scalar("select pruned_before from waybill.schema")
         .fetch_one(&mut house.t.owner().await)
         .await
         .unwrap();
     assert_eq!(kept_from, TurnId::at(old.before));
+    // That time is closed, even if there were partitions for it.
+    sqlx::raw_sql(OLD).execute(&mut house.t.owner().await).await.unwrap();
+    let card = instruction("too late");
+    let minted = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 1_577_900_001, 0)).to_string();
+    let request = DispatchRequest {
+        agent_turn_id: minted.parse().unwrap(),
+        ..DispatchRequest::instructed(house.agent().await, card.card_id())
+    };
+    assert!(house.enqueue_all(&[request], &[card]).await.is_err());
 }
 
 /// HI-3: an event that was promised to a stream is kept until it is there, also while no relay is alive.

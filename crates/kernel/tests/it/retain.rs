@@ -131,7 +131,9 @@ impl House {
     }
 
     pub(crate) async fn seven_days_later(&self) {
-        self.meddle("update resource.retention set next_at = next_at - interval '7 days', walk_at = now()").await;
+        let later =
+            "update resource.retention set next_at = next_at - interval '7 days', next_by = null, walk_at = now()";
+        self.meddle(later).await;
     }
 
     /// Writes a card that was minted so many days ago, into a new box.
@@ -159,11 +161,13 @@ impl House {
     pub(crate) async fn rows(&self) -> i64 {
         let tables = [
             "state.turns",
+            "state.labels",
             "state.agent_steps",
             "state.receipts",
             "state.execution_edges",
             "state.patches",
             "state.outbox",
+            "state.requests",
             "state.handovers",
             "state.forks",
             "state.pmo_batches",
@@ -223,6 +227,24 @@ async fn a_shortening_waits_seven_days() {
         let refused = house.keep(content, record).await;
         assert!(matches!(refused, Err(Error::Months | Error::Order)), "{content:?} {record:?}: {refused:?}");
     }
+}
+
+/// RT-1: the seven days begin once others can see the shortening, however long its transaction was open.
+#[tokio::test]
+async fn a_shortening_that_was_hidden_waits_too() {
+    let house = House::new().await;
+    let mut work = house.t.begin().await;
+    retain::set(&mut work, Kept { content_months: Some(1), record_months: None }).await.unwrap();
+    // A walk in the same transaction is not one that others could have seen.
+    let walk = sqlx::query("select removed, is_over from cardbox.retain($1, 1)").bind(house.t.project_id);
+    walk.execute(&mut *work).await.unwrap();
+    work.commit().await.unwrap();
+    house.meddle("update resource.retention set next_at = next_at - interval '8 days'").await;
+    assert_eq!(house.shown().await.content_months, None, "no walk has seen it");
+    assert_eq!(house.retain().await, Removed::new());
+    let shown = house.shown().await;
+    assert_eq!((shown.content_months, shown.next_content_months), (None, Some(1)));
+    assert!(shown.next_at.is_some_and(|at| at > Utc::now() + TimeDelta::days(6)), "{shown:?}");
 }
 
 /// RT-2, RT-3: a hold wins; content goes and the card stays, with its hash; the walk is one entry of the audit.
@@ -288,6 +310,8 @@ async fn the_record_goes_whole() {
     let session_id = SessionId::new();
     let mut work = house.t.begin().await;
     blackboard::open(&mut work, None, &[session_id]).await.unwrap();
+    let labels = serde_json::from_value(serde_json::json!({ "team": "blue" })).unwrap();
+    turn::label(&mut work, family.parent.agent_turn_id(), &labels).await.unwrap();
     work.commit().await.unwrap();
     let card = instruction("hello");
     let request = DispatchRequest {

@@ -4,22 +4,24 @@ use chrono::{TimeDelta, Utc};
 use waybill_core::{
     card::Draft,
     card_box::Span,
-    id::{SessionId, TurnId},
+    id::{BoxId, CardId, SessionId, TurnId},
     turn::End,
 };
 use waybill_kernel::{
     audit,
     batch::{self, JoinsAs},
     blackboard, card,
+    card_box::{self, MOST_RUNS},
     fork::{self, Fork},
     grant, retain, session, turn,
+    turn::DispatchRequest,
 };
 
 use crate::{
     batches::Plan,
     held,
     retain::{Horizon, Removed, settle},
-    turns::{House, LONG, calling, result},
+    turns::{House, LONG, calling, instruction, result},
 };
 
 impl House {
@@ -213,4 +215,79 @@ async fn a_walk_that_is_cut_short_is_on_record() {
         let found: Vec<_> = entries.iter().map(|entry| (entry.action.as_str(), entry.detail.clone())).collect();
         assert_eq!(found, [("retention.run", serde_json::json!(removed))], "held: {is_held}");
     }
+}
+
+impl House {
+    /// Whether the next walk begins to look at what cards say after this one.
+    async fn is_done_with(&self, card_id: CardId) -> bool {
+        sqlx::query_scalar("select done_to >= $2 from resource.retention where project_id = $1")
+            .bind(self.t.project_id)
+            .bind(card_id)
+            .fetch_one(&mut self.t.admin().await)
+            .await
+            .unwrap()
+    }
+}
+
+/// RT-3: a walk begins where the last one was done, so that it does not look at every tombstone again; and before what was kept back.
+#[tokio::test]
+async fn a_walk_looks_at_what_is_new_and_at_what_was_kept_back() {
+    let house = House::new().await;
+    let mut old = Vec::new();
+    for n in 0..12 {
+        old.push(house.old_card(80 - n, Draft::instruction(&format!("message {n}"))).await.0);
+    }
+    // A turn that has not ended reads the sixth.
+    let asked = old[5];
+    let request = DispatchRequest::instructed(house.agent().await, asked);
+    house.enqueue_all(std::slice::from_ref(&request), &[]).await.unwrap();
+    house.keep(Some(1), None).await.unwrap();
+    house.seven_days_later().await;
+    assert_eq!(house.retain().await["contents"], 11);
+    assert!(house.is_done_with(old[4]).await && !house.is_done_with(asked).await);
+
+    house.stop(request.agent_turn_id).await.unwrap();
+    assert_eq!(house.retain().await["contents"], 1);
+    assert!(house.is_done_with(old[11]).await && !house.is_live(asked).await);
+    // One that was written late under an old id goes with the first walk of a month.
+    let (late, _) = house.old_card(70, Draft::instruction("late")).await;
+    assert_eq!(house.retain().await, Removed::new());
+    house.meddle("update resource.retention set walked_at = walked_at - interval '1 month'").await;
+    assert_eq!(house.retain().await["contents"], 1);
+    assert!(!house.is_live(late).await);
+}
+
+/// RT-4, RT-5: a box that was made to be shared goes once no box holds a range of it and no agent has a right to it.
+#[tokio::test]
+async fn a_shared_box_goes_after_its_last_heir() {
+    let house = House::new().await;
+    let (fence, reader) = (house.running().await, house.agent().await);
+    let context_box_id = house.turn(fence.agent_turn_id()).await.context_box_id;
+    let mut work = house.t.begin().await;
+    let source = BoxId::new();
+    card_box::create(&mut work, &[source]).await.unwrap();
+    for n in 0..=MOST_RUNS {
+        let (card, piece) = (instruction(&format!("piece {n}")), BoxId::new());
+        card::insert(&mut work, std::slice::from_ref(&card)).await.unwrap();
+        card_box::create(&mut work, &[piece]).await.unwrap();
+        card_box::append(&mut work, piece, &[card.card_id()]).await.unwrap();
+        card_box::inherit(&mut work, source, Span::whole(piece)).await.unwrap();
+    }
+    let flat = card_box::share(&mut work, Span::whole(source)).await.unwrap();
+    assert_ne!(flat.box_id, source);
+    card_box::inherit(&mut work, context_box_id, flat).await.unwrap();
+    let right = grant::give(&mut work, reader, flat.box_id, None, "ann", "for the review").await.unwrap();
+    work.commit().await.unwrap();
+
+    assert_eq!(house.settle(Horizon::record()).await, Removed::new(), "its heir is there");
+    house.finish(fence).await.unwrap();
+    let removed = house.settle(Horizon::record()).await;
+    assert_eq!((removed["turns"], removed["boxes"]), (1, 2), "an agent may read it: {removed:?}");
+    let mut work = house.t.begin().await;
+    grant::revoke(&mut work, right, "ann").await.unwrap();
+    work.commit().await.unwrap();
+    let removed = house.settle(Horizon::record()).await;
+    assert_eq!((removed["boxes"], removed["entries"], removed.get("cards")), (1, MOST_RUNS + 1, None), "{removed:?}");
+    let left = card_box::find(&mut house.t.begin().await, &[flat.box_id, source]).await.unwrap();
+    assert_eq!(left.missing, [flat.box_id], "a box that a caller made stays");
 }

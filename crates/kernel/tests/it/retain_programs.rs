@@ -334,6 +334,8 @@ const REFERENCES: [&str; 14] = [
               union all
              select o.agent_turn_id, o.event_id from state.outbox o where o.project_id = $1
               union all
+             select q.agent_turn_id, q.tool_call_id from state.requests q where q.project_id = $1
+              union all
              select e.agent_turn_id, e.correlation_id from state.execution_edges e where e.project_id = $1
               union all
              select b.parent_agent_turn_id, b.batch_id from state.pmo_batches b where b.project_id = $1) h

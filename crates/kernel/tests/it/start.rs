@@ -1,17 +1,13 @@
-//! What a start refuses: a pooler that mixes answers, a role too powerful, a schema from elsewhere.
-
-use std::{fs, path::PathBuf, process::Stdio, time::Duration};
+//! What a start refuses: a role too powerful, a schema from elsewhere.
 
 use secrecy::SecretString;
-use sqlx::{Connection, PgConnection};
 use waybill_kernel::{
     check, migrate,
     work::{Config, Error, Kernel},
 };
-use waybill_services::{Home, postgres};
-use waybill_testkit::{TestDb, empty_db, fresh_db};
+use waybill_testkit::{empty_db, fresh_db};
 
-async fn refusal(url: String) -> String {
+pub(crate) async fn refusal(url: String) -> String {
     match Kernel::connect(&Config::new(url)).await {
         Ok(_) => panic!("a start was not refused"),
         Err(Error::Unfit(unfit)) => unfit.to_string(),
@@ -112,76 +108,4 @@ async fn a_password_is_never_printed() {
         let printed = format!("{config:?} {error} {error:?} {owner} {owner:?}");
         assert!(!printed.contains(secret), "{printed}");
     }
-}
-
-struct PgBouncer {
-    child: std::process::Child,
-    folder: PathBuf,
-    url: String,
-}
-
-impl PgBouncer {
-    /// A real PgBouncer, in a mode of its own, in front of the test's database. Four server connections.
-    async fn start(t: &TestDb, mode: &str) -> PgBouncer {
-        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|path| fs::exists(path).unwrap());
-        let program = program.unwrap_or_else(|| {
-            postgres::install_debian("pgbouncer").unwrap();
-            "/usr/sbin/pgbouncer"
-        });
-        let folder = Home::find().unwrap().path(&format!("pgbouncer-{}-{mode}", t.name));
-        fs::create_dir_all(&folder).unwrap();
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-        let config = folder.join("pgbouncer.ini");
-        let host = format!("host=127.0.0.1 port={} dbname={}", t.server.port(), t.name);
-        let settings = format!(
-            "[databases]\n{} = {host}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = {mode}\ndefault_pool_size = {}\nignore_startup_parameters = extra_float_digits\n",
-            t.name,
-            if mode == "session" { 8 } else { 4 },
-        );
-        // With `auth_type = any` every client is logged in as the user of the database line.
-        let settings = settings.replace(&host, &format!("{host} user=waybill_service"));
-        fs::write(&config, settings).unwrap();
-        let child = postgres::as_unprivileged(program.as_ref())
-            .unwrap()
-            .arg(&config)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let url = format!("postgres://waybill_service@127.0.0.1:{port}/{}", t.name);
-        let bouncer = PgBouncer { child, folder, url };
-        for _ in 0..200 {
-            if PgConnection::connect(&bouncer.url).await.is_ok() {
-                return bouncer;
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("pgbouncer did not come up");
-    }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// Such a pooler answers one client with another's text, without an error.
-#[tokio::test]
-async fn a_pooler_that_mixes_answers_is_refused() {
-    if std::env::var_os("DATABASE_URL").is_some() {
-        return; // the pooler of this test logs in without a password, which only our own server allows
-    }
-    let t = fresh_db().await;
-    let mixing = PgBouncer::start(&t, "transaction").await;
-    let refused = refusal(mixing.url.clone()).await;
-    assert!(
-        refused.contains("pooler: ") && refused.contains("test queries failed or got the answer to another query"),
-        "{refused}"
-    );
-    let faithful = PgBouncer::start(&t, "session").await;
-    Kernel::connect(&Config::new(faithful.url.clone())).await.unwrap();
 }

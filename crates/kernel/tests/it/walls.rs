@@ -229,6 +229,7 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
         "resource.projects.max_running_turns",
         "resource.projects.project_id",
         "resource.projects.slug",
+        "resource.retention.held_since",
         "resource.retention.project_id",
         "resource.retention.walk_at",
     ];
@@ -237,13 +238,16 @@ async fn the_scheduler_can_read_no_card_box_or_payload() {
     // What identifies a request before its project is known.
     let keys = ["bounds", "expires_at", "hash", "key_id", "name", "project_id", "revoked_at", "scope"];
     let keys = keys.map(|c| format!("resource.api_keys.{c}"));
+    let browsers = ["actor", "expires_at", "hash", "key_id", "project_id", "scope"];
+    let browsers = browsers.map(|c| format!("resource.browser_sessions.{c}"));
     let roster = ["agent_id", "project_id", "retire_by", "retired_at"].map(|c| format!("resource.project_agents.{c}"));
     // Objects that nothing names: which, and since when.
     let uploads = ["expires_at", "project_id", "upload_id"].map(|c| format!("cardbox.uploads.{c}"));
     assert_eq!(readable[..3], uploads);
     assert_eq!(readable[3..11], keys);
-    assert_eq!(readable[11..15], roster);
-    assert_eq!(readable[15..], [&projects[..], &ours, &headers].concat());
+    assert_eq!(readable[11..17], browsers);
+    assert_eq!(readable[17..21], roster);
+    assert_eq!(readable[21..], [&projects[..], &ours, &headers].concat());
 
     let functions: Vec<(String, bool, bool, bool)> = sqlx::query_as(
         "select n.nspname || '.' || p.proname, p.prosecdef,
@@ -386,8 +390,12 @@ async fn write_to_every_table(house: &crate::turns::House) {
     )
     .await
     .unwrap();
+    let secret = waybill_core::key::BrowserSecret::mint();
+    waybill_kernel::browser::open(&mut work, &secret, key.key_id()).await.unwrap().unwrap();
     waybill_kernel::audit::record(&mut work, "me", "did", "this", &serde_json::json!({})).await.unwrap();
     waybill_kernel::retain::hold(&mut work, Some("why not")).await.unwrap();
+    let labels = serde_json::from_value(serde_json::json!({ "team": "blue" })).unwrap();
+    turn::label(&mut work, child.fence.agent_turn_id(), &labels).await.unwrap();
     let fork = waybill_kernel::fork::Fork {
         source_turn_id: child.fence.agent_turn_id(),
         source_step_id: None,
@@ -409,6 +417,12 @@ async fn write_to_every_table(house: &crate::turns::House) {
     // As after a long look.
     let mark = "insert into state.queue_marks select 'other', project_id, 0, 0, 0, '{}', now(), 0, 0, 0 from resource.projects";
     house.meddle(mark).await;
+    let decided = "insert into state.requests (project_id, tool_call_id, agent_turn_id, agent_id, tool_call_card_id, request_card_id, deadline_at,
+                                               decision, decision_card_id, decided_by)
+                   select project_id, gen_random_uuid(), agent_turn_id, agent_id, gen_random_uuid(), gen_random_uuid(), now(),
+                          'approved', gen_random_uuid(), 'key:k'
+                     from state.turns limit 1";
+    house.meddle(decided).await;
 }
 
 /// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
@@ -426,7 +440,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 45, "{tables:?}");
+    assert_eq!(tables.len(), 48, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();
@@ -474,12 +488,21 @@ async fn workers_and_orchestrators_reach_neither_keys_nor_the_audit() {
             &["waybill_service"],
         ),
         ("select scheduler.find_key(gen_random_uuid(), sha256('x'))", &["waybill_service"]),
+        ("select count(key_id) from resource.browser_sessions", &["waybill_service"]),
+        ("select count(hash) from resource.browser_sessions", &[]),
+        ("delete from resource.browser_sessions", &[]),
+        ("update resource.browser_sessions set expires_at = now()", &[]),
+        ("select scheduler.find_browser_session(sha256('x'))", &["waybill_service"]),
+        ("select scheduler.end_browser_session(waybill_project(), sha256('x'))", &["waybill_service"]),
         (
             "set local waybill.project = '00000000-0000-4000-8000-000000000001'; insert into resource.projects (project_id, slug) values ('00000000-0000-4000-8000-000000000001', 'mine')",
             &["waybill_service"],
         ),
         ("update resource.projects set max_open_turns = null", &["waybill_service"]),
+        ("select count(seal_key) from resource.projects", &["waybill_service"]),
+        ("update resource.projects set seal_key = ''", &[]),
         ("update resource.tools set target = target", &["waybill_service"]),
+        ("delete from resource.tools", &[]),
         ("update resource.profiles set tags = tags", &["waybill_service"]),
         ("select scheduler.list_projects('', 1)", &["waybill_service", "waybill_orchestrator"]),
         ("select scheduler.unpublished(gen_random_uuid(), 1)", &["waybill_service", "waybill_orchestrator"]),

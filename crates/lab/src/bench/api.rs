@@ -1,4 +1,4 @@
-//! What the API adds: starting a turn over HTTP, with a key, compared with the same launch inside the process.
+//! What the API adds: starting a turn over HTTP, with a key, compared with the same launch inside the process; then what `lists` measures.
 
 use std::time::Duration;
 
@@ -17,15 +17,16 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::launch::{Launch, launch};
 
-use super::{fresh_database, median, progress};
+use super::{fresh_database, lists, median, progress};
 use crate::figure::{Bar, Figure};
 use waybill_services::Private;
 
-/// How long each window is, and how many rounds.
+/// How long each window is, how many rounds, and what is read after them.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub window: Duration,
     pub rounds: usize,
+    pub lists: lists::Options,
 }
 
 const DATABASE: &str = "waybill_bench_api";
@@ -34,10 +35,10 @@ const CLIENTS: usize = 32;
 /// Measures on a private PostgreSQL with durability on.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let private = Private::start().await?;
-    let (kernel, _admin) = fresh_database(&private.server, DATABASE).await?;
+    let (kernel, mut admin) = fresh_database(&private.server, DATABASE).await?;
     let (project_id, key) = found(&kernel, "bench", &[echo("nobody")?]).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/v1/projects/bench/turns", listener.local_addr()?);
+    let projects = format!("http://{}/v1/projects", listener.local_addr()?);
     let (end, ended) = oneshot::channel::<()>();
     let limits = Limits { per_second: 1e9, ..Limits::default() };
     let config = Config { limits, ..Config::default() };
@@ -45,7 +46,8 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, ended, Duration::from_secs(2)));
 
     let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(CLIENTS).build()?;
-    let caller = Caller { http, url, key: key.expose().to_owned() };
+    let (url, key) = (format!("{projects}/bench/turns"), key.expose().to_owned());
+    let caller = Caller { http, url, key };
     let bar = progress("starting turns", options.rounds as u64);
     let (mut ratios, mut over_http) = (Vec::new(), Vec::new());
     for round in 0..=options.rounds {
@@ -64,9 +66,10 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
         }
     }
     bar.finish_and_clear();
+    let read = lists::run(options.lists, &kernel, &mut admin, &caller.http, &projects).await?;
     let _ = end.send(());
     serving.await??;
-    Ok(vec![
+    let mut figures = vec![
         Figure::new(
             "starting a turn over HTTP ÷ inside the process, 32 clients",
             median(ratios),
@@ -74,7 +77,9 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
             Bar::AtMost(2.0),
         ),
         Figure::new("turns started over HTTP", median(over_http), "turns/s", Bar::None),
-    ])
+    ];
+    figures.extend(read);
+    Ok(figures)
 }
 
 /// Returns a profile `echo` for this target.

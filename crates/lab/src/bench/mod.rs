@@ -31,6 +31,7 @@ pub mod groups;
 pub mod growth;
 pub mod knowledge;
 pub mod leaves;
+pub mod lists;
 mod peer;
 pub mod serve;
 pub mod skew;

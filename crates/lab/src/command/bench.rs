@@ -7,7 +7,7 @@ use clap::Subcommand;
 use waybill_lab::{
     bench::{
         against, api, artifact, bells, cache, card_box, compose, delete, fork, groups, growth, knowledge, leaves,
-        serve, skew, storage, turns,
+        lists, serve, skew, storage, turns,
     },
     figure::Bar,
     operate::{held, weeks},
@@ -78,9 +78,10 @@ pub(crate) enum Command {
     },
     /// Measure what the API adds: starting a turn over HTTP with a key, compared with the same launch inside the process.
     ///
+    /// Covers also the bytes of a graph of 10,000 turns, and the first page of each list in a project of a million turns, compared with one of 1,000.
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
     Api {
-        /// Use the small size for CI: fewer and shorter windows.
+        /// Use the small size for CI: fewer and shorter windows, a graph of 1,000 turns, lists of 50,000 turns.
         #[arg(long)]
         short: bool,
     },
@@ -253,8 +254,10 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
             }
             Command::Storage { short } => storage::run(storage_options(short)).await,
             Command::Api { short } => {
-                let long = api::Options { window: Duration::from_secs(3), rounds: 20 };
-                let brief = api::Options { window: Duration::from_millis(1000), rounds: 6 };
+                let lists = lists::Options { graph: 10, turns: 1_000_000, samples: 40, growth: Bar::AtMost(1.5) };
+                let long = api::Options { window: Duration::from_secs(3), rounds: 20, lists };
+                let lists = lists::Options { graph: 1, turns: 50_000, samples: 20, growth: Bar::AtMost(2.0) };
+                let brief = api::Options { window: Duration::from_millis(1000), rounds: 6, lists };
                 api::run(if short { brief } else { long }).await
             }
             Command::Artifacts { megabytes, store, short } => {

@@ -15,6 +15,7 @@ use waybill_lab::{
         proxy::Mode,
         runaway,
         schedule::Plan,
+        watch,
     },
     team,
     tools::{hostile, killed, washing},
@@ -89,6 +90,13 @@ pub(crate) enum Command {
     /// Uses long polls, streams, idle uploads, half-sent headers, large pages, schemas that would take hours, and forged keys.
     /// Full size: 30 seconds of each part.
     Neighbours {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Let many callers watch many trees over HTTP while turns run, and cut them off at random.
+    ///
+    /// Full size: 500 watchers of 50 trees, about 500 events per second, 1,000 cuts.
+    Watch {
         #[command(flatten)]
         options: Options,
     },
@@ -272,6 +280,13 @@ fn budgets(options: Options, agents: Option<usize>) -> runaway::Plan {
     }
 }
 
+fn watching(options: Options) -> Result<watch::Options> {
+    let (watchers, trees, cuts, pace, seconds) =
+        if options.short { (50, 5, 50, 20.0, 12) } else { (500, 50, 1_000, 100.0, 30) };
+    let (program, seed, window) = (waybill()?, options.seed(), Duration::from_secs(seconds));
+    Ok(watch::Options { program, seed, watchers, trees, cuts, pace, window })
+}
+
 pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
     report::report(measure(command), json).await
 }
@@ -308,6 +323,7 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             let program = waybill()?;
             neighbours::run(&neighbours::Options { program, lasts }).await
         }
+        Command::Watch { options } => watch::run(&watching(options)?).await,
         Command::Artifacts { options, store } => {
             let kills = if options.short { 10 } else { 200 };
             bulk::run(&bulk::Options { kills, seed: options.seed(), store }).await

@@ -50,6 +50,7 @@ pub mod proxy;
 pub mod runaway;
 pub mod schedule;
 pub mod script;
+pub mod watch;
 
 mod crew;
 pub(crate) mod verdict;

@@ -318,7 +318,7 @@ async fn decide(kernel: Kernel, project_id: ProjectId, seed: u64) {
     loop {
         sleep(Duration::from_millis(50)).await;
         let Ok(mut work) = kernel.begin(project_id).await else { continue };
-        let Ok(open) = request::list(&mut work, 0, 100).await else { continue };
+        let Ok(open) = request::open(&mut work, 100).await else { continue };
         drop(work);
         for one in open {
             let decision = if dice.chance(0.5) { Decision::Approved } else { Decision::Rejected };

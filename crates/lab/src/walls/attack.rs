@@ -21,6 +21,8 @@ pub(super) struct Attack {
     pub(super) loot: Loot,
     pub(super) victim: Settled,
     pub(super) neighbour: Settled,
+    /// Of browsers that have logged in with the neighbour's keys, in their order.
+    pub(super) cookies: Vec<String>,
     pub(super) walls: Walls,
     pub(super) n_left: AtomicU64,
     pub(super) bar: indicatif::ProgressBar,
@@ -50,7 +52,10 @@ struct Attempt {
     project: &'static str,
     path: String,
     body: Value,
-    key: String,
+    /// Which of the neighbour's keys.
+    key: usize,
+    /// Whether the cookie of a browser is sent instead of the key.
+    browses: bool,
 }
 
 impl Attack {
@@ -94,15 +99,15 @@ impl Attack {
             1 => "{victim_id}",
             _ => "{own}",
         };
-        let key = self.neighbour.keys[dice.one_of(self.neighbour.keys.len())].1.clone();
+        let key = dice.one_of(self.neighbour.keys.len());
         // Admins get furthest.
-        let key = if dice.chance(0.5) { self.neighbour.keys[0].1.clone() } else { key };
+        let (key, browses) = (if dice.chance(0.5) { 0 } else { key }, dice.chance(0.25));
         if dice.chance(0.5) {
             let path = READS[dice.one_of(READS.len())].to_owned();
-            return Attempt { method: Method::GET, project, path, body: Value::Null, key };
+            return Attempt { method: Method::GET, project, path, body: Value::Null, key, browses };
         }
         let (method, path, body) = &writes[dice.one_of(writes.len())];
-        Attempt { method: method.clone(), project, path: (*path).to_owned(), body: body.clone(), key }
+        Attempt { method: method.clone(), project, path: (*path).to_owned(), body: body.clone(), key, browses }
     }
 
     async fn ask(&self, attempt: &Attempt, dice: &mut Dice, foreign: bool) -> Result<Answered> {
@@ -111,10 +116,11 @@ impl Attack {
         let path = self.fill(&attempt.path, dice, foreign, &mut used);
         let path = if path == "/" { String::new() } else { path };
         let mut asked = format!("{project}{path}");
-        let mut request = self
-            .http
-            .request(attempt.method.clone(), format!("{}/{project}{path}", self.base))
-            .bearer_auth(&attempt.key);
+        let request = self.http.request(attempt.method.clone(), format!("{}/{project}{path}", self.base));
+        let mut request = match attempt.browses {
+            true => request.header("cookie", &self.cookies[attempt.key]).header("sec-fetch-site", "same-origin"),
+            false => request.bearer_auth(&self.neighbour.keys[attempt.key].1),
+        };
         if !attempt.body.is_null() {
             let body = self.fill(&attempt.body.to_string(), dice, foreign, &mut used);
             asked.push_str(&body);

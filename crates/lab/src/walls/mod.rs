@@ -1,8 +1,8 @@
 //! Whether one project can reach another over HTTP (SE-1, SE-2).
 //!
 //! A victim has a team that worked, and work under way; a neighbour has valid keys of every scope, and knows every id of the victim, its fences and
-//! the tokens of its claims. It asks for the victim's data: in paths, queries and bodies, in streams and claims, in its own name and in the
-//! victim's. Each attempt is made twice: with ids of the victim, and with ids that never existed. The two answers must be the same, no answer may
+//! the tokens of its claims. With its keys, and with the cookies of browsers that have logged in with them (SE-11), it asks for the victim's data: in
+//! paths, queries and bodies, in streams and claims, in its own name and in the victim's. Each attempt is made twice: with ids of the victim, and with ids that never existed. The two answers must be the same, no answer may
 //! contain anything of the victim's that was not in the request, and nothing of the victim's may change.
 //!
 //! There are two walls, and each must hold alone. In one run the API trusts the caller's choice of project, and only the database's row security
@@ -36,6 +36,7 @@ use self::{
 use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
+    roles::log_in,
     storm::dice::Dice,
 };
 
@@ -129,12 +130,18 @@ async fn attack(server: &Server, walls: Walls, attempts: u64, seed: u64) -> Resu
     };
     let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, until, Duration::from_secs(2)));
 
+    let http = Client::builder().no_proxy().build()?;
+    let mut cookies = Vec::new();
+    for (_, key) in &neighbour.keys {
+        cookies.push(log_in(&http, &base, key).await?);
+    }
     let shared = Arc::new(Attack {
-        http: Client::builder().no_proxy().build()?,
+        http,
         base,
         loot,
         victim,
         neighbour,
+        cookies,
         walls,
         n_left: AtomicU64::new(attempts),
         bar: progress(walls.name(), attempts),

@@ -9,7 +9,7 @@ use waybill_core::{
     request::{Decided, Decision, Kind},
     turn::End,
 };
-use waybill_kernel::{artifact::Which, handover, request, resource};
+use waybill_kernel::{artifact::Which, card_box, handover, request, resource};
 use waybill_orchestrator::{
     command::{Answer, handlers},
     handoff,
@@ -150,7 +150,10 @@ async fn a_package_is_handed_over_with_what_it_names() {
             .any(|card| matches!(&card.content, Content::Text(text) if text.contains("`execute_to_init` package")))
     );
     // A card like any other: who could see it is on record, and it can be handed on by its box.
-    let seen = handover::sight(&mut team.t.begin().await, handed.card_id, None, 10).await.unwrap();
+    let mut work = team.t.begin().await;
+    let held = card_box::holders(&mut work, handed.card_id, None, 10).await.unwrap();
+    let seen = handover::sight(&mut work, &held).await.unwrap();
+    drop(work);
     assert!(seen.iter().any(|seen| seen.agent_id == child.fence.agent_id()));
     team.finish(&child, End::Success, Content::Text("read".into())).await;
 }
@@ -288,7 +291,7 @@ async fn a_gate_may_ask_for_a_persons_approval() {
         assert!(matches!(team.deliver(&call).await.unwrap(), Answer::Asking(_)));
         assert!(team.claim_call().await.is_none(), "only a person is asked");
         let mut work = team.t.begin().await;
-        let open = request::list(&mut work, 0, 10).await.unwrap();
+        let open = request::open(&mut work, 10).await.unwrap();
         assert_eq!((open.len(), open[0].tool_call_id, open[0].request.kind), (1, call.tool_call_id, Kind::Approval));
         assert_eq!((open[0].request.about.clone(), open[0].profile_name.as_deref()), (draft(), Some("lead")));
         if decision == Decision::Expired {
@@ -377,5 +380,5 @@ async fn a_question_is_answered_by_a_person_or_by_its_deadline() {
     let mut work = team.t.begin().await;
     waybill_kernel::turn::stop(&mut work, turn.fence.agent_turn_id(), "enough").await.unwrap();
     work.commit().await.unwrap();
-    assert!(request::list(&mut team.t.begin().await, 0, 10).await.unwrap().is_empty(), "no person is asked any more");
+    assert!(request::open(&mut team.t.begin().await, 10).await.unwrap().is_empty(), "no person is asked any more");
 }

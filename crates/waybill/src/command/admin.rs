@@ -230,9 +230,11 @@ async fn prune(
     json: bool,
 ) -> Result<()> {
     let mut owner = migrate::connect_owner(&owner.owner_url).await?;
-    let plan = retention::plan(&service.kernel().await?, &mut owner, older_than, drop_unpublished).await?;
+    let kernel = service.kernel().await?;
+    let plan = retention::plan(&kernel, &mut owner, older_than, drop_unpublished).await?;
     if yes {
-        retention::drop(&mut owner, &plan, |partition| tracing::info!(partition.partition, "history deleted")).await?;
+        retention::drop(&kernel, &mut owner, &plan, |partition| tracing::info!(partition.partition, "history deleted"))
+            .await?;
     }
     if json {
         output::json(&plan)?;

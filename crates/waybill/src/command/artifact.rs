@@ -69,10 +69,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// List the versions of an artifact.
+    /// List the versions of an artifact, newest first.
     Versions {
         /// The path of the artifact.
         path: ArtifactPath,
+        /// Continue after this version, with older ones. If omitted, start with the newest.
+        #[arg(long)]
+        after: Option<i32>,
+        /// How many to list at most.
+        #[arg(long, default_value_t = 1000)]
+        most: i64,
         #[command(flatten)]
         place: Place,
     },
@@ -139,9 +145,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         Command::List { prefix, after, most, place } => {
             show(&artifact::list(&mut place.begin().await?, &prefix, &after, most).await?, as_json)?;
         }
-        Command::Versions { path, place } => {
-            let versions = artifact::versions(&mut place.begin().await?, &path, 1_000).await?;
-            ensure!(!versions.is_empty(), "there is no artifact {path}");
+        Command::Versions { path, after, most, place } => {
+            let versions = artifact::versions(&mut place.begin().await?, &path, after, most).await?;
+            ensure!(!versions.is_empty() || after.is_some(), "there is no artifact {path}");
             show(&versions, as_json)?;
         }
         Command::Remove { path, older, place } => {

@@ -10,7 +10,7 @@ use waybill_core::{
     id::CardId,
     json,
 };
-use waybill_kernel::{audit, card, handover, migrate, work::UnitOfWork};
+use waybill_kernel::{audit, card, card_box, handover, migrate, work::UnitOfWork};
 
 use crate::{
     connect::{self, Owner, Place, Service, project_id},
@@ -146,7 +146,9 @@ async fn ended(
 }
 
 async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {
-    let seen = handover::sight(&mut place.begin().await?, card_id, None, most).await?;
+    let mut work = place.begin().await?;
+    let held = card_box::holders(&mut work, card_id, None, most).await?;
+    let seen = handover::sight(&mut work, &held).await?;
     if as_json {
         output::json(&seen)?;
         return Ok(ExitCode::SUCCESS);

@@ -338,7 +338,7 @@ impl Shown {
         }
         self.lost = lost;
         let tree = turn::tree(&mut work, turn_id, 1_000).await?;
-        let open = request::list(&mut work, 0, 100).await?;
+        let open = request::open(&mut work, 100).await?;
         let mut ours = open.into_iter().filter(|open| tree.iter().any(|turn| turn.agent_turn_id == open.agent_turn_id));
         // A request that was answered here may still be listed for a moment.
         self.asking = ours.next().filter(|open| self.answered != Some(open.tool_call_id));

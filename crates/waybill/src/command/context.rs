@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
-use waybill_context::{call::Call, diff};
+use waybill_context::{call::Call, diff, lint::lint};
 use waybill_core::id::{CardId, Malformed, StepId, TurnId};
 use waybill_kernel::handover;
 use waybill_orchestrator::replay;
@@ -34,6 +34,15 @@ pub(crate) enum Command {
         /// Print the request, byte for byte as it was sent. If omitted, a table of its messages is printed.
         #[arg(long)]
         request: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Check the request of a model call for defects, as `waybill lint` does with files.
+    ///
+    /// Exits with 1 if there are any.
+    Lint {
+        /// The model call: `TURN/STEP`, or `TURN` for the last call of the turn.
+        call: CallId,
         #[command(flatten)]
         place: Place,
     },
@@ -88,6 +97,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 show(&call, as_json)?;
             }
         }
+        Command::Lint { call, place } => return check(&render(&place, call).await?, as_json),
         Command::Why { card_id, turn, place } => return why(card_id, turn, &place, as_json).await,
         Command::Diff { left, right, place } => {
             let (left, right) = (render(&place, left).await?, render(&place, right).await?);
@@ -99,6 +109,20 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
 
 async fn render(place: &Place, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
     Ok(replay::replay(&mut place.begin().await?, turn_id, step_id).await?)
+}
+
+/// Shows the defects of a request.
+fn check(call: &Call<'_>, as_json: bool) -> Result<ExitCode> {
+    let found = lint(&String::from_utf8_lossy(&call.request))?;
+    if as_json {
+        found.iter().try_for_each(output::json)?;
+    } else if !found.is_empty() {
+        output::table(
+            ["message", "rule", "what"],
+            found.iter().map(|finding| [finding.message.to_string(), finding.rule.to_string(), finding.what.clone()]),
+        );
+    }
+    Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows which handover gave a card to a turn.

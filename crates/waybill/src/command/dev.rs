@@ -126,8 +126,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             }
         });
     }
-    let prices = installation.prices();
-    let api = ApiConfig { access: Access::Loopback, artifacts: artifacts.clone(), prices, ..ApiConfig::default() };
+    let api = ApiConfig {
+        access: Access::Loopback,
+        artifacts: artifacts.clone(),
+        prices: installation.prices(),
+        models: installation.models(),
+        ..ApiConfig::default()
+    };
     let (serving, until) = (kernel.clone(), ended());
     parts.spawn(async move {
         if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {

@@ -1,6 +1,6 @@
 //! `waybill fork`: runs a recorded turn again with changes, several times, and compares the results.
 
-use std::{collections::BTreeMap, fs, process::ExitCode};
+use std::{fs, process::ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -8,18 +8,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use waybill_context::diff::{self, Diff};
 use waybill_core::{
-    card::Content,
-    card_box::Span,
     id::{CardId, Name, ProjectId, TurnId},
     turn::TurnStatus,
 };
 use waybill_kernel::{
-    audit, card_box,
-    turn::{self, Summary},
+    audit,
+    turn::Summary,
     work::{Kernel, UnitOfWork},
 };
 use waybill_orchestrator::{
     fork::{self, Change, Wanted},
+    outcome::{Outcome, outcome},
     replay,
 };
 
@@ -60,22 +59,16 @@ pub(crate) struct Arguments {
 
 /// The result of one run: the recorded one, or a run of a variant.
 #[derive(Serialize)]
-struct Outcome {
+struct Run {
     variant: String,
-    agent_turn_id: TurnId,
-    status: TurnStatus,
-    n_turns: usize,
-    n_steps: i64,
-    input_tokens: i64,
-    output_tokens: i64,
-    microdollars: i64,
-    seconds: f64,
-    /// The tools that were called, and how often.
-    tools: BTreeMap<String, usize>,
-    deliverable: Option<Value>,
+    #[serde(flatten)]
+    outcome: Outcome,
     /// The context of the first call of this run, compared with the recorded call.
     context: Option<Diff>,
 }
+
+/// The most cards of a run in which calls are counted.
+const MOST_CARDS: i64 = 100_000;
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
     ensure!((1..=100).contains(&arguments.times), "-n {}: the number of runs must be 1 to 100", arguments.times);
@@ -105,18 +98,18 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let source_step_id = source_step_id.context("no run was started")?;
     let mut work = connect::begin(&kernel, project_id).await?;
     let recorded_tree = tree_of(&mut work, turn_id).await?;
-    let mut outcomes = vec![outcome(&mut work, "recorded", recorded_tree).await?];
+    let mut runs = vec![of_tree(&mut work, "recorded", &recorded_tree).await?];
     let recorded = replay::replay(&mut work, turn_id, Some(source_step_id)).await?;
     drop(work);
     for (name, forked) in started {
-        outcomes.push(finished(&kernel, project_id, &name, forked, &recorded).await?);
+        runs.push(finished(&kernel, project_id, &name, forked, &recorded).await?);
     }
     if as_json {
-        outcomes.iter().try_for_each(output::json)?;
+        runs.iter().try_for_each(output::json)?;
     } else {
-        print(&outcomes);
+        print(&runs);
     }
-    let failed = outcomes[1..].iter().any(|outcome| outcome.status != TurnStatus::Success);
+    let failed = runs[1..].iter().any(|run| run.outcome.status != TurnStatus::Success);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -126,15 +119,15 @@ async fn finished(
     name: &str,
     forked: TurnId,
     recorded: &waybill_context::call::Call<'_>,
-) -> Result<Outcome> {
+) -> Result<Run> {
     let tree = tree::watch(kernel, project_id, forked, false).await?;
     let mut work = connect::begin(kernel, project_id).await?;
-    let mut outcome = outcome(&mut work, name, tree).await?;
-    if let Some((step_id, _)) = replay::list(&mut work, forked).await?.first() {
-        let call = replay::replay(&mut work, forked, Some(*step_id)).await?;
-        outcome.context = Some(diff::diff(recorded, &call));
+    let mut run = of_tree(&mut work, name, &tree).await?;
+    if let Some(step_id) = replay::first(&mut work, forked).await? {
+        let call = replay::replay(&mut work, forked, Some(step_id)).await?;
+        run.context = Some(diff::diff(recorded, &call));
     }
-    Ok(outcome)
+    Ok(run)
 }
 
 /// Returns the variants by name. Without any change, there is one: the recorded turn again.
@@ -183,40 +176,17 @@ fn changed(said: &str) -> Result<(CardId, Value)> {
     Ok((card_id.parse()?, value.unwrap_or(Value::String(text))))
 }
 
-async fn outcome(work: &mut UnitOfWork, variant: &str, tree: Vec<Summary>) -> Result<Outcome> {
-    let sum = |of: fn(&Summary) -> i64| tree.iter().map(of).sum::<i64>();
-    let mut tools: BTreeMap<String, usize> = BTreeMap::new();
-    for turn in &tree {
-        for placed in card_box::read(work, Span::whole(turn.output_box_id), None).await? {
-            if let Some(Content::ToolCall(call)) = placed.reading.live().map(|card| &card.content) {
-                *tools.entry(call.tool_name.clone()).or_default() += 1;
-            }
-        }
-    }
-    let root = &tree[0];
-    let content = turn::delivered(work, root).await?;
-    Ok(Outcome {
-        variant: variant.to_owned(),
-        agent_turn_id: root.agent_turn_id,
-        status: root.status,
-        n_turns: tree.len(),
-        n_steps: sum(|turn| turn.n_steps),
-        input_tokens: sum(|turn| turn.input_tokens),
-        output_tokens: sum(|turn| turn.output_tokens),
-        microdollars: sum(|turn| turn.microdollars),
-        seconds: root.finished_at.map_or(0.0, |at| (at - root.created_at).as_seconds_f64()),
-        tools,
-        deliverable: content.and_then(|content| serde_json::to_value(content).ok()),
-        context: None,
-    })
+async fn of_tree(work: &mut UnitOfWork, variant: &str, tree: &[Summary]) -> Result<Run> {
+    let outcome = outcome(work, tree, MOST_CARDS).await?.context("the turn no longer exists")?;
+    Ok(Run { variant: variant.to_owned(), outcome, context: None })
 }
 
-fn print(outcomes: &[Outcome]) {
+fn print(runs: &[Run]) {
     output::table(
         ["", "turn", "status", "turns", "steps", "read", "written", "$", "s", "tools", "context"],
-        outcomes.iter().map(|one| {
+        runs.iter().map(|Run { variant, outcome: one, context }| {
             let tools: Vec<String> = one.tools.iter().map(|(name, n)| format!("{name}×{n}")).collect();
-            let context = one.context.as_ref().map_or_else(String::new, |diff| {
+            let context = context.as_ref().map_or_else(String::new, |diff| {
                 format!(
                     "−{} +{} cards, {} → {} tokens",
                     diff.only_left.len(),
@@ -226,7 +196,7 @@ fn print(outcomes: &[Outcome]) {
                 )
             });
             [
-                one.variant.clone(),
+                variant.clone(),
                 one.agent_turn_id.to_string(),
                 one.status.as_str().to_owned(),
                 one.n_turns.to_string(),
@@ -234,22 +204,22 @@ fn print(outcomes: &[Outcome]) {
                 one.input_tokens.to_string(),
                 one.output_tokens.to_string(),
                 dollars(one.microdollars),
-                format!("{:.1}", one.seconds),
+                format!("{:.1}", one.seconds.unwrap_or_default()),
                 tools.join(" "),
                 context,
             ]
         }),
     );
-    for one in outcomes {
-        let text = match &one.deliverable {
+    for run in runs {
+        let text = match &run.outcome.deliverable {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
             None => output::content(None),
         };
-        let same = one.deliverable == outcomes[0].deliverable && one.variant != outcomes[0].variant;
+        let same = run.outcome.deliverable == runs[0].outcome.deliverable && run.variant != runs[0].variant;
         println!(
             "\n{}{}:\n  {}",
-            one.variant,
+            run.variant,
             if same { " (delivers the same)" } else { "" },
             output::short(&text, 400)
         );

@@ -21,12 +21,18 @@ pub(crate) struct Arguments {
     /// How many to list at most.
     #[arg(long, default_value_t = 100)]
     most: i64,
+    /// List the requests that were decided, newest first. If omitted, those that wait for a decision are listed.
+    #[arg(long)]
+    decided: bool,
     #[command(flatten)]
     place: Place,
 }
 
 pub(crate) async fn list(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
-    let open = request::list(&mut arguments.place.begin().await?, 0, arguments.most).await?;
+    if arguments.decided {
+        return list_decided(&arguments, as_json).await;
+    }
+    let open = request::open(&mut arguments.place.begin().await?, arguments.most).await?;
     if as_json {
         output::json(&open)?;
         return Ok(ExitCode::SUCCESS);
@@ -42,6 +48,31 @@ pub(crate) async fn list(arguments: Arguments, as_json: bool) -> Result<ExitCode
             let by = open.profile_name.clone().unwrap_or_else(|| open.agent_id.to_string());
             let question = output::short(&open.request.question, 100);
             [open.tool_call_id.to_string(), kind.to_owned(), by, until, question]
+        }),
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list_decided(arguments: &Arguments, as_json: bool) -> Result<ExitCode> {
+    let mut work = arguments.place.begin().await?;
+    let listed = request::list(&mut work, request::State::Decided, None, arguments.most).await?;
+    if as_json {
+        output::json(&listed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["call", "asked by", "tool", "decision", "by", "at", "question"],
+        listed.iter().filter_map(|shown| {
+            let decided = shown.decided.as_ref()?;
+            Some([
+                shown.tool_call_id.to_string(),
+                shown.profile_name.clone().unwrap_or_else(|| shown.agent_id.to_string()),
+                shown.tool.clone().unwrap_or_default(),
+                decided.decision.as_str().to_owned(),
+                decided.by.clone(),
+                decided.at.format("%Y-%m-%d %H:%M").to_string(),
+                output::short(shown.title.as_deref().unwrap_or_default(), 100),
+            ])
         }),
     );
     Ok(ExitCode::SUCCESS)

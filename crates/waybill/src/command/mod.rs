@@ -27,6 +27,7 @@ pub(crate) mod retention;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod spend;
 pub(crate) mod tool;
 pub(crate) mod top;
 pub(crate) mod turn;

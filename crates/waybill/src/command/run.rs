@@ -1,11 +1,12 @@
 //! `waybill run`: starts a turn and waits for its result.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use waybill_core::{
     id::{AgentId, BoxId, Name, ProjectId, SessionId},
+    label::Label,
     turn::TurnStatus,
 };
 use waybill_kernel::{turn, work::Kernel};
@@ -26,12 +27,15 @@ pub(crate) struct Wanted {
     /// The fields that the result must have: `[{"name": …, "description": …}]`. If omitted, the result is free-form.
     #[arg(long, value_name = "JSON")]
     result_fields: Option<String>,
+    /// The JSON Schema that the result must fit, with `"type": "object"`. If omitted, the result has no schema.
+    #[arg(long, value_name = "JSON", conflicts_with = "result_fields")]
+    result_schema: Option<String>,
     /// A YAML or JSON file with a handover, which says what the agent gets as context. If omitted, it gets the instruction, the result fields and the
     /// boxes of --box.
     #[arg(long, value_name = "FILE")]
     handover: Option<PathBuf>,
-    /// Arguments for the handover as a JSON object, in addition to `instruction`, `result_fields` and `input_box_ids` (the boxes of --box). If omitted,
-    /// none.
+    /// Arguments for the handover as a JSON object, in addition to `instruction`, `result_fields`, `result_schema` and `input_box_ids` (the boxes of
+    /// --box). If omitted, none.
     #[arg(long, value_name = "JSON", requires = "handover")]
     arguments: Option<String>,
     /// Use this existing agent, which has a memory. If omitted, a new agent is created for the task.
@@ -46,6 +50,9 @@ pub(crate) struct Wanted {
     /// A box that the turn also sees; can be repeated. If omitted, none.
     #[arg(long = "box", value_name = "BOX")]
     context_box_ids: Vec<BoxId>,
+    /// A label to file the turn under, such as team=blue; can be repeated. If omitted, none.
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    labels: Vec<Label>,
     /// Mark the instruction as content from outside, such as an email: the turn may need an approval for some tools.
     #[arg(long)]
     external: bool,
@@ -64,6 +71,9 @@ impl Wanted {
         let fields = self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context(
             "--result-fields must be JSON, such as [{\"name\": \"title\", \"description\": \"The title.\"}]",
         )?;
+        let schema = self.result_schema.map(|text| serde_json::from_str(&text)).transpose().context(
+            "--result-schema must be a JSON Schema, such as {\"type\": \"object\", \"properties\": {\"title\": {\"type\": \"string\"}}}",
+        )?;
         let handover = match &self.handover {
             Some(file) => {
                 let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -79,17 +89,22 @@ impl Wanted {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .context("--arguments must be a JSON object")?;
+        let labels: BTreeMap<String, String> =
+            self.labels.into_iter().map(|Label { name, value }| (name, value)).collect();
+        let labels = labels.try_into()?;
         let nats = self.bus.connect().await?;
         let (kernel, project_id) = self.place.open().await?;
         let kernel = connect::on_bus(kernel, nats.as_ref());
         let wanted = Launch {
             result_fields: fields,
+            result_schema: schema,
             handover,
             arguments: arguments.unwrap_or_default(),
             agent_id: self.agent,
             session_id: self.session,
             while_running: self.while_running,
             context_box_ids: self.context_box_ids,
+            labels,
             external: self.external,
             on_behalf_of: self.on_behalf_of,
             may_widen: true,

@@ -4,8 +4,9 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use secrecy::SecretString;
 use tokio::net::TcpListener;
-use waybill_api::{Access, Config, Identity, Limits, Tls};
+use waybill_api::{Access, Client, Config, Identity, Limits, Tls};
 use waybill_kernel::check;
 use waybill_services::interrupted;
 
@@ -25,8 +26,9 @@ pub(crate) struct Arguments {
     watch: Watch,
     #[command(flatten)]
     storage: Storage,
-    /// YAML file of providers with the prices of their models. The API computes the cost of model calls that workers report over HTTP from these
-    /// prices. If omitted, it uses the cost that the worker reports.
+    /// YAML file of providers with the prices of their models. The API composes requests for workers over HTTP in the format of these providers, and
+    /// computes the cost of the model calls that they report from these prices. If omitted, it knows the built-in providers, and uses the cost that
+    /// the worker reports.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     providers: Option<PathBuf>,
     /// Address to listen on.
@@ -38,7 +40,7 @@ pub(crate) struct Arguments {
     /// PEM file of the private key of the certificate. Required with --tls-certificate.
     #[arg(long, env = "WAYBILL_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Allow an address other than loopback without TLS, for use behind a proxy that terminates TLS.
+    /// Allow an address other than loopback without TLS, for use behind a proxy that terminates TLS. Browsers then get cookies for TLS.
     #[arg(long, env = "WAYBILL_BEHIND_TLS")]
     behind_tls: bool,
     /// Also accept tokens of this OpenID Connect provider: its issuer URL, exactly as in the tokens. If omitted, only API keys are accepted.
@@ -50,6 +52,19 @@ pub(crate) struct Arguments {
     /// The claim of an OpenID Connect token that says which scope its holder has in which project: {"PROJECT": "SCOPE"}
     #[arg(long, env = "WAYBILL_OIDC_CLAIM", value_name = "NAME", default_value = "waybill")]
     oidc_claim: String,
+    /// Client id of this server at the OpenID Connect provider, so that people can log in with a browser at /ui/login. The provider must allow the
+    /// address /ui/callback of this server. If omitted, browsers log in with API keys.
+    #[arg(long, env = "WAYBILL_OIDC_CLIENT_ID", value_name = "ID", requires = "oidc_issuer")]
+    oidc_client_id: Option<String>,
+    /// Secret of the client id. If omitted, this server is a public client.
+    #[arg(
+        long,
+        env = "WAYBILL_OIDC_CLIENT_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET",
+        requires = "oidc_client_id"
+    )]
+    oidc_client_secret: Option<SecretString>,
     /// Maximum size of a request body in bytes, except for artifacts.
     #[arg(long, default_value_t = Limits::default().most_bytes)]
     most_bytes: usize,
@@ -102,7 +117,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_backlog: Duration::from_secs_f64(arguments.most_backlog),
         ..Limits::default()
     };
-    let prices = Reached { providers: arguments.providers, secrets: None }.read()?.prices();
+    let installation = Reached { providers: arguments.providers, secrets: None }.read()?;
+    let (prices, models) = (installation.prices(), installation.models());
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     let login = check::login(&kernel).await?;
@@ -118,9 +134,21 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving the HTTP API");
     let artifacts = arguments.storage.open(&kernel)?;
     let identity = arguments.oidc_issuer.zip(arguments.oidc_audience);
-    let claim = arguments.oidc_claim;
-    let identity = identity.map(|(issuer, audience)| Identity { issuer, audience, claim });
-    let config = Config { access: Access::Keys, limits, tls, artifacts, identity, prices, ..Config::default() };
+    let (claim, secret) = (arguments.oidc_claim, arguments.oidc_client_secret);
+    let client = arguments.oidc_client_id.map(|id| Client { id, secret });
+    let identity = identity.map(|(issuer, audience)| Identity { issuer, audience, claim, client });
+    let behind_tls = arguments.behind_tls;
+    let config = Config {
+        access: Access::Keys,
+        limits,
+        tls,
+        behind_tls,
+        artifacts,
+        identity,
+        prices,
+        models,
+        ..Config::default()
+    };
     let stop = async {
         if let Err(error) = interrupted().await {
             tracing::error!(%error, "cannot wait for Ctrl-C or SIGTERM: shutting down");

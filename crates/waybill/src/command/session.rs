@@ -216,7 +216,7 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
     let live = |card_id| cards.iter().filter_map(Reading::live).find(|card| Some(card.card_id) == card_id);
     let (todo, summary) = (live(session.todo_card_id), live(session.compression_card_id));
     if as_json {
-        let changes = session::changes(work, session_id, 1_000).await?;
+        let changes = session::changes(work, session_id, None, 1_000).await?;
         return output::json(&json!({
             "session": session, "messages": messages, "todo": todo, "summary": summary, "turns": turns, "changes": changes,
         }));

@@ -4,18 +4,23 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use anyhow::{Result, ensure};
 use chrono::{DateTime, Utc};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
-use waybill_core::{card_box::Span, id::TurnId};
+use waybill_core::{
+    card_box::Span,
+    id::{AgentId, Name, SessionId, TurnId},
+    label::Label,
+    turn::TurnStatus,
+};
 use waybill_kernel::{
     audit, card_box, receipt,
-    turn::{self, Edge, Listing, Summary, Taken},
+    turn::{self, Edge, Filter, Listing, Summary, Taken},
     work::UnitOfWork,
 };
 
 use crate::{
-    command::run::Wanted,
+    command::run,
     connect::{self, Bus, Place},
     output,
     tree::{self, dollars},
@@ -28,21 +33,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a turn and print its id, without waiting for the result. `waybill run` waits.
-    Start(Wanted),
+    Start(run::Wanted),
     /// List turns, newest first.
     List {
         /// Continue after this turn, the last one of the previous page. If omitted, start with the newest.
         #[arg(long)]
         after: Option<TurnId>,
         /// How many to list at most.
-        #[arg(long, default_value_t = 20)]
-        most: i64,
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i32).range(1..=10_000))]
+        most: i32,
         /// Also list turns that other turns started. If omitted, only root turns.
         #[arg(long)]
         all: bool,
-        /// List only turns that have not ended. If omitted, all turns.
-        #[arg(long)]
-        open: bool,
+        #[command(flatten)]
+        wanted: Wanted,
         #[command(flatten)]
         place: Place,
     },
@@ -88,6 +92,74 @@ pub(crate) enum Command {
     },
 }
 
+/// Which turns to list.
+#[derive(Debug, Args)]
+pub(crate) struct Wanted {
+    /// List only turns that have not ended. If omitted, all turns.
+    #[arg(long)]
+    open: bool,
+    /// List only turns with this status: `open`, `success`, `failed`, `canceled` or `timeout`. If omitted, turns with any status.
+    #[arg(long, value_parser = status)]
+    status: Option<TurnStatus>,
+    /// List only turns of this profile. If omitted, turns of all profiles.
+    #[arg(long)]
+    profile: Option<Name>,
+    /// List only turns of this agent. If omitted, turns of all agents.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// List only turns of this session. If omitted, turns of any session or none.
+    #[arg(long)]
+    session: Option<SessionId>,
+    /// List only turns with this label. If omitted, turns with any labels.
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Option<Label>,
+    /// List only turns that were started at this time or later, such as 2026-01-31T08:00:00Z. If omitted, from the first turn on.
+    #[arg(long, value_name = "TIME")]
+    since: Option<DateTime<Utc>>,
+}
+
+impl Wanted {
+    fn filter(&self) -> Filter {
+        let label = self.label.clone().map(|Label { name, value }| (name, value));
+        let (label_name, label_value) = label.unzip();
+        Filter {
+            open: self.open,
+            status: self.status,
+            profile_name: self.profile.clone(),
+            agent_id: self.agent,
+            session_id: self.session,
+            label_name,
+            label_value,
+            ..Filter::default()
+        }
+    }
+}
+
+fn status(text: &str) -> Result<TurnStatus, String> {
+    let said = "must be `open`, `success`, `failed`, `canceled` or `timeout`";
+    serde_json::from_value(text.into()).map_err(|_| said.to_owned())
+}
+
+/// Lists turns. A page of the kernel may be short: this goes on until there are as many as wanted, or no more.
+async fn list(
+    work: &mut UnitOfWork,
+    filter: Filter,
+    (since, after): (Option<TurnId>, Option<TurnId>),
+    most: i32,
+) -> Result<Vec<Summary>> {
+    let mut turns = Vec::new();
+    let mut listing = Listing { filter, before: after, since, most };
+    loop {
+        let listed = turn::list(work, &listing).await?;
+        turns.extend(listed.turns);
+        let left = most - i32::try_from(turns.len())?;
+        if left <= 0 || listed.next.is_none() {
+            return Ok(turns);
+        }
+        listing = Listing { before: listed.next, most: left, ..listing };
+    }
+}
+
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Start(wanted) => {
@@ -98,14 +170,15 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 println!("{}", launched.agent_turn_id);
             }
         }
-        Command::List { after, most, all, open, place } => {
-            let listing = Listing { before: after, most, roots: !all, open };
-            let turns = turn::list(&mut place.begin().await?, &listing).await?;
+        Command::List { after, most, all, wanted, place } => {
+            let filter = Filter { roots: !all, ..wanted.filter() };
+            let since = wanted.since.map(TurnId::at);
+            let turns = list(&mut place.begin().await?, filter, (since, after), most).await?;
             if as_json {
                 output::json(&turns)?;
             } else {
                 output::table(
-                    ["turn", "profile", "state", "steps", "read", "written", "$", "begun"],
+                    ["turn", "profile", "state", "steps", "read", "written", "$", "begun", "title"],
                     turns.iter().map(line),
                 );
             }
@@ -151,7 +224,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(turn: &Summary) -> [String; 8] {
+fn line(turn: &Summary) -> [String; 9] {
     [
         turn.agent_turn_id.to_string(),
         turn.profile_name.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -161,6 +234,7 @@ fn line(turn: &Summary) -> [String; 8] {
         turn.output_tokens.to_string(),
         dollars(turn.microdollars),
         turn.created_at.format("%F %T").to_string(),
+        output::short(turn.title.as_deref().unwrap_or_default(), 60),
     ]
 }
 

@@ -47,8 +47,9 @@ const ARROWS: [(&str, &[&str], &[&str]); 14] = [
             "waybill-kernel",
             "waybill-orchestrator",
             "waybill-tool",
+            "waybill-worker",
         ],
-        &["waybill-bus", "waybill-testkit", "waybill-worker"],
+        &["waybill-bus", "waybill-lab", "waybill-testkit"],
     ),
     (
         "waybill-lab",

@@ -21,6 +21,21 @@ struct Chunk {
     error: Option<Failure>,
 }
 
+/// An answer that was not streamed.
+#[derive(Deserialize)]
+struct Whole {
+    #[serde(default)]
+    choices: Vec<Said>,
+    usage: Option<Used>,
+    error: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    message: Delta,
+    finish_reason: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct Failure {
     #[serde(default)]
@@ -74,33 +89,7 @@ struct Details {
 }
 
 impl Chat {
-    fn add(&mut self, piece: Piece) {
-        let id = piece.id.filter(|id| !id.is_empty());
-        let known = self.open.iter().rev().find(|(index, _)| *index == piece.index).map(|(_, place)| *place);
-        // Some providers send every call under one index: another id means another call.
-        let same = |place: &usize| id.as_ref().is_none_or(|id| self.answer.calls[*place].provider_call_id == *id);
-        let place = known.filter(same).unwrap_or_else(|| {
-            self.open.push((piece.index, self.answer.calls.len()));
-            self.answer
-                .calls
-                .push(ModelToolCall { provider_call_id: id.clone().unwrap_or_default(), ..ModelToolCall::default() });
-            self.answer.calls.len() - 1
-        });
-        let call = &mut self.answer.calls[place];
-        if let Some(function) = piece.function {
-            call.tool_name.push_str(&function.name.unwrap_or_default());
-            call.arguments.push_str(&function.arguments.unwrap_or_default());
-        }
-    }
-}
-
-impl Reader for Chat {
-    fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
-        if event.data == "[DONE]" {
-            self.ended = true;
-            return Ok(None);
-        }
-        let chunk: Chunk = serde_json::from_str(&event.data).map_err(garbled)?;
+    fn take(&mut self, chunk: Chunk) -> Result<Option<String>, Error> {
         if let Some(failure) = chunk.error {
             return Err(Error::unavailable(format!(
                 "the model failed while it wrote its response: {}",
@@ -131,6 +120,47 @@ impl Reader for Chat {
         let text = choice.delta.content.filter(|text| !text.is_empty());
         self.answer.text.push_str(text.as_deref().unwrap_or_default());
         Ok(text)
+    }
+
+    fn add(&mut self, piece: Piece) {
+        let id = piece.id.filter(|id| !id.is_empty());
+        let known = self.open.iter().rev().find(|(index, _)| *index == piece.index).map(|(_, place)| *place);
+        // Some providers send every call under one index: another id means another call.
+        let same = |place: &usize| id.as_ref().is_none_or(|id| self.answer.calls[*place].provider_call_id == *id);
+        let place = known.filter(same).unwrap_or_else(|| {
+            self.open.push((piece.index, self.answer.calls.len()));
+            self.answer
+                .calls
+                .push(ModelToolCall { provider_call_id: id.clone().unwrap_or_default(), ..ModelToolCall::default() });
+            self.answer.calls.len() - 1
+        });
+        let call = &mut self.answer.calls[place];
+        if let Some(function) = piece.function {
+            call.tool_name.push_str(&function.name.unwrap_or_default());
+            call.arguments.push_str(&function.arguments.unwrap_or_default());
+        }
+    }
+}
+
+impl Reader for Chat {
+    fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
+        if event.data == "[DONE]" {
+            self.ended = true;
+            return Ok(None);
+        }
+        self.take(serde_json::from_str(&event.data).map_err(garbled)?)
+    }
+
+    fn read_whole(&mut self, json: &str) -> Result<(), Error> {
+        let Whole { choices, usage, error } = serde_json::from_str(json).map_err(garbled)?;
+        let choice = |Said { message: mut delta, finish_reason }: Said| {
+            for (piece, index) in delta.tool_calls.iter_mut().flatten().zip(0..) {
+                piece.index = index;
+            }
+            Choice { delta, finish_reason }
+        };
+        self.take(Chunk { choices: choices.into_iter().map(choice).collect(), usage, error })?;
+        Ok(())
     }
 
     fn answer(mut self: Box<Self>) -> Result<Answer, Error> {

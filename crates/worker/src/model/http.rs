@@ -33,8 +33,7 @@ use waybill_tool::{
 };
 
 use super::{
-    Answer, Answered, Error, ModelToolCall, Reader, Reasoning, chat::Chat, demo, messages::Messages, provider,
-    provider::Provider, responses::Responses, sse::Lines,
+    Answer, Answered, Error, ModelToolCall, Reasoning, demo, provider, provider::Provider, reader, sse::Lines,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -172,17 +171,17 @@ impl Models {
     ) -> Result<Answered, Error> {
         let begun = Instant::now();
         let mut n_asked: u16 = 0;
-        let (answer, price) = match self.provider(asking.llm)? {
+        let answer = match self.provider(asking.llm)? {
             None => {
                 n_asked = 1;
                 let answer = demo::ask(asking).await?;
                 on_text(1, &answer.text);
-                (answer, None)
+                answer
             }
             Some((provider, gate)) => {
                 let headers = self.headers(provider, asking)?;
                 let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker is shutting down"))?;
-                let answer = loop {
+                loop {
                     n_asked += 1;
                     gate.pass().await;
                     let told = |text: &str| on_text(n_asked, text);
@@ -200,29 +199,38 @@ impl Models {
                     }
                     tracing::debug!(provider = %provider.name, %error, ?pause, "asked again");
                     sleep(pause).await;
-                };
-                (answer, provider.prices.get(&asking.llm.model))
+                }
             }
         };
+        let mut answered = self.charged(asking.llm, answer, asking.n_tokens);
+        answered.usage.took_ms = u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX);
+        answered.usage.n_asked = n_asked;
+        Ok(answered)
+    }
+
+    /// Masks every used secret in an answer, and prices what it used. `n_tokens` are the input tokens as Waybill counts them, used if the provider
+    /// reports none.
+    pub(crate) fn charged(&self, llm: &LlmConfig, answer: Answer, n_tokens: u32) -> Answered {
         let mut answer = self.clean(answer);
         if answer.read.input == 0 {
-            answer.read.input = asking.n_tokens;
+            answer.read.input = n_tokens;
         }
         let mut usage = Usage {
-            provider: asking.llm.provider.to_string(),
-            model: asking.llm.model.clone(),
+            provider: llm.provider.to_string(),
+            model: llm.model.clone(),
             input_tokens: answer.read.input,
             cached_tokens: answer.read.cached,
             output_tokens: answer.read.output,
             microdollars: 0,
-            took_ms: u32::try_from(begun.elapsed().as_millis()).unwrap_or(u32::MAX),
-            n_asked,
+            took_ms: 0,
+            n_asked: 1,
             asked_again: false,
             cache_miss: answer.cache_miss.take(),
             reported: false,
         };
+        let price = self.0.providers.get(&llm.provider).and_then(|(provider, _)| provider.prices.get(&llm.model));
         usage.microdollars = price.map_or(0, |price| price.of(&usage));
-        Ok(Answered { answer, usage })
+        Answered { answer, usage }
     }
 
     /// Counts metrics under names that the operator chose: a model without a price counts as `other`.
@@ -400,11 +408,7 @@ impl Models {
         if !kind.starts_with("text/event-stream") {
             return Err(Error::Garbled(format!("provider `{}` sent {kind:?}, not an event stream", provider.name)));
         }
-        let mut reader: Box<dyn Reader> = match provider.adapter {
-            Adapter::OpenaiChat => Box::<Chat>::default(),
-            Adapter::OpenaiResponses => Box::<Responses>::default(),
-            Adapter::AnthropicMessages => Box::<Messages>::default(),
-        };
+        let mut reader = reader(provider.adapter);
         let (mut lines, mut pieces) = (Lines::default(), response.bytes_stream());
         while let Some(piece) = timeout(provider.silence(), pieces.next()).await.map_err(|_| silent())? {
             for event in lines.feed(&piece.map_err(|error| self.lost(provider, error))?)? {

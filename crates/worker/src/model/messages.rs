@@ -1,7 +1,7 @@
 //! Anthropic's messages.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use super::{Answer, Error, ModelToolCall, Reader, Reasoning, cut_off, garbled, sse::Event};
 
@@ -78,6 +78,25 @@ struct Diagnostics {
     cache_miss_reason: Option<Value>,
 }
 
+/// An answer that was not streamed.
+#[derive(Deserialize)]
+struct Whole<'a> {
+    id: Option<String>,
+    #[serde(borrow, default)]
+    content: Vec<&'a RawValue>,
+    stop_reason: Option<String>,
+    usage: Option<Used>,
+    diagnostics: Option<Diagnostics>,
+    error: Option<Failure>,
+}
+
+/// The arguments of a call, in an answer that was not streamed.
+#[derive(Deserialize)]
+struct Called<'a> {
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+}
+
 #[derive(Default, Deserialize)]
 struct Used {
     input_tokens: Option<u32>,
@@ -123,21 +142,28 @@ impl Messages {
     fn count(&mut self, used: &Used) {
         let cached = used.cache_read_input_tokens.unwrap_or_default();
         if let Some(input) = used.input_tokens {
-            self.answer.read.input = input + cached + used.cache_creation_input_tokens.unwrap_or_default();
+            let created = used.cache_creation_input_tokens.unwrap_or_default();
+            self.answer.read.input = input.saturating_add(cached).saturating_add(created);
             self.answer.read.cached = cached;
         }
         self.answer.read.output = used.output_tokens.unwrap_or(self.answer.read.output);
     }
+
+    fn start(&mut self, message: Started) {
+        self.count(&message.usage);
+        self.answer.message_id = message.id;
+        self.answer.cache_miss = message.diagnostics.and_then(|said| said.cache_miss_reason).filter(is_short);
+    }
+}
+
+fn failed(error: &Failure) -> Error {
+    Error::unavailable(format!("the model failed while it wrote its response: {}: {}", error.r#type, error.message))
 }
 
 impl Reader for Messages {
     fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
         match serde_json::from_str(&event.data).map_err(garbled)? {
-            Said::MessageStart { message } => {
-                self.count(&message.usage);
-                self.answer.message_id = message.id;
-                self.answer.cache_miss = message.diagnostics.and_then(|said| said.cache_miss_reason).filter(is_short);
-            }
+            Said::MessageStart { message } => self.start(message),
             Said::ContentBlockStart { content_block } => self.blocks.push(content_block),
             Said::ContentBlockDelta { index, delta } => match (self.blocks.get_mut(index), delta) {
                 (Some(Block::Text { text }), Delta::Text { text: more }) => {
@@ -163,13 +189,29 @@ impl Reader for Messages {
                 usage.iter().for_each(|used| self.count(used));
             }
             Said::MessageStop => self.ended = true,
-            Said::Error { error } => {
-                let why = format!("the model failed while it wrote its response: {}: {}", error.r#type, error.message);
-                return Err(Error::unavailable(why));
-            }
+            Said::Error { error } => return Err(failed(&error)),
             Said::Other => {}
         }
         Ok(None)
+    }
+
+    fn read_whole(&mut self, json: &str) -> Result<(), Error> {
+        let whole: Whole<'_> = serde_json::from_str(json).map_err(garbled)?;
+        if let Some(error) = whole.error {
+            return Err(failed(&error));
+        }
+        for raw in whole.content {
+            let mut block: Block = serde_json::from_str(raw.get()).map_err(garbled)?;
+            if let Block::ToolUse { arguments, .. } = &mut block {
+                let called: Called<'_> = serde_json::from_str(raw.get()).map_err(garbled)?;
+                *arguments = called.input.map(|input| input.get().to_owned()).unwrap_or_default();
+            }
+            self.blocks.push(block);
+        }
+        self.start(Started { id: whole.id, usage: whole.usage.unwrap_or_default(), diagnostics: whole.diagnostics });
+        self.ended = whole.stop_reason.is_some();
+        self.stop_reason = whole.stop_reason;
+        Ok(())
     }
 
     fn answer(mut self: Box<Self>) -> Result<Answer, Error> {

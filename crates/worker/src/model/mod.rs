@@ -1,10 +1,12 @@
 //! Models: providers that answer over HTTP as a stream, and what an answer is.
 //!
 //! The bytes that are sent are those that the receipt hashed; headers carry the key and nothing of the content. Each stream format
-//! has a small reader of its own, which makes one [`Answer`] of it.
+//! has a small reader of its own, which makes one [`Answer`] of it. It also reads answers that were not streamed, for workers elsewhere.
 
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+use waybill_context::wire::Adapter;
 use waybill_core::{id::Name, turn::Usage};
 
 mod chat;
@@ -110,8 +112,39 @@ trait Reader: Send {
     /// Reads one event. Returns the text that may be shown at once.
     fn read(&mut self, event: &sse::Event) -> Result<Option<String>, Error>;
 
+    /// Reads an answer that was not streamed: one JSON object.
+    fn read_whole(&mut self, json: &str) -> Result<(), Error>;
+
     /// Returns the answer. An incomplete one is an error.
     fn answer(self: Box<Self>) -> Result<Answer, Error>;
+}
+
+/// Returns the reader of a format.
+fn reader(adapter: Adapter) -> Box<dyn Reader> {
+    match adapter {
+        Adapter::OpenaiChat => Box::<chat::Chat>::default(),
+        Adapter::OpenaiResponses => Box::<responses::Responses>::default(),
+        Adapter::AnthropicMessages => Box::<messages::Messages>::default(),
+    }
+}
+
+/// Reads a provider's answer as another process received it: the event stream as one JSON string, or the JSON object of an answer that was not
+/// streamed.
+pub fn read(adapter: Adapter, response: &RawValue) -> Result<Answer, Error> {
+    let mut reader = reader(adapter);
+    match serde_json::from_str::<String>(response.get()) {
+        Ok(stream) => {
+            let mut lines = sse::Lines::default();
+            // The last event may have come without its empty line.
+            for piece in [stream.as_bytes(), &b"\n\n"[..]] {
+                for event in lines.feed(piece)? {
+                    reader.read(&event)?;
+                }
+            }
+        }
+        Err(_) => reader.read_whole(response.get())?,
+    }
+    reader.answer()
 }
 
 fn garbled(error: serde_json::Error) -> Error {

@@ -156,5 +156,9 @@ pub(super) fn params(adapter: Adapter, model: &str, profile: &Map<String, Value>
     let mut params = Map::from_iter([("model".to_owned(), Value::from(model))]);
     params.extend(ours.as_object().cloned().unwrap_or_default());
     params.extend(profile.clone());
+    if params.get("stream") == Some(&Value::Bool(false)) {
+        // For a worker elsewhere that reads no streams. The API refuses options of a stream then.
+        params.remove("stream_options");
+    }
     params
 }

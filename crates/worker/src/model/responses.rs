@@ -32,6 +32,35 @@ struct Response {
     incomplete_details: Option<Incomplete>,
 }
 
+/// An answer that was not streamed.
+#[derive(Deserialize)]
+struct Whole<'a> {
+    status: Option<String>,
+    #[serde(borrow, default)]
+    output: Vec<&'a RawValue>,
+    usage: Option<Used>,
+    error: Option<Failure>,
+    incomplete_details: Option<Incomplete>,
+}
+
+/// An item of an answer. The text of a message is in its parts.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Spoken {
+    Message {
+        #[serde(default)]
+        content: Vec<Words>,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Words {
+    text: Option<String>,
+    refusal: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct Failure {
     #[serde(default)]
@@ -86,10 +115,42 @@ fn without_id(item: &RawValue) -> Result<String, Error> {
     Ok(Value::Object(item).to_string())
 }
 
+fn failed(why: &str) -> Error {
+    Error::unavailable(format!("the model failed while it wrote its response: {why}"))
+}
+
+impl Responses {
+    /// Reads an item that is complete: reasoning, or a call.
+    fn take(&mut self, raw: &RawValue) -> Result<(), Error> {
+        match serde_json::from_str(raw.get()).map_err(garbled)? {
+            Item::Reasoning { summary } => {
+                self.reasoning.extend(summary.into_iter().map(|part| part.text));
+                self.verbatim.push(without_id(raw)?);
+            }
+            Item::FunctionCall { call_id, name, arguments } => {
+                self.answer.calls.push(ModelToolCall { provider_call_id: call_id, tool_name: name, arguments });
+            }
+            Item::Other => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, usage: Option<Used>, incomplete: Option<Incomplete>, is_cut: bool) -> Result<(), Error> {
+        if incomplete.and_then(|details| details.reason).as_deref() == Some("content_filter") {
+            return Err(Error::Refused("the content filter of the provider withheld the response".into()));
+        }
+        let cached = |used: &Used| used.input_tokens_details.as_ref().map_or(0, |details| details.cached_tokens);
+        let read = |used: Used| Read { input: used.input_tokens, cached: cached(&used), output: used.output_tokens };
+        self.answer.read = usage.map(read).unwrap_or_default();
+        self.answer.is_cut = is_cut;
+        self.ended = true;
+        Ok(())
+    }
+}
+
 impl Reader for Responses {
     fn read(&mut self, event: &Event) -> Result<Option<String>, Error> {
         let said: Said<'_> = serde_json::from_str(&event.data).map_err(garbled)?;
-        let failed = |why: &str| Error::unavailable(format!("the model failed while it wrote its response: {why}"));
         match said.r#type.as_str() {
             "response.output_text.delta" => {
                 let text = said.delta.unwrap_or_default();
@@ -98,31 +159,13 @@ impl Reader for Responses {
             }
             "response.refusal.delta" => self.answer.text.push_str(&said.delta.unwrap_or_default()),
             "response.output_item.done" => {
-                let Some(raw) = said.item else { return Ok(None) };
-                match serde_json::from_str(raw.get()).map_err(garbled)? {
-                    Item::Reasoning { summary } => {
-                        self.reasoning.extend(summary.into_iter().map(|part| part.text));
-                        self.verbatim.push(without_id(raw)?);
-                    }
-                    Item::FunctionCall { call_id, name, arguments } => {
-                        self.answer.calls.push(ModelToolCall { provider_call_id: call_id, tool_name: name, arguments });
-                    }
-                    Item::Other => {}
+                if let Some(raw) = said.item {
+                    self.take(raw)?;
                 }
             }
             ending @ ("response.completed" | "response.incomplete") => {
                 let response = said.response.ok_or_else(cut_off)?;
-                let reason = response.incomplete_details.and_then(|details| details.reason);
-                if reason.as_deref() == Some("content_filter") {
-                    return Err(Error::Refused("the content filter of the provider withheld the response".into()));
-                }
-                let cached =
-                    |used: &Used| used.input_tokens_details.as_ref().map_or(0, |details| details.cached_tokens);
-                let read =
-                    |used: Used| Read { input: used.input_tokens, cached: cached(&used), output: used.output_tokens };
-                self.answer.read = response.usage.map(read).unwrap_or_default();
-                self.answer.is_cut = ending == "response.incomplete";
-                self.ended = true;
+                self.end(response.usage, response.incomplete_details, ending == "response.incomplete")?;
             }
             "response.failed" => {
                 let failure = said.response.and_then(|response| response.error);
@@ -132,6 +175,28 @@ impl Reader for Responses {
             _ => {}
         }
         Ok(None)
+    }
+
+    fn read_whole(&mut self, json: &str) -> Result<(), Error> {
+        let whole: Whole<'_> = serde_json::from_str(json).map_err(garbled)?;
+        if let Some(failure) = whole.error {
+            return Err(failed(&failure.message));
+        }
+        for raw in whole.output {
+            match serde_json::from_str(raw.get()).map_err(garbled)? {
+                Spoken::Message { content } => {
+                    let words = content.into_iter().filter_map(|words| words.text.or(words.refusal));
+                    self.answer.text.extend(words);
+                }
+                Spoken::Other => self.take(raw)?,
+            }
+        }
+        match whole.status.as_deref() {
+            Some(status @ ("completed" | "incomplete")) => {
+                self.end(whole.usage, whole.incomplete_details, status == "incomplete")
+            }
+            _ => Err(cut_off()),
+        }
     }
 
     fn answer(mut self: Box<Self>) -> Result<Answer, Error> {

@@ -31,6 +31,8 @@ use waybill_kernel::{
 const IN_MEMORY: u64 = 16 << 20;
 /// How many bytes of a long one are scanned for lines.
 const MOST_SCANNED: u64 = 256 << 20;
+/// How many tokens of an artifact are read at once.
+pub(super) const MOST_TOKENS: i32 = 100_000;
 /// How many artifacts are listed or searched at once.
 const MOST_LISTED: usize = 500;
 const MOST_FOUND: usize = 50;
@@ -43,6 +45,18 @@ pub enum Request {
     Read { path: ArtifactPath, part: Part, most: Tokens },
     Search { text: String, prefix: String },
     Write { path: ArtifactPath, content: String, media_type: Option<String> },
+}
+
+impl Request {
+    /// Checks whether it reads or writes one artifact below these folders, and nothing else.
+    pub fn is_within(&self, folders: &[ArtifactPath]) -> bool {
+        match self {
+            Request::Read { path, .. } | Request::Write { path, .. } => {
+                folders.iter().any(|folder| path.is_within(folder))
+            }
+            Request::List { .. } | Request::Plan { .. } | Request::Search { .. } => false,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -73,8 +87,9 @@ impl Reading {
             "key_turns" => (Part::KeyTurns { around }, 8_000),
             _ => (Part::Whole, 10_000),
         };
-        let most = Tokens::new(max_tokens.unwrap_or(usual)).filter(|most| most.get() > 0);
-        Ok(Request::Read { path, part, most: most.ok_or("`max_tokens` must be at least 1")? })
+        let most = Tokens::new(max_tokens.unwrap_or(usual)).filter(|most| (1..=MOST_TOKENS).contains(&most.get()));
+        let most = most.ok_or_else(|| format!("`max_tokens` must be 1 to {MOST_TOKENS}"))?;
+        Ok(Request::Read { path, part, most })
     }
 }
 
@@ -118,6 +133,8 @@ pub struct Owner<'a> {
     /// The author of what it writes.
     pub author_id: &'a str,
     pub folders: &'a Folders,
+    /// Whether another process says what it writes: that is content from outside.
+    pub is_reported: bool,
 }
 
 /// What one turn may read, and has read.
@@ -304,7 +321,7 @@ impl<'a> Desk<'a> {
         };
         let size = found.stored.size;
         // Enough bytes for this many tokens of any kind.
-        let enough = u64::from(most.get().unsigned_abs()) * 64;
+        let enough = (u64::from(most.get().unsigned_abs()) * 64).min(IN_MEMORY);
         let too_long = || {
             format!(
                 "{path} has about {n_tokens} tokens, which is too long for this `part`: use `head`, `tail` or `lines`"
@@ -352,8 +369,9 @@ impl<'a> Desk<'a> {
             return Err(format!("you may not write {path}: you may write only below {folders:?}"));
         }
         let mut work = self.kernel.begin(self.owner.project_id).await.map_err(unreachable)?;
-        let is_external = external::saw(&mut work, self.owner.agent_turn_id).await.map_err(unreachable)?;
+        let saw_external = external::saw(&mut work, self.owner.agent_turn_id).await.map_err(unreachable)?;
         drop(work);
+        let is_external = saw_external || self.owner.is_reported;
         let put = Put { path, media_type, author_id: Some(self.owner.author_id), is_external };
         let bytes = Bytes::from(content.to_owned().into_bytes());
         let written = artifacts.put_bytes(self.owner.project_id, put, bytes).await.map_err(|error| causes(&error))?;

@@ -1,14 +1,14 @@
 //! What an agent may call: which tools it is shown, and how its calls are handled (WK-3, WK-4). A tool that is not allowed is refused here,
 //! whatever the model was shown.
 
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use waybill_context::{todo::Change, wire};
+use serde_json::{Map, Value, json};
+use waybill_context::{schema::Schema, todo::Change, wire};
 use waybill_core::{
     bus::PMO,
-    card::{Content, Field, ResultContent},
+    card::{Content, ResultContent, ResultForm},
     error::causes,
     id::{Name, Target},
     json,
@@ -17,7 +17,7 @@ use waybill_core::{
 
 use crate::{knowledge::USUAL, model::ModelToolCall};
 use waybill_kernel::{knowledge::Kind, turn::Delegate};
-use waybill_tool::check::fits;
+use waybill_tool::check::{compile, fits, matches};
 
 pub mod artifact;
 mod ours;
@@ -28,11 +28,14 @@ const COMMAND: Duration = Duration::from_secs(3600);
 /// Everything that an agent may call.
 #[derive(Clone, Debug, Default)]
 pub struct Toolbox {
-    tools: Vec<Tool>,
+    tools: Arc<[Tool]>,
     ours: Vec<InternalTool>,
     must_end_with: Vec<String>,
     delegates: Vec<Delegate>,
 }
+
+/// The compiled parameters of tools, by the tool's name.
+type Schemas = HashMap<String, Result<Schema, String>>;
 
 /// How a call is handled.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,57 +74,71 @@ impl Toolbox {
         Toolbox { delegates, ..self }
     }
 
-    /// Returns the tools as the model is shown them. `fields` are those that the result must have.
-    pub fn list(&self, fields: &[Field]) -> Vec<wire::Tool> {
+    /// Returns the tools as the model is shown them. `form` is what the result must be.
+    pub fn list(&self, form: &ResultForm) -> Vec<wire::Tool> {
         let theirs = self.tools.iter().map(|tool| wire::Tool {
             tool_name: tool.name.to_string(),
             description: tool.description.clone(),
             parameters: Value::Object(tool.parameters.clone()),
         });
-        let ours = self.ours.iter().filter_map(|tool| ours::definition(*tool, fields, &self.delegates));
+        let ours = self.ours(form).filter_map(|tool| ours::definition(tool, form, &self.delegates));
         ours.chain(theirs).collect()
     }
 
-    /// Returns the tools with one of which the turn must end, if any.
-    pub fn must_end_with(&self) -> Option<String> {
-        (!self.must_end_with.is_empty()).then(|| self.must_end_with.join(", "))
+    /// Returns Waybill's own tools. A result that must fit a schema can always be submitted, whatever the profile allows.
+    fn ours(&self, form: &ResultForm) -> impl Iterator<Item = InternalTool> {
+        let submit = InternalTool::SubmitResult;
+        let must_submit = form.schema().is_some() && !self.ours.contains(&submit);
+        self.ours.iter().copied().chain(must_submit.then_some(submit))
     }
 
-    /// Decides how a call is handled.
-    pub fn sort(&self, call: &ModelToolCall, fields: &[Field]) -> Disposition {
-        self.check(call, fields).unwrap_or_else(Disposition::Refused)
+    /// Returns the tools with one of which the turn must end, if any. A result that must fit a schema is submitted.
+    pub fn must_end_with(&self, form: &ResultForm) -> Option<String> {
+        let submit = InternalTool::SubmitResult.as_str();
+        let mut names: Vec<&str> = self.must_end_with.iter().map(String::as_str).collect();
+        if form.schema().is_some() && !names.contains(&submit) {
+            names.push(submit);
+        }
+        (!names.is_empty()).then(|| names.join(", "))
     }
 
-    fn check(&self, call: &ModelToolCall, fields: &[Field]) -> Result<Disposition, String> {
+    /// Decides how each call is handled. The schema of a tool is compiled once, however often the tool is called.
+    pub fn sort(&self, calls: &[ModelToolCall], form: &ResultForm) -> Vec<Disposition> {
+        let mut schemas = Schemas::new();
+        calls.iter().map(|call| self.check(call, form, &mut schemas).unwrap_or_else(Disposition::Refused)).collect()
+    }
+
+    fn check(&self, call: &ModelToolCall, form: &ResultForm, schemas: &mut Schemas) -> Result<Disposition, String> {
         let name = call.tool_name.as_str();
-        let internal = self.ours.iter().copied().find(|tool| tool.as_str() == name);
+        let internal = self.ours(form).find(|tool| tool.as_str() == name);
         // A project's tool cannot replace one of Waybill's own.
         let tool = self.tools.iter().find(|tool| tool.name.as_str() == name && internal.is_none());
         if tool.is_none() && internal.is_none() {
-            let list = self.list(fields);
-            let names: Vec<&str> = list.iter().map(|tool| tool.tool_name.as_str()).collect();
+            let mut names: Vec<&str> = self.ours(form).map(|tool| tool.as_str()).collect();
+            names.extend(self.tools.iter().map(|tool| tool.name.as_str()));
             return Err(format!("you have no tool `{name}`: your tools are {names:?}"));
         }
         let arguments = match json::parse(call.arguments.as_bytes()) {
             Ok(Value::Object(arguments)) => arguments,
             Ok(_) => return Err(format!("the arguments of `{name}` must be a JSON object")),
-            Err(error) => return Err(format!("the arguments of `{name}` are not valid: {}", causes(&error))),
+            Err(error) => return Err(invalid(name, &causes(&error))),
+        };
+        let arguments = Value::Object(arguments);
+        let mut check = |parameters: &dyn Fn() -> Option<Map<String, Value>>| {
+            let compiled = || compile(&parameters().ok_or("it is declared nowhere")?);
+            let schema = schemas.entry(name.to_owned()).or_insert_with(compiled);
+            let outcome = schema.as_ref().map_err(Clone::clone).and_then(|schema| matches(schema, &arguments));
+            outcome.map_err(|why| invalid(name, &why))
         };
         if let Some(tool) = tool {
-            fits(&tool.parameters, &Value::Object(arguments))
-                .map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
+            check(&|| Some(tool.parameters.clone()))?;
             let timeout = Duration::from_secs(tool.timeout_seconds.into());
             return Ok(Disposition::Leaves { target: tool.target.clone(), timeout, once: tool.effect == Effect::Once });
         }
-        let definition = internal.and_then(|tool| ours::definition(tool, fields, &self.delegates));
-        let (Some(internal), Some(definition)) = (internal, definition) else {
-            return Err(format!("you have no tool `{name}`"));
-        };
-        let schema = definition.parameters.as_object().cloned().unwrap_or_default();
-        let arguments = Value::Object(arguments);
-        fits(&schema, &arguments).map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?;
+        let Some(internal) = internal else { return Err(format!("you have no tool `{name}`")) };
+        check(&|| ours::definition(internal, form, &self.delegates)?.parameters.as_object().cloned())?;
         Ok(match internal {
-            InternalTool::SubmitResult => Disposition::Submits(submitted(arguments, fields)),
+            InternalTool::SubmitResult => Disposition::Submits(submitted(arguments, form)),
             InternalTool::UpdateTodo => Disposition::Todo(read(name, arguments["changes"].clone())?),
             InternalTool::ListArtifacts => {
                 Disposition::Artifact(artifact::Request::List { prefix: said(&arguments, "prefix") })
@@ -132,9 +149,7 @@ impl Toolbox {
             }
             InternalTool::ReadArtifact => {
                 let reading: artifact::Reading = read(name, arguments)?;
-                Disposition::Artifact(
-                    reading.request().map_err(|why| format!("the arguments of `{name}` are not valid: {why}"))?,
-                )
+                Disposition::Artifact(reading.request().map_err(|why| invalid(name, &why))?)
             }
             InternalTool::SearchArtifacts => {
                 let (text, prefix) = (said(&arguments, "text"), said(&arguments, "prefix"));
@@ -160,7 +175,12 @@ impl Toolbox {
     }
 
     /// Checks whether the result of a call ends the turn: as the result itself says, else as the tool says, else if the turn must end with it.
-    pub fn ends_with(&self, tool_name: &str, result: &ResultContent) -> bool {
+    /// A result that does not fit the schema of the turn does not end it.
+    pub fn ends_with(&self, tool_name: &str, result: &ResultContent, form: &ResultForm) -> bool {
+        self.would_end(tool_name, result) && form.schema().is_none_or(|schema| fits(schema, &result.result).is_ok())
+    }
+
+    fn would_end(&self, tool_name: &str, result: &ResultContent) -> bool {
         match result.extra.get("after_execution").and_then(Value::as_str) {
             Some("terminate") => return true,
             Some("suspend") => return false,
@@ -173,7 +193,11 @@ impl Toolbox {
 }
 
 fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|error| format!("the arguments of `{name}` are not valid: {error}"))
+    serde_json::from_value(value).map_err(|error| invalid(name, &error.to_string()))
+}
+
+fn invalid(name: &str, why: &str) -> String {
+    format!("the arguments of `{name}` are not valid: {why}")
 }
 
 /// Returns a text argument. If omitted, it is empty.
@@ -181,9 +205,9 @@ fn said(arguments: &Value, key: &str) -> String {
     arguments[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns what was submitted: the fields that were asked for, else the result.
-fn submitted(arguments: Value, fields: &[Field]) -> Content {
-    let result = if fields.is_empty() { arguments["result"].clone() } else { arguments };
+/// Returns what was submitted: the object that was asked for, else the result.
+fn submitted(arguments: Value, form: &ResultForm) -> Content {
+    let result = if *form == ResultForm::Any { arguments["result"].clone() } else { arguments };
     match result {
         Value::String(text) => Content::Text(text),
         other => Content::Json(other),
@@ -193,6 +217,8 @@ fn submitted(arguments: Value, fields: &[Field]) -> Content {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use waybill_core::card::Field;
 
     use super::*;
 
@@ -219,13 +245,13 @@ mod tests {
         Toolbox::new(&profile, &tools)
     }
 
-    fn sort(name: &str, arguments: &str, fields: &[Field]) -> Disposition {
+    fn sort(name: &str, arguments: &str, form: &ResultForm) -> Disposition {
         let call = ModelToolCall { provider_call_id: "c".into(), tool_name: name.into(), arguments: arguments.into() };
-        toolbox().sort(&call, fields)
+        toolbox().sort(&[call], form).remove(0)
     }
 
     fn refused(name: &str, arguments: &str) -> String {
-        match sort(name, arguments, &[]) {
+        match sort(name, arguments, &ResultForm::Any) {
             Disposition::Refused(why) => why,
             other => panic!("{other:?}"),
         }
@@ -240,11 +266,26 @@ mod tests {
         assert!(refused("search", "[]").contains("object"));
         assert!(refused("search", r#"{"q":1}"#).contains("/q"));
         assert!(refused("fork_join", r#"{"tasks":[{"instruction":"x"}]}"#).contains("target_ref"));
-        let (pure, once) = (sort("search", r#"{"q":"x"}"#, &[]), sort("hang_up", r#"{"q":"x"}"#, &[]));
+        let free = |name: &str, arguments: &str| sort(name, arguments, &ResultForm::Any);
+        let (pure, once) = (free("search", r#"{"q":"x"}"#), free("hang_up", r#"{"q":"x"}"#));
         assert!(matches!(pure, Disposition::Leaves { once: false, .. }));
         assert!(matches!(once, Disposition::Leaves { once: true, .. }), "a tool without `effect` counts as `once`");
-        let fork = sort("fork_join", r#"{"tasks":[{"target_ref":"a","instruction":"x"}]}"#, &[]);
+        let fork = free("fork_join", r#"{"tasks":[{"target_ref":"a","instruction":"x"}]}"#);
         assert!(matches!(fork, Disposition::Leaves { target, once: false, .. } if target.as_str() == PMO));
+    }
+
+    /// WK-3, HO-8: an artifact is read in bounded parts, and each of several calls is decided by itself.
+    #[test]
+    fn a_reading_is_bounded() {
+        let toolbox = Toolbox { ours: vec![InternalTool::ReadArtifact], ..Toolbox::default() };
+        let call = |most: i64| ModelToolCall {
+            provider_call_id: "c".into(),
+            tool_name: "read_artifact".into(),
+            arguments: json!({ "path": "a/b.md", "part": "head", "max_tokens": most }).to_string(),
+        };
+        let sorted = toolbox.sort(&[100_001, 100_000, i64::from(i32::MAX), 0].map(call), &ResultForm::Any);
+        let allowed: Vec<bool> = sorted.iter().map(|one| matches!(one, Disposition::Artifact(_))).collect();
+        assert_eq!(allowed, [false, true, false, false], "{sorted:?}");
     }
 
     /// WK-4: checked against the fields that the result must have.
@@ -255,7 +296,8 @@ mod tests {
             description: "d".into(),
             extra: extra.as_object().unwrap().clone(),
         };
-        let fields = [field("answer", json!({})), field("score", json!({ "type": "number" }))];
+        let fields = vec![field("answer", json!({})), field("score", json!({ "type": "number" }))];
+        let fields = ResultForm::Fields(fields);
         let submits = |arguments: &str| sort("submit_result", arguments, &fields);
         assert_eq!(
             submits(r#"{"answer":"x","score":1}"#),
@@ -265,9 +307,46 @@ mod tests {
             assert!(matches!(submits(wrong), Disposition::Refused(_)), "{wrong}");
         }
         assert_eq!(
-            sort("submit_result", r#"{"result":"done"}"#, &[]),
+            sort("submit_result", r#"{"result":"done"}"#, &ResultForm::Any),
             Disposition::Submits(Content::Text("done".into()))
         );
+    }
+
+    /// WK-4: a result that has a schema is submitted and fits it, whatever the profile says about `submit_result`.
+    #[test]
+    fn a_result_fits_the_schema_that_was_given() {
+        let schema = json!({
+            "type": "object", "required": ["answer"], "additionalProperties": false,
+            "properties": { "answer": { "$ref": "#/$defs/word" } },
+            "$defs": { "word": { "type": "string", "maxLength": 5 } },
+        });
+        let form = ResultForm::Schema(schema.as_object().unwrap().clone());
+        let call = |arguments: &str| ModelToolCall {
+            provider_call_id: "c".into(),
+            tool_name: "submit_result".into(),
+            arguments: arguments.into(),
+        };
+        for toolbox in [toolbox(), Toolbox::default()] {
+            assert!(toolbox.list(&form).iter().any(|tool| tool.parameters == schema), "the model sees the schema");
+            assert!(toolbox.must_end_with(&form).unwrap().contains("submit_result"));
+            let sort = |arguments: &str| toolbox.sort(&[call(arguments)], &form).remove(0);
+            assert_eq!(
+                sort(r#"{"answer":"bread"}"#),
+                Disposition::Submits(Content::Json(json!({ "answer": "bread" })))
+            );
+            for (wrong, said) in
+                [(r#"{"answer":"too long"}"#, "/answer"), ("{}", "answer"), (r#"{"answer":1}"#, "/answer")]
+            {
+                let Disposition::Refused(why) = sort(wrong) else { panic!("{wrong}") };
+                assert!(why.contains(said), "{why}");
+            }
+        }
+        assert_eq!(Toolbox::default().must_end_with(&ResultForm::Any), None);
+        let ends = |result: Value| {
+            let result = ResultContent { status: "success".into(), result, extra: serde_json::Map::new() };
+            toolbox().ends_with("hang_up", &result, &form)
+        };
+        assert!(ends(json!({ "answer": "bread" })) && !ends(json!("bread")));
     }
 
     /// WK-3: the tool says whether the turn ends, and its result may override that.
@@ -275,7 +354,8 @@ mod tests {
     fn a_result_ends_the_turn_where_it_should() {
         let ends = |tool: &str, status: &str, extra: Value| {
             let extra = extra.as_object().unwrap().clone();
-            toolbox().ends_with(tool, &ResultContent { status: status.into(), result: json!(1), extra })
+            let result = ResultContent { status: status.into(), result: json!(1), extra };
+            toolbox().ends_with(tool, &result, &ResultForm::Any)
         };
         assert!(ends("hang_up", "failed", json!({})));
         assert!(!ends("hang_up", "success", json!({ "after_execution": "suspend" })));

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use waybill_context::{schema::Schema, wire};
 use waybill_core::{
-    card::Field,
+    card::{Field, ResultForm},
     command::{
         COMMANDS, Delegates,
         schema::{object, text},
@@ -13,15 +13,17 @@ use waybill_core::{
 };
 use waybill_kernel::turn::Delegate;
 
+use super::artifact::MOST_TOKENS;
+
 /// Returns the definition of a tool. `None` means that the tool is declared nowhere, which a test excludes.
-pub(super) fn definition(tool: InternalTool, fields: &[Field], delegates: &[Delegate]) -> Option<wire::Tool> {
+pub(super) fn definition(tool: InternalTool, form: &ResultForm, delegates: &[Delegate]) -> Option<wire::Tool> {
     let command = COMMANDS.into_iter().find(|command| command.tool == tool);
     let (description, parameters) = match command {
         Some(command) => {
             let named = delegates.iter().map(|delegate| (delegate.name.as_str(), delegate.description.as_str()));
             (command.description, (command.parameters)(&Delegates::new(named)))
         }
-        None => answered_here(tool, fields)?,
+        None => answered_here(tool, form)?,
     };
     Some(wire::Tool { tool_name: tool.as_str().to_owned(), description: description.to_owned(), parameters })
 }
@@ -30,10 +32,10 @@ pub(super) fn definition(tool: InternalTool, fields: &[Field], delegates: &[Dele
 type Declared = (&'static str, Value);
 
 /// Returns the declaration of a tool that the worker answers itself.
-fn answered_here(tool: InternalTool, fields: &[Field]) -> Option<Declared> {
+fn answered_here(tool: InternalTool, form: &ResultForm) -> Option<Declared> {
     Some(match tool {
         InternalTool::SubmitResult => {
-            ("Ends your work and submits its result. Call it once, when everything is done.", result(fields))
+            ("Ends your work and submits its result. Call it once, when everything is done.", result(form))
         }
         InternalTool::UpdateTodo => update_todo(),
         InternalTool::ListArtifacts => list_artifacts(),
@@ -97,7 +99,7 @@ fn read_artifact() -> Declared {
                         `json_path`: what `json_path` selects. `key_turns`: of a conversation, its beginning and end, errors, \
                         tool calls, and the turns around the text in `around`.",
                 },
-                "max_tokens": { "type": "integer", "minimum": 1 },
+                "max_tokens": { "type": "integer", "minimum": 1, "maximum": MOST_TOKENS },
                 "from_line": { "type": "integer", "minimum": 1 }, "to_line": { "type": "integer", "minimum": 1 },
                 "json_path": text("A JSONPath, such as `$.layer1_problems[*].title`."),
                 "around": text("For `key_turns`: a text to find in the turns."),
@@ -164,14 +166,18 @@ fn search_knowledge() -> Declared {
     )
 }
 
-/// Returns the schema of a result: each required field with its description.
-fn result(fields: &[Field]) -> Value {
-    if fields.is_empty() {
-        return object(
-            json!({ "result": { "description": "The result: text, or JSON in the form that was asked for." } }),
-            &["result"],
-        );
-    }
+/// Returns the schema of a result: the one that was given, or each required field with its description.
+fn result(form: &ResultForm) -> Value {
+    let fields = match form {
+        ResultForm::Any => {
+            return object(
+                json!({ "result": { "description": "The result: text, or JSON in the form that was asked for." } }),
+                &["result"],
+            );
+        }
+        ResultForm::Schema(schema) => return Value::Object(schema.clone()),
+        ResultForm::Fields(fields) => fields,
+    };
     let property = |field: &Field| {
         let plain = Map::from_iter([("description".to_owned(), Value::from(field.description.as_str()))]);
         let mut schema = plain.clone();
@@ -199,7 +205,8 @@ mod tests {
         assert!(names.contains(&"submit_result") && names.contains(&"fork_join"), "{refusal}");
         for name in names {
             let tool: InternalTool = serde_json::from_value(json!(name)).unwrap();
-            let definition = definition(tool, &[], &[]).unwrap_or_else(|| panic!("{name} is declared nowhere"));
+            let definition =
+                definition(tool, &ResultForm::Any, &[]).unwrap_or_else(|| panic!("{name} is declared nowhere"));
             assert_eq!(definition.tool_name, name);
             Schema::new(&definition.parameters).unwrap();
         }

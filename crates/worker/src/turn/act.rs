@@ -11,7 +11,7 @@ use waybill_core::{
 use waybill_kernel::{
     external,
     knowledge::Kind,
-    resource,
+    offload, resource,
     retry::retry,
     turn::{self, Call},
 };
@@ -26,6 +26,11 @@ use crate::{
         artifact::{Desk, Done, Owner, Request},
     },
 };
+
+/// Once the results of the calls that were answered at once have more bytes, further calls of the step are refused.
+const MOST_RESULT_BYTES: usize = 32 << 20;
+/// What a call counts beside its arguments when it is decided how to handle it: its schema.
+const PER_CALL: usize = 8 << 10;
 
 /// What the calls of one answer came to.
 #[derive(Default)]
@@ -77,18 +82,20 @@ impl Turn<'_> {
         calls: Vec<ModelToolCall>,
         step_id: StepId,
     ) -> Result<Acted, Error> {
-        let fields = &self.gathered().result_fields;
         let mut acted = Acted::default();
         let mut desk = self.desk();
-        for called in calls {
+        let mut n_bytes = 0;
+        for (called, sorted) in self.sorted(calls).await {
             let tool_call_id = ToolCallId::new();
-            let sorted = self.setting.toolbox.sort(&called, fields);
             let card = self.seal(step_id, call_draft(tool_call_id, &called))?;
             let tool_call_card_id = card.card_id();
             cards.push(card);
             let result = match sorted {
                 Disposition::Refused(why) => failed(why),
                 Disposition::Submits(content) => submit(content, &mut acted.submitted),
+                _ if n_bytes > MOST_RESULT_BYTES => {
+                    failed("the results of this step are too large together: make this call again in your next step")
+                }
                 Disposition::Todo(changes) => self.change_todo(&changes, &mut acted.todo),
                 Disposition::Leaves { .. }
                 | Disposition::Artifact(_)
@@ -106,10 +113,22 @@ impl Turn<'_> {
                     continue;
                 }
             };
+            n_bytes += size(&result.result);
             let draft = Draft::tool_result(tool_call_id, "", Value::Null);
             acted.results.push(Draft { content: Content::ToolResult(result), ..draft });
         }
         Ok(acted)
+    }
+
+    /// Decides how each call is handled. Long arguments and many calls are checked apart from the threads that answer requests.
+    async fn sorted(&self, calls: Vec<ModelToolCall>) -> Vec<(ModelToolCall, Disposition)> {
+        let (toolbox, form) = (self.setting.toolbox.clone(), self.gathered().result_form.clone());
+        let n_bytes = calls.iter().map(|call| call.arguments.len() + PER_CALL).sum();
+        offload::run(n_bytes, move || {
+            let sorted = toolbox.sort(&calls, &form);
+            calls.into_iter().zip(sorted).collect()
+        })
+        .await
     }
 
     /// Changes the todo list. `todo` is the list after earlier changes in this step.
@@ -165,6 +184,11 @@ impl Turn<'_> {
 
     /// Reads or writes artifacts.
     async fn use_artifacts(&self, desk: &mut Desk<'_>, request: &Request) -> Result<ResultContent, Error> {
+        if let Some(paths) = self.reporter.as_ref().and_then(|reporter| reporter.paths.as_ref())
+            && !request.is_within(paths)
+        {
+            return Ok(failed("the key of this worker may only read and write artifacts below its `paths`"));
+        }
         let Done { status, text, extra, is_external } = desk.answer(request).await;
         if is_external {
             self.mark_external().await?;
@@ -181,8 +205,9 @@ impl Turn<'_> {
         let owner = Owner {
             project_id: self.fence().project_id(),
             agent_turn_id: self.fence().agent_turn_id(),
-            author_id: &self.author,
+            author_id: self.reporter.as_ref().map_or(self.author.as_str(), |reporter| reporter.actor.as_str()),
             folders: &self.folders,
+            is_reported: self.reporter.is_some(),
         };
         Desk::new(self.kernel(), self.worker.artifacts(), owner, cards)
     }
@@ -229,7 +254,7 @@ impl Turn<'_> {
     }
 
     /// Marks the turn as having seen external content: what it writes from now on is labelled so.
-    async fn mark_external(&self) -> Result<(), Error> {
+    pub(super) async fn mark_external(&self) -> Result<(), Error> {
         let (kernel, claimed) = (self.kernel(), self.claimed);
         retry(|| {
             Box::pin(async {
@@ -240,6 +265,14 @@ impl Turn<'_> {
         })
         .await?;
         Ok(())
+    }
+}
+
+/// Returns about how many bytes a result has.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        other => other.to_string().len(),
     }
 }
 

@@ -44,7 +44,7 @@ impl Turn<'_> {
         let speaks = !answer.text.trim().is_empty();
         let text = || Content::Text(json::text(&answer.text).into_owned());
         let record = StepRecord { step_id, receipt, usage };
-        if answer.calls.is_empty() && speaks && self.setting.toolbox.must_end_with().is_none() {
+        if answer.calls.is_empty() && speaks && self.must_end_with().is_none() {
             let deliverable = marked(delivering(text()), answer.is_cut);
             return self.finish(End::Success, cards, deliverable, Some(record)).await;
         }
@@ -58,6 +58,11 @@ impl Turn<'_> {
         self.act(cards, answer.calls, record).await
     }
 
+    /// Returns the tools with one of which the turn must end, if any.
+    fn must_end_with(&self) -> Option<String> {
+        self.setting.toolbox.must_end_with(&self.gathered().result_form)
+    }
+
     /// Handles an answer that does not end as required: writes a reminder, or ends the turn after too many.
     async fn remind(&mut self, mut cards: Vec<NewCard>, record: StepRecord) -> Result<Next, Error> {
         let reminder = CardType::reminder();
@@ -68,7 +73,7 @@ impl Turn<'_> {
             let deliverable = failure(End::Failed, "did_not_end", &why);
             return self.finish(End::Failed, cards, deliverable, Some(record)).await;
         }
-        let text = match self.setting.toolbox.must_end_with() {
+        let text = match self.must_end_with() {
             Some(tools) => format!("End your work by calling one of these tools: {tools}."),
             None => "Your answer was empty. Continue, or give your result.".to_owned(),
         };

@@ -38,6 +38,19 @@ impl Turn<'_> {
         (unsaid(|budget| budget.tokens.is_some()) && tokens.is_some_and(over)).then_some(Limit::Tokens)
     }
 
+    /// Returns what is left of all limits, those of the project's settings included.
+    pub(super) fn left(&self) -> Budget {
+        let Budget { steps, tokens, microdollars, .. } = self.budget.unwrap_or_default();
+        let rest = |most: Option<u32>, used: i64| most.map(|most| i64::from(most) - used);
+        let seconds = self.expires.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64());
+        Budget {
+            steps: steps.or(rest(self.default.steps, self.n_steps)),
+            tokens: tokens.or(rest(self.default.tokens, self.n_tokens)),
+            microdollars,
+            seconds,
+        }
+    }
+
     /// Returns an error if money is limited and one of the models has no known price: the limit could never end the turn.
     pub(super) fn without_price(&self) -> Option<String> {
         self.budget?.microdollars?;

@@ -35,7 +35,8 @@ impl Turn<'_> {
                 card.tool_call_id == call.tool_call_id && card.metadata.card_type == CardType::tool_result()
             };
             let Content::ToolResult(result) = &cards.iter().find(answers)?.content else { return None };
-            self.setting.toolbox.ends_with(tool_name, result).then(|| delivered(result))
+            let form = &self.gathered().result_form;
+            self.setting.toolbox.ends_with(tool_name, result, form).then(|| delivered(result))
         })
     }
 

@@ -75,6 +75,7 @@ impl<'w> Turn<'w> {
             memory,
             setting,
             author,
+            reporter: None,
             folders,
             budget: None,
             expires: None,
@@ -95,6 +96,9 @@ impl<'w> Turn<'w> {
             seen: 0,
             recorded,
         };
+        if found.has_registered {
+            turn.mark_external().await?;
+        }
         turn.set_budget(found.budget);
         if turn.expires.is_none() {
             let left = f64::from(max_seconds) - found.age_seconds;

@@ -36,6 +36,8 @@ use crate::{
     write,
 };
 
+use reported::{Refused, Reporter};
+
 mod load;
 
 mod budget;
@@ -44,6 +46,8 @@ mod think;
 mod act;
 mod answer;
 mod end;
+
+pub mod reported;
 
 /// Why [`run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +73,8 @@ pub enum Error {
     Blackboard(#[from] blackboard::Error),
     #[error("the response of the model cannot be stored as a card")]
     Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 impl From<write::Error> for Error {
@@ -132,6 +138,12 @@ impl From<turn::Error> for Halt {
     }
 }
 
+impl From<Refused> for Halt {
+    fn from(refused: Refused) -> Halt {
+        Halt::Failed(Error::Refused(refused))
+    }
+}
+
 impl From<gather::Error> for Halt {
     fn from(error: gather::Error) -> Halt {
         match error {
@@ -175,6 +187,8 @@ struct Turn<'w> {
     setting: Setting,
     /// The profile's name, as the author of artifacts.
     author: String,
+    /// The worker elsewhere that asks the model. `None` means that this one does.
+    reporter: Option<Reporter>,
     folders: Folders,
     budget: Option<Budget>,
     /// When its time is over, by this process's clock.
@@ -202,10 +216,8 @@ struct Turn<'w> {
 impl<'w> Turn<'w> {
     /// Takes one step, or ends the turn if the result of one of its tool calls ends it (`after_execution`, `must_end_with`).
     async fn step(&mut self, holding: &Holding<Claimed>) -> Result<Next, Halt> {
-        self.check(holding)?;
-        self.gather().await?;
-        if let Some(result) = self.ending_result() {
-            return Ok(self.deliver(result).await?);
+        if let Some(next) = self.begin(holding.order() == Order::Stop).await? {
+            return Ok(next);
         }
         let out_of_time = self.out_of_time();
         let thinking = async {
@@ -221,9 +233,19 @@ impl<'w> Turn<'w> {
         Ok(self.write(answered).await?)
     }
 
+    /// Reads what the next call is made of. If the result of a tool call ends the turn, ends it and returns what follows.
+    async fn begin(&mut self, is_stopped: bool) -> Result<Option<Next>, Halt> {
+        self.check(is_stopped)?;
+        self.gather().await?;
+        match self.ending_result() {
+            Some(result) => Ok(Some(self.deliver(result).await?)),
+            None => Ok(None),
+        }
+    }
+
     /// Checks whether another step may begin here.
-    fn check(&self, holding: &Holding<Claimed>) -> Result<(), Halt> {
-        if self.stop_asked || holding.order() == Order::Stop {
+    fn check(&self, is_stopped: bool) -> Result<(), Halt> {
+        if self.stop_asked || is_stopped {
             return Err(Halt::Stopped { reason: self.stop_reason.clone() });
         }
         if let Some(limit) = self.exhausted() {
@@ -265,6 +287,9 @@ impl<'w> Turn<'w> {
         draft.metadata.trace_id = self.claimed.trace_id;
         draft.metadata.step_id = Some(step_id);
         draft.metadata.parent_step_id = self.claimed.parent_step_id;
+        if let Some(reporter) = &self.reporter {
+            draft.metadata.author_id = Some(reporter.actor.clone());
+        }
         draft.seal()
     }
 

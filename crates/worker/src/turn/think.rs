@@ -55,14 +55,15 @@ impl Turn<'_> {
         let asked_again = std::mem::take(&mut self.asked_again);
         let mut trouble = model::Error::Refused("the profile has no model: set `llm_config`".into());
         for llm in &self.llms {
-            let config = match self.worker.models().config(llm) {
-                Ok((adapter, params)) => RenderConfig { adapter, policy: self.setting.policy, params },
+            let config = match self.config(llm) {
+                Ok(config) => config,
                 Err(error) => {
                     trouble = error;
                     continue;
                 }
             };
-            let call = self.compose(&config)?;
+            let call = self.gathered().materials.call(&config)?;
+            self.afford(&call)?;
             match self.ask(llm, &call, step_id).await {
                 Ok(mut answered) => {
                     answered.usage.asked_again = asked_again;
@@ -78,14 +79,19 @@ impl Turn<'_> {
         Err(self.without_answer(trouble))
     }
 
-    /// Composes the request. It must not use more tokens than the turn has left.
-    fn compose(&self, config: &RenderConfig) -> Result<Call<'_>, Halt> {
-        let call = self.gathered().materials.call(config)?;
+    /// Returns how the request to a model is composed and written.
+    pub(super) fn config(&self, llm: &LlmConfig) -> Result<RenderConfig, model::Error> {
+        let (adapter, params) = self.worker.models().config(llm)?;
+        Ok(RenderConfig { adapter, policy: self.setting.policy, params })
+    }
+
+    /// Checks that the request does not use more tokens than the turn has left.
+    pub(super) fn afford(&self, call: &Call<'_>) -> Result<(), Halt> {
         let n_tokens = i64::from(call.receipt.n_tokens.get());
         if self.budget.and_then(|budget| budget.tokens).is_some_and(|left| left < n_tokens) {
             return Err(Halt::Over(Limit::Tokens));
         }
-        Ok(call)
+        Ok(())
     }
 
     /// Sends the request to one model.

@@ -16,7 +16,7 @@ use waybill_context::{
     todo::{Change, Todo},
 };
 use waybill_core::{
-    card::{CardType, Content, Draft, Field, NewCard, Role},
+    card::{CardType, Content, Draft, Field, NewCard, ResultForm, Role},
     id::{AgentId, BoxId, ProjectId, StepId},
     resource::Process,
     template::Template,
@@ -74,7 +74,7 @@ fn asked(audience: &Audience) -> Asked<'_> {
         agent_id: AgentId::nil(),
         parent_agent_id: None,
         process: audience.process,
-        result_fields: &[],
+        result_form: &ResultForm::Any,
         context_box_id: BoxId::nil(),
         output_box_id: BoxId::nil(),
         budget: None,

@@ -188,6 +188,35 @@ async fn a_result_ends_the_turn_once() {
     assert_eq!(shop.verify(turn_id).await, 3);
 }
 
+/// WK-4: a result is held to its schema, which the model is shown, although the profile does not mention `submit_result`.
+#[tokio::test]
+async fn a_result_fits_its_schema() {
+    let schema = json!({
+        "type": "object", "required": ["items"], "additionalProperties": false,
+        "properties": { "items": { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/item" } } },
+        "$defs": { "item": { "type": "object", "required": ["name"], "properties": { "name": { "type": "string" } } } },
+    });
+    let shop = Shop::new(|asked: &Asked| match (asked.last(), asked.results().count()) {
+        (last, 0) if last.contains("End your work") => {
+            Reply::call("submit_result", &json!({ "items": [{ "name": "bread" }, { "name": 7 }] }))
+        }
+        (_, 0) => Reply::say("Bread."),
+        _ => Reply::call("submit_result", &json!({ "items": [{ "name": "bread" }] })),
+    })
+    .await;
+    shop.profile("openai_chat", json!({})).await;
+    let content = waybill_core::card::Content::Json(schema);
+    let card = Draft::new(waybill_core::card::CardType::result_schema(), waybill_core::card::Role::System, content);
+    let _hand = shop.hire();
+    let turn_id = shop.ask_with("What is there?", &[card.seal().unwrap()], None, None).await;
+    assert_eq!(shop.ended(turn_id).await, ("success".into(), json!({ "items": [{ "name": "bread" }] })));
+    let output = shop.output(turn_id).await;
+    let results: Vec<&Value> = output.iter().filter(|(t, _)| t == "tool.result").map(|(_, content)| content).collect();
+    assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!("failed"), &json!("success")));
+    assert!(results[0]["result"].as_str().unwrap().contains("/items/1/name"), "{}", results[0]);
+    assert_eq!(shop.verify(turn_id).await, 3);
+}
+
 /// WK-4: a turn that never ends as it must fails.
 #[tokio::test]
 async fn who_does_not_end_as_it_must_is_given_up() {

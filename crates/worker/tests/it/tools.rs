@@ -104,7 +104,7 @@ impl Street {
 
     async fn decide(&self, decision: Decision) {
         for _ in 0..500 {
-            let open = request::list(&mut self.shop.t.begin().await, 0, 10).await.unwrap();
+            let open = request::open(&mut self.shop.t.begin().await, 10).await.unwrap();
             if let Some(open) = open.first() {
                 let mut work = self.shop.t.begin().await;
                 request::decide_as(&mut work, open.tool_call_id, &Decided::new(decision, "me")).await.unwrap();

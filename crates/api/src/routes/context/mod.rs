@@ -20,6 +20,7 @@ use waybill_orchestrator::replay::{self, Recorded};
 use super::turn::{OneTurn, one};
 use crate::{Api, caller::Caller, kept, problem::Problem, request::Path};
 
+pub(super) mod check;
 pub(super) mod compare;
 pub(super) mod seen;
 
@@ -69,7 +70,7 @@ async fn render(
 }
 
 /// Renders a call again. A long one is rendered apart from the threads that answer requests.
-async fn rendered(recorded: Recorded) -> Result<Call<'static>, replay::Error> {
+pub(super) async fn rendered(recorded: Recorded) -> Result<Call<'static>, replay::Error> {
     offload::run(recorded.n_bytes(), move || recorded.render()).await
 }
 

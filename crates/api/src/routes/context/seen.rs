@@ -190,6 +190,7 @@ pub(crate) struct MessageParams {
     /// Step of the model call. If omitted, the last model call of the turn.
     step_id: Option<StepId>,
     /// Where to continue: the `next` of the previous page. If omitted, the first page is returned.
+    #[param(maximum = 2147483647)]
     after: Option<u32>,
     /// Entries per page, at most 1,000. If omitted, 100.
     #[param(minimum = 1, maximum = 1000)]
@@ -212,7 +213,9 @@ pub(crate) async fn list_context_messages(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     caller.may_read()?;
-    let (most, after) = (most(params.most)?, params.after.unwrap_or(0) as usize);
+    let (most, after) = (most(params.most)?, params.after.unwrap_or(0));
+    let after = i32::try_from(after).ok().and_then(|after| usize::try_from(after).ok());
+    let after = after.ok_or_else(|| Problem::invalid(format!("`after` must be at most {}", i32::MAX)))?;
     let call = render(&api, &caller, turn, params.step_id).await?;
     let n_messages = call.composed.messages.len();
     let (mut items, mut n_bytes) = (Vec::new(), 0);

@@ -2,21 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{extract::State, response::Json};
+use axum::{extract::State, response::Response};
 use futures::{StreamExt, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 use waybill_core::{
     bus::Door,
-    id::{BatchId, BoxId, CardId, Channel, SessionId, Target, TurnId},
+    card::Reading,
+    id::{BatchId, BoxId, CardId, Channel, Name, SessionId, Target, TurnId},
     key::Scope,
-    turn::MessageType,
+    turn::{Budget, MessageType},
 };
 use waybill_kernel::turn::{self, Claimed, Claiming};
 
 use super::{
     TurnFence,
+    brief::{ClaimedProfile, Include, shown},
     lease::{lease_of, lease_seconds},
 };
 use crate::{
@@ -24,13 +26,13 @@ use crate::{
     caller::{Caller, STANDING, unauthorized},
     limit::Place,
     problem::Problem,
-    request::{Body, wait},
+    request::{Body, answer, size, wait},
 };
 
 /// Poll interval for work, while no doorbell rings.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Which worker claims, from which target, and how many turns or calls.
+/// Which worker claims, from which target, and how many calls.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
@@ -38,9 +40,9 @@ pub(crate) struct Claim {
     /// new name.
     #[schema(min_length = 1, max_length = 200)]
     worker: String,
-    /// Target (queue) to claim from: for turns, the `worker_target` of profiles; for calls, the `target` of tools.
+    /// Target (queue) to claim from: the `target` of tools.
     pub(super) target: Target,
-    /// Maximum number of turns or calls to claim. If omitted, 1.
+    /// Maximum number of calls to claim. If omitted, 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 100)]
     most: u8,
@@ -59,6 +61,35 @@ const fn one() -> u8 {
     1
 }
 
+/// Which worker claims, from which target, how many turns, and what the answer brings along.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClaimTurns {
+    /// Name that the worker process chooses for itself. Two processes must not use the same name. After a process has lost its lease, it must use a
+    /// new name.
+    #[schema(min_length = 1, max_length = 200)]
+    worker: String,
+    /// Target (queue) to claim from: the `worker_target` of profiles.
+    target: Target,
+    /// Maximum number of turns to claim. If omitted, 1.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 100)]
+    most: u8,
+    /// Seconds to wait if there is no work, at most 30. If omitted, the request does not wait.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 30)]
+    wait_seconds: f64,
+    /// Length of the lease in seconds, 1 to 300. If the worker sends no heartbeat for this time, its turns and calls are given to other workers. If
+    /// omitted, 30.
+    #[serde(default = "lease_seconds")]
+    #[schema(minimum = 1, maximum = 300)]
+    lease_seconds: f64,
+    /// What each turn brings along, up to 4 MiB of cards and 4 MiB of profiles in all. If omitted, only ids.
+    #[serde(default)]
+    #[schema(max_items = 3)]
+    include: Vec<Include>,
+}
+
 impl Claim {
     pub(super) fn check(&self, caller: &Caller) -> Result<Claiming, Problem> {
         let lease = lease_of(self.lease_seconds)?;
@@ -72,11 +103,13 @@ impl Claim {
     }
 }
 
-/// A turn that the worker has claimed. The worker holds it until it finishes the turn, gives it back, lets it wait for calls, or loses its lease.
+/// A turn that a worker has claimed. The worker holds it until it finishes the turn, gives it back, lets it wait for calls, or loses its lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClaimedTurn {
     /// Id of the turn.
     agent_turn_id: TurnId,
+    /// Name of the profile of its agent. `null` if the agent has no profile.
+    pub(super) profile_name: Option<Name>,
     /// Fence to send with everything that you write to the turn.
     fence: TurnFence,
     /// Why the turn was ready to be claimed.
@@ -105,6 +138,17 @@ pub(crate) struct ClaimedTurn {
     recursion_depth: i32,
     /// Channel to which the events of the turn are published.
     channel: Channel,
+    /// With `query` in `include`: the cards of `query_card_ids`, and last the card with the fields or the JSON Schema of the result, if there is one.
+    /// Absent if they did not fit into the response: read them by their ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) query: Option<Vec<Reading>>,
+    /// With `profile` in `include`: the profile of the turn, and its tools. Absent if the turn has no profile that can be read, or if it did not fit
+    /// into the response: read the card of `profile_box_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) profile: Option<ClaimedProfile>,
+    /// With `limits` in `include`: what the turn may still spend. Absent if it has no limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limits: Option<Budget>,
 }
 
 impl From<Claimed> for ClaimedTurn {
@@ -112,6 +156,7 @@ impl From<Claimed> for ClaimedTurn {
         let fence = &claimed.fence;
         ClaimedTurn {
             agent_turn_id: fence.agent_turn_id(),
+            profile_name: None,
             fence: TurnFence {
                 agent_id: fence.agent_id(),
                 turn_epoch: fence.turn_epoch(),
@@ -130,6 +175,9 @@ impl From<Claimed> for ClaimedTurn {
             batch_id: claimed.batch_id,
             recursion_depth: claimed.recursion_depth,
             channel: claimed.channel,
+            query: None,
+            profile: None,
+            limits: None,
         }
     }
 }
@@ -145,24 +193,32 @@ pub(crate) struct ClaimedTurns {
 ///
 /// If no turn is ready, the request waits up to `wait_seconds` for one.
 #[utoipa::path(
-    post, path = "/worker/claim", tag = "worker", request_body = Claim,
+    post, path = "/worker/claim", tag = "worker", request_body = ClaimTurns,
     responses((status = 200, body = ClaimedTurns)),
 )]
 pub(crate) async fn claim_turns(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Body { value: claim, .. }: Body<Claim>,
-) -> Result<Json<ClaimedTurns>, Problem> {
+    Body { value, .. }: Body<ClaimTurns>,
+) -> Result<Response, Problem> {
     caller.may(&[Scope::Worker])?;
+    let ClaimTurns { worker, target, most, wait_seconds, lease_seconds, include } = value;
+    if include.len() > 3 {
+        return Err(Problem::invalid("`include` must have at most three entries: `query`, `profile` and `limits`"));
+    }
+    let claim = Claim { worker, target, most, wait_seconds, lease_seconds };
     let mut claiming = claim.check(&caller)?;
     let door = Door::Agent(claim.target.clone());
     let mut waiting = Waiting::new(&api, &caller, &door, claim.wait_seconds);
     loop {
         let mut work = caller.begin(&api).await?;
         let claimed = turn::claim_in(&mut work, &mut claiming).await?;
+        let turns = shown(&mut work, claimed, &include).await?;
         work.commit().await?;
-        if !claimed.is_empty() || !waiting.again(&api).await? {
-            return Ok(Json(ClaimedTurns { turns: claimed.into_iter().map(ClaimedTurn::from).collect() }));
+        if !turns.is_empty() || !waiting.again(&api).await? {
+            let cards =
+                |claimed: &ClaimedTurns| size(claimed.turns.iter().flat_map(|turn| turn.query.iter().flatten()));
+            return answer(ClaimedTurns { turns }, cards).await;
         }
     }
 }

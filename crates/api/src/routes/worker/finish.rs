@@ -85,6 +85,9 @@ pub(crate) async fn finish_turn(
         seen: finish.seen,
         cards,
     };
+    if ending.seen.is_some_and(|seen| seen < 0) {
+        return Err(Problem::invalid("`seen` must not be negative"));
+    }
     let mut work = caller.begin(&api).await?;
     caller.holds(&mut work, &fence).await?;
     if ending.seen.is_none() && ending.status == End::Success {

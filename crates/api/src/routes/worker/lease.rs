@@ -9,6 +9,7 @@ use waybill_core::key::Scope;
 use waybill_kernel::{call, lease, turn};
 
 use super::{
+    brief::shown,
     call::{OneCall, admitted},
     claim::ClaimedTurn,
 };
@@ -69,8 +70,12 @@ pub(crate) async fn keep_lease(
     let worker_id = caller.worker_id(&beat.worker)?;
     caller.enter(&api).await?;
     lease::renew::<uuid::Uuid>(&api.kernel, worker_id, lease_of(beat.lease_seconds)?).await?;
-    let turns = turn::held(&api.kernel, worker_id).await?.into_iter();
-    let turns = turns.filter(|turn| turn.fence.project_id() == caller.project_id).map(ClaimedTurn::from).collect();
+    let mut turns = turn::held(&api.kernel, worker_id).await?;
+    turns.retain(|turn| turn.fence.project_id() == caller.project_id);
+    let turns = match turns.is_empty() {
+        true => Vec::new(),
+        false => shown(&mut caller.begin(&api).await?, turns, &[]).await?,
+    };
     let mut calls = call::held(&api.kernel, worker_id).await?;
     calls.retain(|call| call.project_id == caller.project_id);
     let calls = admitted(&api, &caller, calls, true).await?;

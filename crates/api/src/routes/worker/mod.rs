@@ -3,6 +3,8 @@
 //! A worker has a name of its own choosing, which stands for one process and its lease. It claims, renews its lease with heartbeats, writes steps,
 //! and finishes. If it gets `lease_lost` or `stale` it stops what it was doing: another worker has it. Steps, endings and answers carry ids that
 //! the worker mints, and may be sent again until the worker knows that one has arrived.
+//!
+//! A worker that asks models may leave the rest of a step to the server: `compose` says what to send, `answer` takes what came back.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,13 +15,16 @@ use waybill_core::{
 
 use crate::caller::Caller;
 
+mod brief;
 mod card;
 
 pub(super) mod call;
 pub(super) mod claim;
+pub(super) mod compose;
 pub(super) mod finish;
 pub(super) mod lease;
 pub(super) mod step;
+pub(super) mod token;
 
 /// Proves that the worker holds the turn. Send it with everything that you write to the turn.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]

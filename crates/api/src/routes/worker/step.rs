@@ -77,9 +77,11 @@ pub(crate) struct NewStep {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct UsageSaid {
-    /// Name of the provider. If the operator's providers file has this provider, use its name there, so that Waybill finds the price.
+    /// Name of the provider, at most 200 characters. If the operator's providers file has this provider, use its name there, so that Waybill finds the price.
+    #[schema(max_length = 200)]
     provider: String,
-    /// Name of the model, as the provider spells it.
+    /// Name of the model, as the provider spells it, at most 200 characters.
+    #[schema(max_length = 200)]
     model: String,
     /// Tokens that the model read, cached ones included.
     #[schema(maximum = 2147483647)]
@@ -98,12 +100,20 @@ pub(crate) struct UsageSaid {
     took_ms: u32,
 }
 
+/// The most characters of the name of a provider or model.
+const MOST_NAME: usize = 200;
+
 impl UsageSaid {
     pub(super) fn check(self, prices: &Prices) -> Result<Usage, Problem> {
         let most = i32::MAX.unsigned_abs();
         let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
         if said.into_iter().any(|n| n > most) {
             return Err(Problem::invalid(format!("each number in `usage` must be at most {most}")));
+        }
+        if [&self.provider, &self.model].iter().any(|name| name.chars().count() > MOST_NAME) {
+            return Err(Problem::invalid(format!(
+                "`provider` and `model` in `usage` must have at most {MOST_NAME} characters"
+            )));
         }
         let mut usage = Usage {
             provider: self.provider,

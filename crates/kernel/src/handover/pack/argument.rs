@@ -50,6 +50,9 @@ fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> R
         _ if fields => {
             return Err(Error::BadRequest(format!("argument `{arg_key}` must be a list of `{{name, description}}`")));
         }
+        _ if *as_card_type == CardType::result_schema() && !value.is_object() => {
+            return Err(Error::BadRequest(format!("argument `{arg_key}` must be a JSON Schema: an object")));
+        }
         Value::Object(_) | Value::Array(_) => Ok(Content::Json(value.clone())),
         Value::String(text) => Ok(Content::Text(json::readmit(text.clone()))),
         other => Ok(Content::Text(other.to_string())),
@@ -59,7 +62,7 @@ fn argument_card(packing: &Packing<'_>, rule: &PackArgument, value: &Value) -> R
         Some(role) => serde_json::from_value(role.clone()).map_err(|error| {
             Error::BadRequest(format!("the handover rule for `{arg_key}` has an invalid `role`: {error}"))
         })?,
-        None if fields => Role::System,
+        None if as_card_type.is_result_form() => Role::System,
         None => Role::User,
     };
     let mut draft = Draft::new(as_card_type.clone(), role, content.map_err(invalid)?);

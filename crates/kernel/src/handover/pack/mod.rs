@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::{Map, Value};
 use sqlx::FromRow;
 use waybill_core::{
-    card::{CardType, NewCard, Role},
+    card::{NewCard, Role},
     handover::Handover,
     id::{AgentId, BoxId, CardId, Name, SessionId, StepId, Target, TraceId, TurnId},
     resource::Process,
@@ -237,5 +237,5 @@ pub async fn prepare(
 
 /// Checks whether a card is a question, not a rule for the answer.
 fn asks(card: &NewCard) -> bool {
-    card.metadata().role == Role::User && card.metadata().card_type != CardType::result_fields()
+    card.metadata().role == Role::User && !card.metadata().card_type.is_result_form()
 }

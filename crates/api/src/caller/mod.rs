@@ -1,15 +1,12 @@
 //! The caller of a request, its project, and what it may do there (SE-1, SE-2).
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use axum::{
-    extract::{ConnectInfo, FromRequestParts, RawPathParams},
-    http::{HeaderMap, StatusCode, header, request::Parts},
-};
+use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use waybill_core::{
@@ -17,27 +14,31 @@ use waybill_core::{
     bus::PMO,
     guard::Guard,
     id::{AgentId, KeyId, Name, ProjectId, Target, WorkerId},
-    key::{ApiKey, Bounds, MalformedKey, Scope},
+    key::{ApiKey, Bounds, Scope},
     resource::{Manifest, Tool},
     tool::TOOLS,
     turn::Fence,
 };
 use waybill_kernel::{
-    agent, key, project, resource, turn,
+    agent, browser, key, resource, turn,
     work::{Actor, UnitOfWork},
 };
 use waybill_orchestrator::handoff::Sender;
 
 use crate::{
-    Access, Api, Peer,
+    Api,
     limit::{Answered, Lane},
     problem::Problem,
-    refused::Asker,
-    token::Tokens,
 };
 
-/// What our own keys begin with.
-const PREFIX: &str = "wb_";
+pub(crate) use recognize::{Here, address, asker, count, find_project, with_key};
+
+use recognize::short;
+
+mod recognize;
+
+/// What the actor of an identity begins with.
+pub(crate) const USER: &str = "user:";
 
 /// How often a caller that waits or watches is checked again: a revoked or expired key ends both.
 pub(crate) const STANDING: Duration = Duration::from_secs(3);
@@ -67,6 +68,8 @@ enum Standing {
     Key(Box<ApiKey>),
     /// When the token ends, in seconds since 1970.
     Token(i64),
+    /// The hash of a browser session, and when the session ends.
+    Browser([u8; 32], DateTime<Utc>),
     Loopback,
 }
 
@@ -176,15 +179,7 @@ impl Caller {
                         let said = "which is not among the `targets` of this API key";
                         return Err(forbidden(format!("tool `{}` has the target `{target}`, {said}", tool.name)));
                     }
-                    let strict = |tool: &Tool| (tool.approval as u8, tool.four_eyes);
-                    let loosens = now.as_ref().is_some_and(|now| {
-                        let ((was, eyes), (is, four)) = (strict(now), strict(tool));
-                        is < was || eyes && !four
-                    });
-                    if loosens || tool.trusted {
-                        let said = "may declare a tool `trusted`, or take away its `approval` or `four_eyes`";
-                        return Err(forbidden(format!("tool `{}`: only a key of scope `admin` {said}", tool.name)));
-                    }
+                    may_declare(now.as_ref(), tool)?;
                 }
                 Manifest::Plan(_) | Manifest::HandoffType(_) | Manifest::Settings(_) => {
                     return Err(forbidden(
@@ -195,6 +190,22 @@ impl Caller {
             }
         }
         Ok(())
+    }
+
+    /// Checks whether the caller may register this tool, which is now `now`: one whose calls its own processes claim.
+    pub(crate) fn may_register(&self, now: Option<&Tool>, tool: &Tool) -> Result<(), Problem> {
+        if self.scope == Scope::Admin || !Guard::Apply.stands() {
+            return Ok(());
+        }
+        if tool.http.is_some() || tool.mcp.is_some() {
+            let said = "a key can register only a tool whose calls its own processes claim: leave out `http` and `mcp`";
+            return Err(forbidden(format!("tool `{}`: {said}", tool.name)));
+        }
+        if !self.bounds.targets.contains(&tool.target) {
+            let said = "which is not among the `targets` of this API key";
+            return Err(forbidden(format!("tool `{}` has the target `{}`, {said}", tool.name, tool.target)));
+        }
+        may_declare(now, tool)
     }
 
     /// Returns the id of a worker of this caller. A worker's name belongs to its key: workers of another key never share a lease with it, whatever
@@ -274,30 +285,39 @@ impl Caller {
         Ok(())
     }
 
-    /// Returns the id of its key, if it has one: all callers with the same key can be checked with one lookup.
+    /// Returns the id of its key, or one for its browser session: all callers with the same can be checked with one lookup.
     pub(crate) fn key_id(&self) -> Option<KeyId> {
         match &self.standing {
             Standing::Key(key) => Some(key.key_id()),
+            Standing::Browser(hash, _) => {
+                let of_project = *blake3::Hasher::new().update(hash).update(self.slug.as_bytes()).finalize().as_bytes();
+                Some(KeyId::from_bytes(short(&of_project)))
+            }
             Standing::Token(_) | Standing::Loopback => None,
         }
     }
 
-    /// Checks whether its key or token has been revoked or has expired since. False if that cannot be found out.
+    /// Checks whether its key, token or browser session has been ended or has expired since. False if that cannot be found out.
     pub(crate) async fn is_shut_out(&self, api: &Api) -> bool {
         match &self.standing {
             Standing::Key(key) => matches!(key::find(&api.kernel, key).await, Ok(None)),
             Standing::Token(ends) => Utc::now().timestamp() >= *ends,
+            Standing::Browser(hash, _) => {
+                let found = browser::find(&api.kernel, hash).await;
+                found.is_ok_and(|found| !found.iter().any(|reach| reach.project_id == self.project_id))
+            }
             Standing::Loopback => false,
         }
     }
 
-    /// Returns when its key or token ends. `None` means that it has no end.
+    /// Returns when its key, token or browser session ends. `None` means that it has no end.
     pub(crate) async fn expires_at(&self, api: &Api) -> Result<Option<DateTime<Utc>>, Problem> {
         Ok(match &self.standing {
             Standing::Key(key) => {
                 key::show(&mut self.begin(api).await?, key.key_id()).await?.and_then(|key| key.expires_at)
             }
             Standing::Token(ends) => DateTime::from_timestamp(*ends, 0),
+            Standing::Browser(_, ends) => Some(*ends),
             Standing::Loopback => None,
         })
     }
@@ -313,213 +333,24 @@ impl Caller {
     }
 }
 
+/// Checks that a tool is not declared trusted, and demands no less of an approval than before.
+fn may_declare(now: Option<&Tool>, tool: &Tool) -> Result<(), Problem> {
+    let strict = |tool: &Tool| (tool.approval as u8, tool.four_eyes);
+    let loosens = now.is_some_and(|now| {
+        let ((was, eyes), (is, four)) = (strict(now), strict(tool));
+        is < was || eyes && !four
+    });
+    if loosens || tool.trusted {
+        let said = "may declare a tool `trusted`, or take away its `approval` or `four_eyes`";
+        return Err(forbidden(format!("tool `{}`: only a key of scope `admin` {said}", tool.name)));
+    }
+    Ok(())
+}
+
 pub(crate) fn forbidden(said: String) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "forbidden", said)
 }
 
-impl FromRequestParts<Arc<Api>> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Caller, Problem> {
-        let params = RawPathParams::from_request_parts(parts, api).await;
-        let params = params.map_err(|error| Problem::invalid(error.to_string()))?;
-        // `None` means the project of the key or token itself.
-        let asked = params.iter().find(|(name, _)| *name == "project").map(|(_, value)| value.to_owned());
-        let asked = asked.as_deref();
-        let address = peer(parts).map(|peer| peer.ip());
-        let asker = parts.extensions.get::<Asker>().cloned().unwrap_or_default();
-        let caller = match (bearer(&parts.headers)?, &api.tokens) {
-            (None, _) => without_key(api, parts, address, asked).await,
-            (Some(token), Some(tokens)) if !token.starts_with(PREFIX) => {
-                with_token(api, tokens, token, address, asked).await
-            }
-            (Some(key), _) => {
-                let key = key.parse().map_err(|error: MalformedKey| unauthorized(&error.to_string()))?;
-                with_key(api, key, address, asked, &asker).await
-            }
-        }?;
-        asker.is(caller.project_id, Actor { name: caller.actor.clone(), address });
-        // For the body, which is read after this.
-        parts.extensions.insert(caller.lane);
-        Ok(caller)
-    }
-}
-
-/// Refuses a project that is not the caller's, with the same words as one that never existed.
-fn no_project(asked: &str) -> Problem {
-    let asked: String = asked.chars().take(80).collect();
-    Problem::not_found(format!("project {asked:?} does not exist, or this API key or token has no access to it"))
-}
-
-async fn with_key(
-    api: &Api,
-    key: ApiKey,
-    address: Option<IpAddr>,
-    asked: Option<&str>,
-    asker: &Asker,
-) -> Result<Caller, Problem> {
-    // A known key waits in its own lane, before the database is asked whether it is still valid.
-    let hash = key.hash();
-    let known = api.gate.known(&hash);
-    match &known {
-        Some((lane, name)) => {
-            asker.is(lane.project_id, Actor { name: format!("key:{name}"), address });
-            api.gate.pass(lane.key_id)?;
-        }
-        None => api.gate.pass_stranger(address)?,
-    }
-    let is_known = known.is_some();
-    let _place = api.gate.enter(known.map_or(Lane::STRANGERS, |(lane, _)| lane)).await?;
-    let Some(holder) = key::find(&api.kernel, &key).await? else {
-        api.gate.forget(&hash);
-        return Err(unauthorized("this API key does not exist, has expired, or was revoked"));
-    };
-    asker.is(holder.project_id, Actor { name: format!("key:{}", holder.name), address });
-    let lane = Lane { project_id: holder.project_id, key_id: key.key_id() };
-    if !is_known {
-        api.gate.remember(hash, lane, holder.name.clone());
-        api.gate.pass(lane.key_id)?;
-    }
-    let asked = asked.unwrap_or(&holder.slug);
-    let named = asked.parse::<ProjectId>().ok();
-    let own = named == Some(holder.project_id) || asked == holder.slug;
-    if !own && Guard::Project.stands() {
-        return Err(no_project(asked));
-    }
-    let asked = if own { holder.project_id } else { named.ok_or_else(|| no_project(asked))? };
-    Ok(Caller {
-        project_id: holder.project_id,
-        asked,
-        slug: holder.slug,
-        scope: holder.scope,
-        bounds: holder.bounds,
-        actor: format!("key:{}", holder.name),
-        address,
-        lane,
-        standing: Standing::Key(Box::new(key)),
-        place: Arc::default(),
-    })
-}
-
-/// Identifies a caller by a token, which itself says what its holder may do in which project.
-async fn with_token(
-    api: &Api,
-    tokens: &Tokens,
-    token: &str,
-    address: Option<IpAddr>,
-    asked: Option<&str>,
-) -> Result<Caller, Problem> {
-    let holder = match tokens.read(token).await {
-        Ok(holder) => holder,
-        Err(problem) => {
-            api.gate.pass_stranger(address)?;
-            return Err(problem);
-        }
-    };
-    let hashed = |text: &str| {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&blake3::hash(text.as_bytes()).as_bytes()[..16]);
-        bytes
-    };
-    let key_id = KeyId::from_bytes(hashed(&holder.subject));
-    api.gate.pass(key_id)?;
-    let only = holder.scopes.keys().next().filter(|_| holder.scopes.len() == 1);
-    let asked = asked.or(only.map(String::as_str)).ok_or_else(|| {
-        Problem::invalid("this token names several projects, or none: read `/v1/projects/PROJECT` for one of them")
-    })?;
-    // A caller never waits in the lane of a project that its token does not name.
-    let project_id = match holder.scopes.contains_key(asked) {
-        true => ProjectId::from_bytes(hashed(asked)),
-        false => ProjectId::nil(),
-    };
-    let _place = api.gate.enter(Lane { project_id, key_id }).await?;
-    let found = find_project(api, asked).await?;
-    let scope = found.as_ref().and_then(|(project_id, slug)| {
-        holder.scopes.get(&project_id.to_string()).or_else(|| holder.scopes.get(slug)).copied()
-    });
-    let ((project_id, slug), scope) = found.zip(scope).ok_or_else(|| no_project(asked))?;
-    let lane = Lane { project_id, key_id };
-    Ok(Caller {
-        project_id,
-        asked: project_id,
-        slug,
-        scope,
-        bounds: Bounds::default(),
-        actor: format!("user:{}", holder.subject),
-        address,
-        lane,
-        standing: Standing::Token(holder.ends),
-        place: Arc::default(),
-    })
-}
-
-/// Finds a project by its slug or its id.
-async fn find_project(api: &Api, asked: &str) -> Result<Option<(ProjectId, String)>, Problem> {
-    Ok(match asked.parse::<ProjectId>() {
-        Ok(project_id) => project::slug(&api.kernel, project_id).await?.map(|slug| (project_id, slug)),
-        Err(_) => match project::find(&api.kernel, asked).await {
-            Ok(project_id) => Some((project_id, asked.to_owned())),
-            Err(project::Error::NotFound(_)) => None,
-            Err(error) => return Err(error.into()),
-        },
-    })
-}
-
-/// Accepts a caller without a key, if it is on this machine and the configuration allows that; but not on behalf of a page in a browser.
-async fn without_key(
-    api: &Api,
-    parts: &Parts,
-    address: Option<IpAddr>,
-    asked: Option<&str>,
-) -> Result<Caller, Problem> {
-    let here = address.is_some_and(|address| address.is_loopback());
-    let may = api.config.access == Access::Loopback && here && names_loopback(&parts.headers);
-    let Some(asked) = asked.filter(|_| may) else {
-        return Err(unauthorized("send an API key in the header `Authorization: Bearer wb_…`"));
-    };
-    let _place = api.gate.enter(Lane::STRANGERS).await?;
-    let found = find_project(api, asked).await?;
-    let (project_id, slug) = found.ok_or_else(|| no_project(asked))?;
-    Ok(Caller {
-        project_id,
-        asked: project_id,
-        slug,
-        scope: Scope::Admin,
-        bounds: Bounds::default(),
-        actor: "loopback".to_owned(),
-        address,
-        lane: Lane { project_id, key_id: KeyId::nil() },
-        standing: Standing::Loopback,
-        place: Arc::default(),
-    })
-}
-
-fn peer(parts: &Parts) -> Option<SocketAddr> {
-    parts.extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(Peer(peer))| *peer)
-}
-
 pub(crate) fn unauthorized(detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
-}
-
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(header) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
-    let text = header.to_str().ok().and_then(|text| text.split_once(' '));
-    let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
-    token.map(Some).ok_or_else(|| unauthorized("the header `Authorization` must have the form `Bearer wb_…`"))
-}
-
-/// Checks that the request names this machine as its host and origin: a page of another origin can make a browser send requests, but not these.
-fn names_loopback(headers: &HeaderMap) -> bool {
-    let is_loopback = |authority: &str| {
-        let host = authority
-            .rsplit_once(':')
-            .map_or(authority, |(host, port)| if port.bytes().all(|b| b.is_ascii_digit()) { host } else { authority });
-        matches!(host, "localhost" | "127.0.0.1" | "[::1]")
-    };
-    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().to_owned());
-    let host = text(header::HOST).is_none_or(|host| is_loopback(&host));
-    let origin = text(header::ORIGIN)
-        .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, authority)| is_loopback(authority)));
-    host && origin
 }

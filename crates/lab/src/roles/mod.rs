@@ -2,8 +2,9 @@
 //!
 //! A project has a team that worked, and work under way that other processes hold. The attackers are one key of every scope, each bound to
 //! targets, paths and profiles that are not the team's; each knows every id, fence and token of the project. They try every operation of the
-//! OpenAPI document: those that their scope does not have, and those that it has, on what belongs to the team. No attempt may succeed, and
-//! nothing of the project may change.
+//! OpenAPI document: those that their scope does not have, and those that it has, on what belongs to the team; with their key, and with the cookie of
+//! a browser that has logged in with it (SE-11). Another attacker is a page of another site, in the browser of an admin of the team. No attempt may
+//! succeed, and nothing of the project may change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,10 +26,7 @@ use waybill_bus::local::Local;
 use waybill_core::{
     guard::{self, Guard},
     id::ProjectId,
-    key::{
-        ApiKey, Bounds,
-        Scope::{self, Approver, Auditor, Developer, Operator, Reader, Tool, Worker},
-    },
+    key::{ApiKey, Bounds, Scope},
 };
 use waybill_kernel::{key, resource, work::Kernel};
 use waybill_services::{Home, Private};
@@ -39,10 +37,14 @@ use crate::{
     storm::dice::Dice,
     walls::{
         loot::{Loot, books},
-        requests::package,
         settle::{CANARY, settle},
     },
 };
+
+use operations::Operation;
+pub(crate) use operations::operations;
+
+mod operations;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -52,208 +54,6 @@ pub struct Options {
 
 const DATABASE: &str = "waybill_roles";
 const CLIENTS: usize = 4;
-
-/// One operation, requested on something that belongs to the team.
-struct Operation {
-    name: &'static str,
-    /// The scopes that have this operation.
-    may: &'static [Scope],
-    /// Whether those scopes are refused too, because the key is bound to something else or another worker holds the turn or call.
-    bound: bool,
-    path: &'static str,
-    body: Value,
-}
-
-const READ: &[Scope] = &[Operator, Worker, Reader, Developer];
-const RECORD: &[Scope] = &[Operator, Worker, Reader, Developer, Auditor];
-const ACT: &[Scope] = &[Operator];
-
-/// Returns an operation that every key may use if its scope has it.
-fn op(name: &'static str, may: &'static [Scope], path: &'static str, body: Value) -> Operation {
-    Operation { name, may, bound: false, path, body }
-}
-
-/// Returns an operation that is also refused to the scopes that have it.
-fn bound(name: &'static str, may: &'static [Scope], path: &'static str, body: Value) -> Operation {
-    Operation { name, may, bound: true, path, body }
-}
-
-/// Returns every operation of the OpenAPI document with a request for it. Artifact paths are the team's; no key here is bound to them.
-fn operations() -> Vec<Operation> {
-    [turns(), sessions(), contexts(), documents(), resources(), workers()].into_iter().flatten().collect()
-}
-
-fn turns() -> Vec<Operation> {
-    let start = |more: Value| {
-        let mut body = json!({ "profile_name": "hand", "instruction": "x" });
-        body.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
-        body
-    };
-    vec![
-        op("list_turns", RECORD, "/turns", Value::Null),
-        bound("start_turn", ACT, "/turns", start(json!({}))),
-        bound("start_turn", ACT, "/turns", start(json!({ "agent_id": "{agent}" }))),
-        op("show_turn", READ, "/turns/{turn}", Value::Null),
-        op("show_tree", RECORD, "/turns/{turn}/tree", Value::Null),
-        op("list_edges", RECORD, "/turns/{turn}/edges", Value::Null),
-        op("stop_turn", ACT, "/turns/{turn}/stop", json!({ "reason": "x" })),
-        bound("fork_turn", ACT, "/turns/{turn}/fork", json!({})),
-        bound(
-            "fork_turn",
-            ACT,
-            "/turns/{turn}/fork",
-            json!({ "live_tools": true, "profile_patch": { "limits": null } }),
-        ),
-        bound(
-            "fork_turn",
-            ACT,
-            "/turns/{turn}/fork",
-            json!({ "profile_name": "mine", "profile_patch": { "allowed_tools": ["slow"] } }),
-        ),
-        op("watch_turn", READ, "/turns/{turn}/events", Value::Null),
-        op("show_batch", READ, "/batches/{batch}", Value::Null),
-    ]
-}
-
-fn sessions() -> Vec<Operation> {
-    vec![
-        op("open_session", ACT, "/sessions", json!({})),
-        op("list_sessions", READ, "/sessions", Value::Null),
-        bound("show_session", READ, "/sessions/{session}", Value::Null),
-        bound("describe_session", ACT, "/sessions/{session}", json!({ "title": "x" })),
-        bound("forget_session", ACT, "/sessions/{session}", Value::Null),
-        bound("end_session", ACT, "/sessions/{session}/end", Value::Null),
-        bound("list_messages", READ, "/sessions/{session}/messages", Value::Null),
-        bound("list_session_turns", READ, "/sessions/{session}/turns", Value::Null),
-        bound("list_changes", READ, "/sessions/{session}/changes", Value::Null),
-    ]
-}
-
-/// Returns the operations on receipts, contexts, cards and boxes.
-fn contexts() -> Vec<Operation> {
-    vec![
-        op("list_receipts", READ, "/turns/{turn}/receipts", Value::Null),
-        op("show_context", READ, "/turns/{turn}/context", Value::Null),
-        op("list_context_messages", READ, "/turns/{turn}/context/messages", Value::Null),
-        op("show_context_request", READ, "/turns/{turn}/context/request", Value::Null),
-        op("diff_contexts", READ, "/context/diff?left={turn}&right={turn}", Value::Null),
-        op("list_context_chain", READ, "/turns/{turn}/context/chain", Value::Null),
-        op("why_card", READ, "/turns/{turn}/why/{card}", Value::Null),
-        op("show_card", READ, "/cards/{card}", Value::Null),
-        op("show_cards", READ, "/cards/batch", json!({ "card_ids": ["{card}"] })),
-        op("expire_card", &[], "/cards/{card}/expire", json!({ "ttl_seconds": 60 })),
-        op("delete_card", &[], "/cards/{card}?reason=x", Value::Null),
-        op("show_box", READ, "/boxes/{box}", Value::Null),
-        op("show_boxes", READ, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
-        op("list_cards", READ, "/boxes/{box}/cards", Value::Null),
-        op("list_sight", READ, "/cards/{card}/sight", Value::Null),
-        op("list_holdings", READ, "/cards/{card}/holdings", Value::Null),
-        op("list_entries", READ, "/boxes/{box}/entries", Value::Null),
-        op("list_heirs", READ, "/boxes/{box}/heirs", Value::Null),
-        op("list_handovers", READ, "/turns/{turn}/handovers", Value::Null),
-        op("list_grants", RECORD, "/grants", Value::Null),
-        op("give_grant", &[], "/grants", json!({ "agent_id": "{agent}", "box_id": "{box}", "reason": "x" })),
-        op("revoke_grant", &[], "/grants/{fresh}", Value::Null),
-        op("list_refusals", RECORD, "/refusals", Value::Null),
-    ]
-}
-
-/// Returns the operations on artifacts, handoffs, requests and knowledge.
-fn documents() -> Vec<Operation> {
-    vec![
-        bound("put_artifact", &[Operator, Worker, Tool], "/artifacts?path={name}", json!("other words")),
-        bound("list_artifacts", READ, "/artifacts", Value::Null),
-        bound("remove_artifact", ACT, "/artifacts?path={name}", Value::Null),
-        bound("list_versions", READ, "/artifacts/versions?path={name}", Value::Null),
-        bound(
-            "read_artifact",
-            &[Operator, Worker, Reader, Developer, Tool],
-            "/artifacts/content?path={name}",
-            Value::Null,
-        ),
-        op("check_handoff", &[Operator, Worker], "/handoffs/check", json!({ "package": package("{name}")["package"] })),
-        bound("send_handoff", ACT, "/handoffs", package("{name}")),
-        op("show_schema", READ, "/handoff-types/init_to_execute/schema", Value::Null),
-        op("list_requests", &[Operator, Worker, Reader, Developer, Approver], "/requests", Value::Null),
-        op("decide_request", &[Operator, Approver], "/requests/{call}", json!({ "decision": "approved" })),
-        op("apply_document", ACT, "/knowledge?path={name}", json!("other words")),
-        op("list_documents", READ, "/knowledge?kind=knowledge", Value::Null),
-        op("remove_document", ACT, "/knowledge?kind=knowledge&path={name}", Value::Null),
-        op("search_knowledge", READ, "/knowledge/search", json!({ "question": "{name}", "folders": ["{name}"] })),
-        op("publish_turn", ACT, "/turns/{turn}/publish", json!({ "path": "{name}" })),
-    ]
-}
-
-/// Returns the operations on the project: its resources, agents, keys and audit.
-fn resources() -> Vec<Operation> {
-    let profile = json!({ "profile": { "name": "lead", "worker_target": "llm", "system_prompt_template": "x",
-        "llm_config": { "provider": "demo", "model": "demo" } } });
-    let tool = |name: &str, target: &str| json!({ "tool": { "name": name, "description": "d", "target": target } });
-    let apply = |manifest: Value| json!({ "manifests": [manifest] });
-    vec![
-        op("show_me", &Scope::ALL, "/", Value::Null),
-        op("show_project", &Scope::ALL, "/", Value::Null),
-        bound("apply_resources", &[Developer], "/resources", apply(json!({ "settings": {} }))),
-        bound("apply_resources", &[Developer], "/resources", apply(profile)),
-        bound("apply_resources", &[Developer], "/resources", apply(tool("slow", "mine"))),
-        bound("apply_resources", &[Developer], "/resources", apply(tool("fresh", "slow"))),
-        op("list_resources", RECORD, "/resources", Value::Null),
-        op("show_profile", READ, "/profiles/lead", Value::Null),
-        op("show_tool", READ, "/tools/slow", Value::Null),
-        op("show_plan", READ, "/plans/plan", Value::Null),
-        op("show_settings", READ, "/settings", Value::Null),
-        op("show_retention", &[Auditor], "/retention", Value::Null),
-        op("set_retention", &[], "/retention", json!({ "content_months": 1, "record_months": 1 })),
-        op("plan_retention", &[Auditor], "/retention/plan", Value::Null),
-        op("place_hold", &[], "/retention/hold", json!({ "reason": "x" })),
-        op("lift_hold", &[], "/retention/hold?reason=x", Value::Null),
-        op("list_agents", RECORD, "/agents", Value::Null),
-        bound("provision_agent", ACT, "/agents", json!({ "profile_name": "hand" })),
-        op("show_agent", RECORD, "/agents/{agent}", Value::Null),
-        op("list_keys", &[Auditor], "/keys", Value::Null),
-        op("create_key", &[], "/keys", json!({ "name": "mine", "scope": "admin" })),
-        op("revoke_key", &[], "/keys/{key}", Value::Null),
-        op("list_audit", &[Auditor], "/audit", Value::Null),
-    ]
-}
-
-/// Returns the operations of workers and tools, on turns and calls that another worker holds.
-fn workers() -> Vec<Operation> {
-    let fence = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "{token}" });
-    let guess = json!({ "agent_id": "{fence_agent}", "turn_epoch": "{epoch}", "claim_token": "1" });
-    let card = json!({ "card_id": "{fresh}", "type": "agent.thought", "role": "assistant", "content": "x" });
-    let deliverable = json!({ "card_id": "{fresh}", "type": "task.deliverable", "role": "assistant", "content": "x" });
-    let ending =
-        |fence: &Value| json!({ "fence": fence, "status": "success", "cards": [deliverable], "saw_external": true });
-    let claim = |target: &str| json!({ "worker": "w", "target": target });
-    let report =
-        json!({ "worker": "w", "claim_token": "{call_token}", "card_id": "{fresh}", "status": "success", "result": 1 });
-    vec![
-        bound("claim_turns", &[Worker], "/worker/claim", claim("held")),
-        bound("claim_turns", &[Worker], "/worker/claim", claim("pmo")),
-        bound("keep_lease", &[Worker, Tool], "/worker/heartbeat", json!({ "worker": "w" })),
-        op("leave", &[Worker, Tool], "/worker/leave", json!({ "worker": "w" })),
-        bound(
-            "write_step",
-            &[Worker],
-            "/turns/{fence_turn}/steps",
-            json!({ "fence": fence, "step_id": "{fresh}", "cards": [card], "saw_external": true }),
-        ),
-        bound(
-            "write_step",
-            &[Worker],
-            "/turns/{fence_turn}/steps",
-            json!({ "fence": guess, "step_id": "{fresh}", "saw_external": true }),
-        ),
-        bound("finish_turn", &[Worker], "/turns/{fence_turn}/finish", ending(&fence)),
-        bound("finish_turn", &[Worker], "/turns/{fence_turn}/finish", ending(&guess)),
-        bound("give_back_turn", &[Worker], "/turns/{fence_turn}/give-back", json!({ "fence": fence, "error": "x" })),
-        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("slow")),
-        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("pmo")),
-        bound("claim_calls", &[Worker, Tool], "/calls/claim", claim("tools")),
-        bound("report_call", &[Worker, Tool], "/calls/{held_call}/report", report),
-    ]
-}
 
 /// Makes the attempts and returns the figures. Then takes each guard away in turn, and prints which attack succeeds without it.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -369,22 +169,29 @@ impl House {
         }
         work.commit().await?;
         let (http, base) = (Client::builder().no_proxy().build()?, format!("{url}/{}", team.slug));
+        let mut attackers = Vec::new();
+        for (scope, key) in keys {
+            attackers.push(Attacker { scope, cookie: log_in(&http, url, &key).await?, key: Some(key) });
+        }
+        let boss = team.keys.iter().find(|(scope, _)| *scope == Scope::Admin).context("the team has an admin")?;
+        attackers.push(Attacker { scope: Scope::Admin, cookie: log_in(&http, url, &boss.1).await?, key: None });
         // A worker of the team holds a turn over HTTP, under a name that the attackers know.
-        let worker = team.keys.iter().find(|(scope, _)| *scope == Worker).context("the team has a worker")?;
+        let worker = team.keys.iter().find(|(scope, _)| *scope == Scope::Worker).context("the team has a worker")?;
         let claim = json!({ "worker": "w", "target": "held", "lease_seconds": 300 });
         let claimed = http.post(format!("{base}/worker/claim")).bearer_auth(&worker.1).json(&claim).send().await?;
         let claimed: Value = claimed.json().await?;
         anyhow::ensure!(claimed["turns"].as_array().is_some_and(|turns| turns.len() == 1), "it claims: {claimed}");
         let loot = Loot::of(admin, team.project_id).await?;
         let operations = operations();
-        let attempts = (0..keys.len())
-            .flat_map(|key| (0..operations.len()).map(move |operation| (key, operation)))
-            .filter(|(key, operation)| {
-                let (scope, operation) = (keys[*key].0, &operations[*operation]);
-                operation.bound || !operation.may.contains(&scope)
+        let attempts = (0..attackers.len())
+            .flat_map(|attacker| (0..operations.len()).map(move |operation| (attacker, operation)))
+            .filter(|(attacker, operation)| {
+                let (attacker, operation) = (&attackers[*attacker], &operations[*operation]);
+                attacker.key.is_none() || operation.bound || !operation.may.contains(&attacker.scope)
             })
             .collect();
-        Ok(Attack { http, base, loot, keys, operations, methods: methods(), attempts, project_id: team.project_id })
+        let (methods, project_id) = (methods(), team.project_id);
+        Ok(Attack { http, base, loot, attackers, operations, methods, attempts, project_id })
     }
 
     /// Takes each guard away in turn, and attacks a new project until an attempt succeeds. Returns the number of guards without which
@@ -464,35 +271,59 @@ impl Account {
     }
 }
 
+/// A key with its browser session. Without a key: a page of another site, in a browser that has the session.
+struct Attacker {
+    scope: Scope,
+    key: Option<String>,
+    cookie: String,
+}
+
+/// Logs a browser in, and returns its cookie. `projects` is the address of the projects of the API.
+pub(crate) async fn log_in(http: &Client, projects: &str, key: &str) -> Result<String> {
+    let url = projects.replace("/v1/projects", "/ui/session");
+    let body = json!({ "key": key }).to_string();
+    let response = http.post(url).header("content-type", "application/json").body(body).send().await?;
+    let cookie = response.headers().get("set-cookie").and_then(|cookie| cookie.to_str().ok()?.split(';').next());
+    Ok(cookie.context("a key logs in")?.to_owned())
+}
+
 struct Attack {
     http: Client,
     base: String,
     project_id: ProjectId,
     loot: Loot,
-    keys: Vec<(Scope, String)>,
+    attackers: Vec<Attacker>,
     operations: Vec<Operation>,
     methods: BTreeMap<String, Method>,
-    /// Indexes of key and operation.
+    /// Indexes of attacker and operation.
     attempts: Vec<(usize, usize)>,
 }
 
 impl Attack {
     fn name(&self, attempt: usize) -> String {
-        let (key, operation) = self.attempts[attempt];
+        let (attacker, operation) = self.attempts[attempt];
         let Operation { name, path, .. } = &self.operations[operation];
-        format!("a key of scope {}: {name}, {path}", self.keys[key].0.as_str())
+        match &self.attackers[attacker] {
+            Attacker { key: None, .. } => format!("a page of another site: {name}, {path}"),
+            Attacker { scope, .. } => format!("a key of scope {}: {name}, {path}", scope.as_str()),
+        }
     }
 
     async fn attempt(&self, attempt: usize, dice: &mut Dice) -> Result<Outcome> {
-        let (key, operation) = self.attempts[attempt];
-        let ((_, key), operation) = (&self.keys[key], &self.operations[operation]);
+        let (attacker, operation) = self.attempts[attempt];
+        let (attacker, operation) = (&self.attackers[attacker], &self.operations[operation]);
         let method = self.methods.get(operation.name).with_context(|| format!("no operation {}", operation.name))?;
         let path = if operation.path == "/" { "" } else { operation.path };
         // Path and body name the same turn or call.
         let held = dice.one_of(64);
         let path = self.fill(path, held, dice);
         let mut request = self.http.request(method.clone(), format!("{}{path}", self.base));
-        request = request.bearer_auth(key);
+        request = match &attacker.key {
+            Some(key) if dice.chance(0.5) => request.bearer_auth(key),
+            // A browser says which page made the request; no page can change that.
+            Some(_) => request.header("cookie", &attacker.cookie).header("sec-fetch-site", "same-origin"),
+            None => request.header("cookie", &attacker.cookie).header("origin", "https://evil.example"),
+        };
         match &operation.body {
             Value::Null => {}
             Value::String(text) => request = request.body(text.clone()),
