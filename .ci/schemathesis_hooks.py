@@ -29,6 +29,14 @@ chance = random.Random(os.environ["SEED"])
 minted = collections.deque(maxlen=20)
 
 
+def waits(seconds):
+    """Whether the server would wait for so long. A query has its numbers as text, too."""
+    try:
+        return 0 < float(seconds) <= 30
+    except (TypeError, ValueError):
+        return False
+
+
 def new_id():
     """Returns a UUIDv7 of the present time. Others are refused where history is partitioned by them."""
     minted.append(str(uuid.UUID(int=(time.time_ns() // 1_000_000) << 80 | 7 << 76 | chance.getrandbits(12) << 64 | 2 << 62 | chance.getrandbits(62))))
@@ -198,11 +206,11 @@ def hook():
         if case.method == "DELETE" and named.get("key") == KEY_ID:
             named["key"] = new_id()  # the other requests need our key
         case.query = dict(case.query) if isinstance(case.query, dict) else case.query
-        if isinstance(case.query, dict) and isinstance(case.query.get("wait_seconds"), (int, float)) and 0 < case.query["wait_seconds"] <= 30:
+        if isinstance(case.query, dict) and waits(case.query.get("wait_seconds")):
             case.query["wait_seconds"] = 0
         if not isinstance(body, dict):
             return
-        if path.endswith("/claim") and isinstance(body.get("wait_seconds"), (int, float)) and 0 < body["wait_seconds"] <= 30:
+        if path.endswith("/claim") and waits(body.get("wait_seconds")):
             body["wait_seconds"] = 0
         if not case.meta or not case.meta.generation.mode.is_positive or chance.random() < 0.3:
             return

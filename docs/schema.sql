@@ -28,7 +28,7 @@ CREATE DOMAIN resource.months AS integer
 CREATE DOMAIN resource.retention_phase AS text
 	CONSTRAINT retention_phase_check CHECK ((VALUE = ANY (ARRAY['turns'::text, 'sessions'::text, 'agents'::text, 'boxes'::text, 'refusals'::text, 'cards'::text])));
 CREATE DOMAIN resource.scope AS text
-	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text, 'approver'::text, 'auditor'::text, 'developer'::text])));
+	CONSTRAINT scope_check CHECK ((VALUE = ANY (ARRAY['admin'::text, 'operator'::text, 'worker'::text, 'tool'::text, 'reader'::text, 'approver'::text, 'auditor'::text, 'developer'::text, 'recorder'::text])));
 CREATE DOMAIN state.batch_status AS text
 	CONSTRAINT batch_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text])));
 CREATE DOMAIN state.call_status AS text
@@ -104,7 +104,7 @@ CREATE DOMAIN state.step_outcome AS text
 CREATE DOMAIN state.target AS text
 	CONSTRAINT target_check CHECK ((VALUE ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text));
 CREATE DOMAIN state.turn_status AS text
-	CONSTRAINT turn_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text])));
+	CONSTRAINT turn_status_check CHECK ((VALUE = ANY (ARRAY['open'::text, 'success'::text, 'failed'::text, 'canceled'::text, 'timeout'::text, 'recorded'::text])));
 CREATE FUNCTION cardbox.add_counts(p_one jsonb, p_other jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -767,7 +767,7 @@ begin
   select coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0) + coalesce(pg_column_size(c.metadata), 0) into v_bytes
     from cardbox.cards c
    where c.project_id = p_project and c.card_id = p_card and c.erased_at is null
-     and (not c.content_addressed or c.type = 'sys.rendered_prompt');
+     and (not c.content_addressed or c.type in ('sys.rendered_prompt', 'sys.request_part'));
   if v_bytes is null then
     return null;
   end if;
@@ -917,6 +917,7 @@ begin
   v_removed := cardbox.add_counts(v_removed, jsonb_build_object('handovers', v_n));
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
   delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
+  delete from state.recordings r where r.project_id = p_project and r.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -2114,6 +2115,14 @@ begin
              where c.worker_id = p_worker) h;
   end if;
 end $$;
+CREATE FUNCTION scheduler.serving(p_targets text[]) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select distinct l.worker_target::text
+    from state.worker_leases l
+   where l.expires_at > clock_timestamp() and l.worker_target = any (p_targets)
+$$;
 CREATE FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) RETURNS TABLE(project_id uuid, agent_id uuid, agent_turn_id uuid, turn_epoch bigint, claim_token bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2461,6 +2470,57 @@ CREATE FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) RE
                        where b.project_id = p_project and b.tool_call_id = c.tool_call_id and b.parent_agent_turn_id = p_turn
                       offset 0) b)
 $$;
+CREATE FUNCTION state.begin_recording(p_project uuid, p_turn jsonb) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_turn    uuid := p_turn ->> 'agent_turn_id';
+  v_agent   uuid := p_turn ->> 'agent_id';
+  v_context uuid := p_turn ->> 'context_box_id';
+  v_output  uuid := p_turn ->> 'output_box_id';
+  v_source  uuid := p_turn ->> 'shares_with';
+  v_departs boolean := p_turn ->> 'departs';
+  v_n       integer := p_turn ->> 'n_common';
+  v_parent  uuid := p_turn ->> 'parent_agent_turn_id';
+  v_box     uuid;
+  v_root    uuid;
+  v_depth   integer;
+  v_held    integer;
+begin
+  -- Retired from the start: nobody can start a turn of it.
+  insert into resource.project_agents (project_id, agent_id, worker_target, profile_name, retired_at)
+  values (p_project, v_agent, 'recorded', p_turn ->> 'profile_name', now())
+      on conflict do nothing;
+  select t.root_turn_id, t.recursion_depth + 1 into v_root, v_depth
+    from state.turns t
+   where t.project_id = p_project and t.agent_turn_id = v_parent;
+  if not found then
+    v_parent := null;
+  end if;
+  insert into state.turns
+         (project_id, agent_turn_id, agent_id, status, context_box_id, output_box_id, query_card_ids, parent_agent_turn_id, root_turn_id,
+          recursion_depth, trace_id, traceparent, started_by, finished_at)
+  values (p_project, v_turn, v_agent, 'recorded', v_context, v_output,
+          array(select q.value::uuid from jsonb_array_elements_text(p_turn -> 'query_card_ids') q), v_parent, coalesce(v_root, v_turn),
+          coalesce(v_depth, 0), (p_turn ->> 'trace_id')::uuid, p_turn ->> 'traceparent', p_turn ->> 'started_by', now())
+      on conflict do nothing;
+  if not found then
+    return null;
+  end if;
+  insert into cardbox.boxes (project_id, box_id, length, agent_id, agent_turn_id)
+  values (p_project, v_context, v_n, v_agent, v_turn), (p_project, v_output, 0, v_agent, v_turn);
+  if v_source is not null and v_n > 0 then
+    select t.context_box_id into strict v_box from state.turns t where t.project_id = p_project and t.agent_turn_id = v_source;
+    v_held := cardbox.hold(p_project, '{}', array[v_box]);
+    insert into cardbox.box_entries (project_id, box_id, seq, source_box_id, from_seq, to_seq)
+    select p_project, v_context, r.place, r.source_box_id, r.from_seq, r.to_seq
+      from cardbox.runs(p_project, v_box, 1, v_n) r;
+  end if;
+  insert into state.recordings (project_id, agent_turn_id, opening, tail, n_messages, departs_from, differs_at)
+  values (p_project, v_turn, decode(p_turn ->> 'opening', 'hex'), decode(p_turn ->> 'opening', 'hex'), v_n,
+          case when v_departs then v_source end, case when v_departs then v_n + 1 end);
+  return v_n;
+end $$;
 CREATE FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$
@@ -3206,6 +3266,7 @@ CREATE FUNCTION state.extend_partitions() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '50ms'
+    SET jit TO 'off'
     AS $$
 declare
   v_missing record;
@@ -4404,7 +4465,7 @@ begin
            count(*) filter (where c.is_said and not k.is_reached) as n_gone, count(*) filter (where c.is_said and k.is_reached) as n_kept,
            coalesce(sum(c.size) filter (where c.is_said and not k.is_reached), 0) as n_bytes
       into v_page
-      from (select c.card_id, c.erased_at is null and (not c.content_addressed or c.type = 'sys.rendered_prompt') as is_said,
+      from (select c.card_id, c.erased_at is null and (not c.content_addressed or c.type in ('sys.rendered_prompt', 'sys.request_part')) as is_said,
                    coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0)
                    + coalesce(pg_column_size(c.metadata), 0) as size
               from cardbox.cards c
@@ -4720,7 +4781,8 @@ begin
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_fence.turn_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
-  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched');
+  -- That a worker was lost is on record for every turn.
+  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched', p_lost);
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];
@@ -4741,6 +4803,164 @@ begin
   returning c.target into v_target;
   --! reclaim_call.armed
   return v_target;
+end $$;
+CREATE FUNCTION state.record_call(p_project uuid, p_call jsonb, p_messages cardbox.new_card[], p_answer cardbox.new_card[]) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_turn    uuid := p_call ->> 'agent_turn_id';
+  v_step    uuid := p_call ->> 'step_id';
+  v_agent   uuid := p_call ->> 'agent_id';
+  v_context uuid := p_call ->> 'context_box_id';
+  v_output  uuid := p_call ->> 'output_box_id';
+  v_before  integer := p_call ->> 'n_before';
+  v_new     integer := cardinality(p_messages);
+  v_length  bigint;
+  v_label   text;
+  v_written integer;
+begin
+  perform from state.recordings r
+    where r.project_id = p_project and r.agent_turn_id = v_turn and r.n_messages = v_before
+      for no key update;
+  if not found then
+    return false;
+  end if;
+  select b.length into strict v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = v_output for no key update;
+  insert into state.agent_steps
+         (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
+  select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*
+    from jsonb_to_record(p_call -> 'usage') as u
+         (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
+          n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
+      on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+  insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, v_turn, v_step, (p_call ->> 'receipt')::json);
+  insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
+  values (p_project, v_turn, 'step', v_step, v_agent, 'running', 0, v_step);
+  -- Whoever wrote it, it was not Waybill.
+  v_label := state.label(true);
+  v_written := cardbox.put(p_project, p_messages || p_answer);
+  if v_new > 0 then
+    update cardbox.boxes b set length = v_before + v_new where b.project_id = p_project and b.box_id = v_context;
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, v_context, v_before + c.ordinality, c.card_id
+      from unnest(p_messages) with ordinality c;
+  end if;
+  update state.recordings r
+     set tail = decode(p_call ->> 'tail', 'hex'), n_messages = v_before + v_new, answer = decode(p_call ->> 'answer', 'hex'),
+         state = decode(p_call ->> 'state', 'hex')
+   where r.project_id = p_project and r.agent_turn_id = v_turn;
+  if cardinality(p_answer) > 0 then
+    update cardbox.boxes b set length = v_length + cardinality(p_answer) where b.project_id = p_project and b.box_id = v_output;
+    insert into cardbox.box_entries (project_id, box_id, seq, card_id)
+    select p_project, v_output, v_length + c.ordinality, c.card_id
+      from unnest(p_answer) with ordinality c;
+  end if;
+  update state.turns t
+     set finished_at = clock_timestamp(), deliverable_card_id = coalesce(p_answer[1].card_id, t.deliverable_card_id)
+   where t.project_id = p_project and t.agent_turn_id = v_turn;
+  return true;
+end $$;
+CREATE FUNCTION state.recording_alike(p_project uuid, p_opening bytea, p_marks text[], p_answer bytea) RETURNS TABLE(agent_turn_id uuid, n_common integer, n_messages integer, query_card_ids uuid[], by_answer boolean)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+declare
+  v_since  uuid := state.first_id(now() - interval '1 day');
+  v_turn   record;
+  v_least  integer;
+  v_most   integer;
+  v_middle integer;
+  v_mark   text;
+begin
+  n_common := 0;
+  for v_turn in
+    select r.agent_turn_id, r.n_messages, r.by_last, t.context_box_id, t.query_card_ids
+      from ((select r.agent_turn_id, r.n_messages, false as by_last
+               from state.recordings r
+              where r.opening = p_opening and r.project_id = p_project and r.agent_turn_id >= v_since
+              order by r.agent_turn_id desc
+              limit 8)
+             union all
+            (select r.agent_turn_id, r.n_messages, true
+               from state.recordings r
+              where r.answer = p_answer and r.project_id = p_project and r.agent_turn_id >= v_since
+              order by r.agent_turn_id desc
+              limit 1)) r
+     cross join lateral (
+           select t.context_box_id, t.query_card_ids from state.turns t where t.project_id = p_project and t.agent_turn_id = r.agent_turn_id offset 0) t
+     order by r.by_last, r.agent_turn_id desc
+  loop
+    -- A mark is the same only where all messages before it are.
+    v_least := 0;
+    v_most := least(v_turn.n_messages, cardinality(p_marks));
+    while v_least < v_most loop
+      v_middle := (v_least + v_most + 1) / 2;
+      select c.metadata ->> 'mark' into v_mark
+        from cardbox.places(p_project, v_turn.context_box_id, v_middle, v_middle) p
+       cross join lateral (
+             select c.metadata from cardbox.cards c where c.project_id = p_project and c.card_id = p.card_id offset 0) c;
+      if found and v_mark = p_marks[v_middle] then
+        v_least := v_middle;
+      else
+        v_most := v_middle - 1;
+      end if;
+    end loop;
+    if v_least > n_common or v_turn.by_last and agent_turn_id is null then
+      agent_turn_id := v_turn.agent_turn_id;
+      n_common := v_least;
+      n_messages := v_turn.n_messages;
+      query_card_ids := v_turn.query_card_ids;
+      by_answer := v_turn.by_last;
+    end if;
+  end loop;
+  if agent_turn_id is not null then
+    return next;
+  end if;
+end $$;
+CREATE FUNCTION state.recording_to_extend(p_project uuid, p_tails bytea[], p_follows bytea[], p_state bytea) RETURNS TABLE(agent_turn_id uuid, n_messages integer, context_box_id uuid, output_box_id uuid)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+declare
+  v_since    uuid := state.first_id(now() - interval '1 day');
+  v_turn     uuid;
+  v_messages integer;
+  v_tail     bytea;
+  v_leads_to bytea;
+begin
+  if p_state is not null then
+    select r.agent_turn_id, r.n_messages into v_turn, v_messages
+      from state.recordings r
+     where r.state = p_state and r.project_id = p_project and r.agent_turn_id >= v_since
+     order by r.agent_turn_id desc
+     limit 1;
+  else
+    for v_place in 1 .. coalesce(cardinality(p_tails), 0) loop
+      v_tail := p_tails[v_place];
+      v_leads_to := v_tail || coalesce(p_follows[v_place], '');
+      select r.agent_turn_id, r.n_messages into v_turn, v_messages
+        from state.recordings r
+       where r.leads_to = v_leads_to and r.project_id = p_project and r.agent_turn_id >= v_since
+       order by r.agent_turn_id desc
+       limit 1;
+      if v_turn is null and p_follows[v_place] is not null then
+        select r.agent_turn_id, r.n_messages into v_turn, v_messages
+          from state.recordings r
+         where r.tail = v_tail and r.project_id = p_project and r.agent_turn_id >= v_since
+         order by r.agent_turn_id desc
+         limit 1;
+      end if;
+      exit when v_turn is not null;
+    end loop;
+  end if;
+  return query
+    select v_turn, v_messages, t.context_box_id, t.output_box_id
+      from state.turns t
+     where t.project_id = p_project and t.agent_turn_id = v_turn;
 end $$;
 CREATE FUNCTION state.release(p_project uuid, p_turn uuid) RETURNS TABLE(worker_targets text[])
     LANGUAGE plpgsql
@@ -4965,6 +5185,12 @@ begin
                            where i.project_id = p_project and i.status = 'processing' and i.inbox_seq >= coalesce(v_mark.running_seq, 0)
                            limit v_cap) running);
 end $$;
+CREATE FUNCTION state.said(p_text text, p_type text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_type <> 'wire.message' then p_text
+              else replace(replace(replace(substring(p_text from '"(?:text|content)"\s*:\s*"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
+$$;
 CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5425,7 +5651,7 @@ begin
          -- Its boxes carry whether what it was handed, was answered or wrote came from outside.
          coalesce((select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.context_box_id)
                   or (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id), false),
-         f.source_turn_id, t.started_by, t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.models,
+         coalesce(f.source_turn_id, e.departs_from), t.started_by, t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.models,
          s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
@@ -5441,7 +5667,9 @@ begin
          offset 0) h on true
     left join lateral (
          select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
-    left join lateral (select state.title(c.content) as title from cardbox.reading(p_project, t.query_card_ids[1], statement_timestamp()) c) q on true
+    left join lateral (
+         select r.departs_from from state.recordings r where r.project_id = p_project and r.agent_turn_id = t.agent_turn_id offset 0) e on true
+    left join lateral (select state.title(c.content, c.type) as title from cardbox.reading(p_project, t.query_card_ids[1], statement_timestamp()) c) q on true
     left join lateral (
          select state.reason(c.content) as reason
            from cardbox.reading(p_project, case when t.status not in ('open', 'success') then t.deliverable_card_id end,
@@ -5487,7 +5715,7 @@ CREATE FUNCTION state.talks(p_project uuid, p_turns uuid[]) RETURNS boolean
                                  where b.project_id = p_project and b.agent_turn_id = e.agent_turn_id
                                 offset 0))
 $$;
-CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) RETURNS integer
+CREATE FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text, p_always boolean DEFAULT false) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5499,7 +5727,7 @@ begin
    cross join lateral (
          select t.agent_turn_id, t.agent_id
            from state.turns t
-          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.emit_state_event
+          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and (t.emit_state_event or p_always)
          offset 0) t
    cross join lateral (
          select h.status, h.turn_epoch, h.active_agent_turn_id
@@ -5546,11 +5774,11 @@ begin
           where o.project_id = p_project and o.agent_turn_id = t.agent_turn_id and o.event in ('state', 'request')) m
    limit p_most;
 end $$;
-CREATE FUNCTION state.title(p_content json) RETURNS text
+CREATE FUNCTION state.title(p_content json, p_type text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when pg_column_size(p_content) > 65536 then null
-              else nullif(left(split_part(ltrim(case json_typeof(p_content) when 'string' then p_content #>> '{}'
+              else nullif(left(split_part(ltrim(case json_typeof(p_content) when 'string' then state.said(p_content #>> '{}', p_type)
                                                                             when 'object' then p_content ->> 'user_requirement' end,
                                                 E' \t\r\n'), E'\n', 1), 120), '') end
 $$;
@@ -6051,6 +6279,8 @@ CREATE TABLE resource.projects (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     seal_key bytea DEFAULT (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())) NOT NULL,
     settings_card_id uuid,
+    settings_version integer DEFAULT 0 NOT NULL,
+    settings_at timestamp with time zone,
     max_open_turns integer,
     max_running_turns integer,
     max_microdollars bigint,
@@ -6234,7 +6464,7 @@ CREATE TABLE state.turns (
     deliverable_card_id uuid,
     turn_epoch bigint,
     claim_token bigint,
-    CONSTRAINT turns_check CHECK ((((status)::text = 'open'::text) = (deliverable_card_id IS NULL))),
+    CONSTRAINT turns_check CHECK ((((status)::text = 'recorded'::text) OR (((status)::text = 'open'::text) = (deliverable_card_id IS NULL)))),
     CONSTRAINT turns_check1 CHECK (((batch_id IS NULL) = (task_index IS NULL)))
 )
 WITH (fillfactor='70');
@@ -6438,6 +6668,24 @@ CREATE TABLE state.queue_marks (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.queue_marks FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.recordings (
+    project_id uuid NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    opening bytea NOT NULL,
+    tail bytea NOT NULL,
+    n_messages integer NOT NULL,
+    answer bytea,
+    state bytea,
+    leads_to bytea GENERATED ALWAYS AS ((tail || COALESCE(answer, '\x'::bytea))) STORED,
+    departs_from uuid,
+    differs_at integer,
+    CONSTRAINT recordings_check CHECK (((departs_from IS NULL) = (differs_at IS NULL))),
+    CONSTRAINT recordings_n_messages_check CHECK ((n_messages >= 0)),
+    CONSTRAINT recordings_opening_check CHECK ((octet_length(opening) = 16)),
+    CONSTRAINT recordings_tail_check CHECK ((octet_length(tail) = 16))
+)
+WITH (fillfactor='80');
+ALTER TABLE ONLY state.recordings FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.relay_shards (
     shard smallint NOT NULL,
     worker_id uuid,
@@ -6607,6 +6855,8 @@ ALTER TABLE ONLY state.queue_marks
     ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (worker_target, project_id);
 ALTER TABLE ONLY state.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.recordings
+    ADD CONSTRAINT recordings_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.refusals
     ADD CONSTRAINT refusals_pkey PRIMARY KEY (project_id, refusal_id);
 ALTER TABLE ONLY state.relay_shards
@@ -6670,6 +6920,11 @@ CREATE INDEX outbox_by_project ON ONLY state.outbox USING btree (project_id, out
 CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
+CREATE INDEX recordings_by_answer ON state.recordings USING btree (answer, project_id, agent_turn_id) WHERE (answer IS NOT NULL);
+CREATE INDEX recordings_by_leads_to ON state.recordings USING btree (leads_to, project_id, agent_turn_id);
+CREATE INDEX recordings_by_opening ON state.recordings USING btree (opening, project_id, agent_turn_id);
+CREATE INDEX recordings_by_state ON state.recordings USING btree (state, project_id, agent_turn_id) WHERE (state IS NOT NULL);
+CREATE INDEX recordings_by_tail ON state.recordings USING btree (tail, project_id, agent_turn_id);
 CREATE INDEX turns_by_agent ON state.turns USING btree (agent_id, project_id, agent_turn_id);
 CREATE INDEX turns_by_parent ON state.turns USING btree (parent_agent_turn_id, project_id) WHERE (parent_agent_turn_id IS NOT NULL);
 CREATE INDEX turns_by_root ON state.turns USING btree (root_turn_id, project_id, agent_turn_id) WHERE (root_turn_id <> agent_turn_id);
@@ -6720,7 +6975,7 @@ CREATE TRIGGER keep BEFORE DELETE ON state.receipts FOR EACH ROW WHEN (((old.pro
 CREATE TRIGGER keep BEFORE DELETE ON state.refusals FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('history is append-only');
 CREATE TRIGGER keep BEFORE DELETE ON state.requests FOR EACH ROW WHEN (((old.project_id)::text IS DISTINCT FROM current_setting('waybill.deleting'::text, true))) EXECUTE FUNCTION cardbox.refuse('what was decided is on record');
 CREATE TRIGGER once BEFORE UPDATE ON state.grants FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION cardbox.refuse('a grant ends once');
-CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN (((old.status)::text <> 'open'::text)) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
+CREATE TRIGGER once BEFORE UPDATE ON state.turns FOR EACH ROW WHEN ((((old.status)::text <> 'open'::text) AND (((old.status)::text <> 'recorded'::text) OR ((new.status)::text <> 'recorded'::text)))) EXECUTE FUNCTION cardbox.refuse('a turn ends once');
 ALTER TABLE cardbox.artifacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.blobs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE cardbox.box_entries ENABLE ROW LEVEL SECURITY;
@@ -6811,6 +7066,7 @@ CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting
 CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.queue_marks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.recordings USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.requests USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.spending USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -6819,6 +7075,7 @@ CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setti
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.queue_marks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.recordings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
 CREATE POLICY remover ON state.relay_shards FOR SELECT TO waybill_remover USING (true);
@@ -7040,6 +7297,9 @@ REVOKE ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) FR
 GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_common;
 GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.renew_lease(p_worker uuid, p_lease interval) TO waybill_orchestrator;
+REVOKE ALL ON FUNCTION scheduler.serving(p_targets text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION scheduler.serving(p_targets text[]) TO waybill_service;
+GRANT ALL ON FUNCTION scheduler.serving(p_targets text[]) TO waybill_orchestrator;
 REVOKE ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) TO waybill_service;
 GRANT ALL ON FUNCTION scheduler.silent_turns(p_shards smallint[], p_most integer) TO waybill_orchestrator;
@@ -7077,6 +7337,8 @@ GRANT ALL ON FUNCTION state.await_batch(p_project uuid, p_call uuid, p_token big
 REVOKE ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_remover;
 GRANT ALL ON FUNCTION state.batches_of(p_project uuid, p_turn uuid, p_calls uuid[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.begin_recording(p_project uuid, p_turn jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.begin_recording(p_project uuid, p_turn jsonb) TO waybill_common;
 REVOKE ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) TO waybill_remover;
 GRANT ALL ON FUNCTION state.boxes_of(p_project uuid, p_turn uuid, p_batches uuid[]) TO waybill_common;
@@ -7212,6 +7474,12 @@ REVOKE ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_back
 GRANT ALL ON FUNCTION state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval, p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.reclaim_call(p_project uuid, p_call uuid, p_token bigint, p_failed boolean) TO waybill_common;
+REVOKE ALL ON FUNCTION state.record_call(p_project uuid, p_call jsonb, p_messages cardbox.new_card[], p_answer cardbox.new_card[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.record_call(p_project uuid, p_call jsonb, p_messages cardbox.new_card[], p_answer cardbox.new_card[]) TO waybill_common;
+REVOKE ALL ON FUNCTION state.recording_alike(p_project uuid, p_opening bytea, p_marks text[], p_answer bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.recording_alike(p_project uuid, p_opening bytea, p_marks text[], p_answer bytea) TO waybill_common;
+REVOKE ALL ON FUNCTION state.recording_to_extend(p_project uuid, p_tails bytea[], p_follows bytea[], p_state bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.recording_to_extend(p_project uuid, p_tails bytea[], p_follows bytea[], p_state bytea) TO waybill_common;
 REVOKE ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.release(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.remember(p_project uuid, p_session uuid, p_cards uuid[]) FROM PUBLIC;
@@ -7225,6 +7493,8 @@ GRANT ALL ON FUNCTION state.retire(p_project uuid, p_agents uuid[]) TO waybill_c
 REVOKE ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_common;
 GRANT ALL ON FUNCTION state.room(p_target text, p_project uuid, p_in_flight_cap integer, p_most integer) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.said(p_text text, p_type text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.said(p_text text, p_type text) TO waybill_common;
 REVOKE ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.saw_external(p_project uuid, p_turn uuid) TO waybill_common;
 REVOKE ALL ON FUNCTION state.session_saw_external(p_project uuid, p_session uuid) FROM PUBLIC;
@@ -7251,16 +7521,16 @@ REVOKE ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) FROM PUBL
 GRANT ALL ON FUNCTION state.summaries(p_project uuid, p_turns uuid[]) TO waybill_common;
 REVOKE ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.talks(p_project uuid, p_turns uuid[]) TO waybill_common;
-REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_common;
-GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) TO waybill_scheduler;
+REVOKE ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text, p_always boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text, p_always boolean) TO waybill_common;
+GRANT ALL ON FUNCTION state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text, p_always boolean) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.time_of(p_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_common;
 GRANT ALL ON FUNCTION state.time_of(p_id text) TO waybill_scheduler;
 REVOKE ALL ON FUNCTION state.times(p_project uuid, p_turns uuid[], p_most integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.times(p_project uuid, p_turns uuid[], p_most integer) TO waybill_common;
-REVOKE ALL ON FUNCTION state.title(p_content json) FROM PUBLIC;
-GRANT ALL ON FUNCTION state.title(p_content json) TO waybill_common;
+REVOKE ALL ON FUNCTION state.title(p_content json, p_type text) FROM PUBLIC;
+GRANT ALL ON FUNCTION state.title(p_content json, p_type text) TO waybill_common;
 REVOKE ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION state.turns_below(p_project uuid, p_turn uuid, p_most bigint) TO waybill_common;
 REVOKE ALL ON FUNCTION state.turns_of_session(p_project uuid, p_session uuid) FROM PUBLIC;
@@ -7416,7 +7686,7 @@ GRANT UPDATE(updated_at) ON TABLE resource.handoff_types TO waybill_service;
 GRANT SELECT ON TABLE resource.plans TO waybill_common;
 GRANT INSERT ON TABLE resource.plans TO waybill_service;
 GRANT SELECT ON TABLE resource.profiles TO waybill_common;
-GRANT INSERT ON TABLE resource.profiles TO waybill_service;
+GRANT INSERT,DELETE ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(version) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(profile_card_id) ON TABLE resource.profiles TO waybill_service;
 GRANT UPDATE(profile_box_id) ON TABLE resource.profiles TO waybill_service;
@@ -7443,6 +7713,10 @@ GRANT SELECT(created_at) ON TABLE resource.projects TO waybill_common;
 GRANT SELECT(seal_key) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(settings_card_id) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(settings_card_id) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(settings_version) ON TABLE resource.projects TO waybill_common;
+GRANT UPDATE(settings_version) ON TABLE resource.projects TO waybill_service;
+GRANT SELECT(settings_at) ON TABLE resource.projects TO waybill_common;
+GRANT UPDATE(settings_at) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(max_open_turns) ON TABLE resource.projects TO waybill_common;
 GRANT UPDATE(max_open_turns) ON TABLE resource.projects TO waybill_service;
 GRANT SELECT(max_running_turns) ON TABLE resource.projects TO waybill_common;
@@ -7577,6 +7851,12 @@ GRANT SELECT,INSERT,UPDATE ON TABLE state.quarantine TO waybill_scheduler;
 GRANT SELECT,DELETE ON TABLE state.quarantine TO waybill_remover;
 GRANT SELECT ON TABLE state.queue_marks TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.recordings TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.recordings TO waybill_remover;
+GRANT UPDATE(tail) ON TABLE state.recordings TO waybill_common;
+GRANT UPDATE(n_messages) ON TABLE state.recordings TO waybill_common;
+GRANT UPDATE(answer) ON TABLE state.recordings TO waybill_common;
+GRANT UPDATE(state) ON TABLE state.recordings TO waybill_common;
 GRANT SELECT,UPDATE ON TABLE state.relay_shards TO waybill_scheduler;
 GRANT SELECT(stream_made_at) ON TABLE state.relay_shards TO waybill_remover;
 GRANT SELECT(replay_after) ON TABLE state.relay_shards TO waybill_remover;

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 import pyte
 
-COLUMNS, LINES = 100, 14
+COLUMNS, LINES = 110, 60
 LINE, CHARACTER, MARGIN = 20, 8.4, 16
 EVERY = 0.4  # seconds between two looks at the screen
 PAUSE = 4  # seconds that the last picture stays

@@ -26,6 +26,10 @@ const LEAST_BYTES: u64 = 1_024;
 pub(crate) async fn compress(request: Request, next: Next) -> Response {
     let accepts = accepts_gzip(request.headers());
     let mut response = next.run(request).await;
+    if is_stream(&response) {
+        // nginx would collect events, and send many at a time.
+        response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    }
     if !is_worth_it(&response) {
         return response;
     }
@@ -54,6 +58,10 @@ pub(crate) async fn compress(request: Request, next: Next) -> Response {
     Response::from_parts(parts, Body::from(written))
 }
 
+fn is_stream(response: &Response) -> bool {
+    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 fn gzip(bytes: &Bytes) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
     encoder.write_all(bytes)?;
@@ -69,7 +77,7 @@ fn is_worth_it(response: &Response) -> bool {
     kind.starts_with("application/json") && is_plain && is_large
 }
 
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|list| list.to_str().ok());
     let codings = lists.flat_map(|list| list.split(',')).filter_map(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));

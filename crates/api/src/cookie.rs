@@ -1,7 +1,7 @@
 //! Cookies of browsers (SE-11), and the checks that a request was made by a page of this server, or of this machine.
 //!
-//! Over TLS a cookie is `__Host-waybill`: `Secure`, and of this host alone. Over plain HTTP, which is served on loopback only, browsers do not all
-//! accept that, so there it is `waybill`.
+//! Over TLS a cookie is `__Host-waybill`: `Secure`, and of this host alone. Over plain HTTP, which only loopback and `waybill dev` serve,
+//! browsers do not all accept that, so there it is `waybill`.
 
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
 use waybill_core::{guard::Guard, key::BrowserSecret};

@@ -45,7 +45,8 @@ pub(crate) fn bytes(asked: &HeaderMap, hash: impl fmt::Display, bytes: Vec<u8>) 
     Ok((StatusCode::PARTIAL_CONTENT, headers(&tag), ranges, said, part).into_response())
 }
 
-fn tag(hash: impl fmt::Display) -> String {
+/// Returns the tag of an answer.
+pub(crate) fn tag(hash: impl fmt::Display) -> String {
     format!("\"{hash}\"")
 }
 
@@ -63,7 +64,7 @@ fn unchanged(tag: &str) -> Response {
 }
 
 /// Checks whether the client says that it has this answer. A proxy that compresses may have marked the tag as weak.
-fn has(asked: &HeaderMap, tag: &str) -> bool {
+pub(crate) fn has(asked: &HeaderMap, tag: &str) -> bool {
     let lists = asked.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
     let mut tags = lists.flat_map(|list| list.split(',')).map(str::trim);
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)

@@ -21,8 +21,9 @@ use axum::{
     Router,
     body::Body,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
-    http::StatusCode,
-    response::{IntoResponse, Json},
+    http::{HeaderValue, StatusCode, Version, header::CONNECTION},
+    middleware::Next,
+    response::{IntoResponse, Json, Response},
     routing::get,
     serve::Listener,
 };
@@ -44,7 +45,6 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use waybill_artifact::Artifacts;
 use waybill_context::framework::Framework;
-use waybill_core::turn::Prices;
 use waybill_kernel::{turn::Told, work::Kernel};
 use waybill_tool::secret::Secrets;
 use waybill_worker::{collect::Collector, model::Models, serve::Worker};
@@ -55,12 +55,14 @@ use tls::Greeted;
 mod cached;
 mod caller;
 mod compress;
+mod console;
 mod cookie;
 mod kept;
 mod limit;
 mod login;
 mod problem;
 mod reader;
+mod record;
 mod recorded;
 mod refused;
 mod request;
@@ -98,12 +100,17 @@ pub struct Config {
     pub artifacts: Option<Artifacts>,
     /// The identity provider whose tokens are accepted beside our own keys.
     pub identity: Option<Identity>,
-    /// The operator's prices, by which the usage that workers report is priced.
-    pub prices: Prices,
-    /// The operator's providers, for which requests are composed for workers that ask models themselves.
+    /// The operator's providers: requests are composed for them for workers that ask models themselves, and the usage that workers report is priced
+    /// by their prices.
     pub models: Models,
     /// How often refused requests are written to the audit.
     pub refusals_every: Duration,
+    /// How long the server goes on once it is to end, while `/ready` says that it leaves: proxies send it new connections until they have seen that.
+    pub drain: Duration,
+    /// Whether browsers get the console at `/ui/`.
+    pub console: bool,
+    /// Whether the recorder refuses calls that it cannot record. If not, they pass and are counted.
+    pub record_all: bool,
 }
 
 impl Default for Config {
@@ -115,9 +122,11 @@ impl Default for Config {
             behind_tls: false,
             artifacts: None,
             identity: None,
-            prices: Prices::new(),
             models: Models::new(Vec::new(), Secrets::default()),
             refusals_every: refused::EVERY,
+            drain: Duration::ZERO,
+            console: true,
+            record_all: false,
         }
     }
 }
@@ -132,8 +141,11 @@ pub(crate) struct Api {
     tokens: Option<token::Tokens>,
     reader: reader::Reader,
     refused: refused::Refused,
+    recorder: record::Recorder,
     /// Composes requests and takes answers for workers that ask models themselves. It claims nothing.
     worker: Worker,
+    /// Whether the server drains: it still answers, and proxies are to send requests to others.
+    leaving: AtomicBool,
     /// True once the server is to end: callers that wait or watch are let go.
     ending: watch::Receiver<bool>,
 }
@@ -227,7 +239,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
     routes().1
 }
 
-/// Serves until `stop` is done. Then callers that wait are let go, and requests in progress have `grace` to end.
+/// Serves until `stop` is done, and then for as long as `Config::drain` says. Then callers that wait are let go, and requests in progress have
+/// `grace` to end.
 pub async fn serve(
     listener: TcpListener,
     kernel: Kernel,
@@ -252,7 +265,7 @@ where
     L: Listener<Addr = SocketAddr>,
 {
     let (end, ending) = watch::channel(false);
-    let limits = config.limits;
+    let (limits, drain) = (config.limits, config.drain);
     let (app, api) = app(kernel, config, ending.clone()).map_err(std::io::Error::other)?;
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
@@ -261,6 +274,11 @@ where
     http2.max_concurrent_streams(100);
     let connections = limit::Connections::new(limits.most_connections);
     let mut open = JoinSet::new();
+    let stop = async {
+        stop.await;
+        api.leaving.store(true, Ordering::Relaxed);
+        tokio::time::sleep(drain).await;
+    };
     tokio::pin!(stop);
     loop {
         let (io, peer) = tokio::select! {
@@ -277,7 +295,10 @@ where
     let _ = end.send(true);
     // The server does not wait longer for an idle connection that a client keeps open.
     let _ = tokio::time::timeout(grace, async { while open.join_next().await.is_some() {} }).await;
-    // Writes the refusals so far, if the database can be reached.
+    // What passed on the others is on record too.
+    open.shutdown().await;
+    // Writes what has passed and the refusals so far, if the database can be reached.
+    let _ = tokio::time::timeout(RECORDED, api.recorder.emptied()).await;
     let _ = tokio::time::timeout(RECORDED, api.refused.write(&api)).await;
     Ok(())
 }
@@ -337,7 +358,7 @@ fn noted(served: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// The longest that writing the last refusals may take.
+/// The longest that writing the last calls, or the last refusals, may take.
 const RECORDED: Duration = Duration::from_secs(5);
 
 fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<(Router, Arc<Api>), IdentityError> {
@@ -345,12 +366,16 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
     // A request that is being answered uses the database: more at a time would only wait for a connection.
     let answered = kernel.connections().most * 2;
     let (gate, backlog) = (limit::Gate::new(&config.limits, answered), limit::Backlog::new(&config.limits));
-    let most_bytes = config.limits.most_bytes;
+    let (most_bytes, has_console) = (config.limits.most_bytes, config.console);
     let tokens = config.identity.clone().map(Identity::tokens).transpose()?;
     let (reader, refused) = (reader::Reader::default(), refused::Refused::default());
     let worker = Worker::new(kernel.clone(), config.models.clone(), Collector::new(Framework::builtin()));
     let worker = worker.with_artifacts(config.artifacts.clone());
-    let api = Arc::new(Api { kernel, config, gate, backlog, tokens, ending, reader, refused, worker });
+    let leaving = AtomicBool::new(false);
+    let recorder = record::Recorder::new();
+    let api =
+        Arc::new(Api { kernel, config, gate, backlog, tokens, leaving, ending, reader, refused, recorder, worker });
+    record::start(&api);
     tokio::spawn(reader::read(api.clone()));
     tokio::spawn(reader::stand(api.clone()));
     tokio::spawn(refused::keep(api.clone()));
@@ -366,18 +391,38 @@ fn app(kernel: Kernel, config: Config, ending: watch::Receiver<bool>) -> Result<
         .route("/openapi.json", get(served))
         .route("/health", get(|| async { Json(serde_json::json!({ "status": "up" })) }))
         .route("/ready", get(ready))
-        .fallback(|| async { Problem::not_found("this path does not exist: `/openapi.json` lists all paths") })
+        .merge(if has_console { console::routes() } else { Router::new() })
+        .merge(record::routes())
+        .fallback(|| async { missing() })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this path does not support the HTTP method of the request: `/openapi.json` lists the methods of each path")
         })
         .layer(DefaultBodyLimit::max(most_bytes))
         .layer(CatchPanicLayer::custom(|_| Problem::internal("a handler panicked").into_response()))
+        .layer(axum::middleware::from_fn_with_state(api.clone(), let_go))
         .with_state(api.clone());
     Ok((router, api))
 }
 
-/// Answers whether the database can be reached.
+fn missing() -> Problem {
+    Problem::not_found("this path does not exist: `/openapi.json` lists all paths")
+}
+
+/// Answers whether this process takes requests. Not whether the database can be reached: all processes lose it at the same time, and a service
+/// without processes could not even answer that it is unavailable and when to retry.
 async fn ready(State(api): State<Arc<Api>>) -> Result<Json<serde_json::Value>, Problem> {
-    waybill_kernel::vitals::ping(&api.kernel).await?;
+    if api.leaving.load(Ordering::Relaxed) {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "this process is shutting down"));
+    }
     Ok(Json(serde_json::json!({ "status": "ready" })))
+}
+
+/// While the server drains, ends the connection of a client with its answer. HTTP/2 has no such header; its clients hear it when the listener closes.
+async fn let_go(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let has_header = request.version() < Version::HTTP_2;
+    let mut answer = next.run(request).await;
+    if has_header && api.leaving.load(Ordering::Relaxed) {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }

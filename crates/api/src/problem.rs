@@ -88,6 +88,11 @@ impl Problem {
 }
 
 impl Problem {
+    /// Checks whether the same request may succeed later.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.retry_after.is_some()
+    }
+
     /// Says whether the server failed: the next request would fail too.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(self.code, "internal" | "unavailable" | "overloaded")
@@ -215,9 +220,11 @@ impl From<resource::Error> for Problem {
         match error {
             resource::Error::Db(error) => database(&error),
             resource::Error::NotFound { .. } => Problem::not_found(error.to_string()),
-            resource::Error::OtherTarget { .. } | resource::Error::NotRegistered(_) | resource::Error::InUse { .. } => {
-                Problem::conflict("conflict", error.to_string())
-            }
+            resource::Error::OtherTarget { .. }
+            | resource::Error::NotRegistered(_)
+            | resource::Error::InUse { .. }
+            | resource::Error::ProfileInUse { .. }
+            | resource::Error::OpenTurn { .. } => Problem::conflict("conflict", error.to_string()),
             other => Problem::invalid(causes(&other)),
         }
     }

@@ -49,6 +49,7 @@ pub mod wire;
 
 pub mod call;
 pub mod receipt;
+pub mod record;
 
 pub mod handoff;
 pub mod knowledge;

@@ -25,6 +25,7 @@ use crate::{
     knowledge::Provenance,
     layer::BlockKey,
     policy::{POLICY_VERSION, Policy},
+    record::receipt::{Pieces, Recording},
     wire::{Adapter, Params},
 };
 
@@ -139,6 +140,9 @@ pub struct Receipt {
     /// Whether a worker sent the request over HTTP: that it sent these bytes is its own word.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reported: bool,
+    /// Only of a call that an agent elsewhere made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recording>,
 }
 
 /// Everything that a receipt points to, each card as it was before it ended.
@@ -176,6 +180,8 @@ pub enum Error {
     Missing(Vec<CardId>),
     #[error("the request could not be reproduced: its hash is now {rendered}, but the receipt has {receipt}")]
     Mismatch { rendered: Digest, receipt: Digest },
+    #[error("the recorded request cannot be joined: its parts do not fit together")]
+    Unjoined,
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -221,6 +227,7 @@ impl Receipt {
             request_hash: Digest::of(request),
             cards_hash: Digest::of(&[]),
             reported: false,
+            recorded: None,
         };
         let cards = materials.cards().map(|card| (card.card_id, card.hash)).collect();
         receipt.cards_hash = receipt.hash_cards(&cards, &materials.history, &materials.steps);
@@ -229,15 +236,27 @@ impl Receipt {
 
     /// Hashes the hashes of all cards that were read, in order: those that are named, then history and steps.
     fn hash_cards(&self, cards: &HashMap<CardId, CardHash>, history: &[Placed], steps: &[Placed]) -> Digest {
+        let hash = |placed: &Placed| placed.reading.hash();
+        self.hash(cards, history.iter().map(hash), steps.iter().map(hash))
+    }
+
+    pub(crate) fn hash(
+        &self,
+        cards: &HashMap<CardId, CardHash>,
+        history: impl ExactSizeIterator<Item = CardHash>,
+        steps: impl ExactSizeIterator<Item = CardHash>,
+    ) -> Digest {
         let mut hasher = blake3::Hasher::new();
         for card_id in self.card_ids() {
             hasher.update(cards[&card_id].as_bytes());
         }
-        for list in [history, steps] {
-            hasher.update(&list.len().to_le_bytes());
-            list.iter().for_each(|placed| {
-                hasher.update(placed.reading.hash().as_bytes());
-            });
+        hasher.update(&history.len().to_le_bytes());
+        for hash in history {
+            hasher.update(hash.as_bytes());
+        }
+        hasher.update(&steps.len().to_le_bytes());
+        for hash in steps {
+            hasher.update(hash.as_bytes());
         }
         Digest(*hasher.finalize().as_bytes())
     }
@@ -245,7 +264,8 @@ impl Receipt {
     /// Returns the cards that are named one by one.
     pub fn card_ids(&self) -> Vec<CardId> {
         let prompt = self.system_prompt_card_id.iter().chain(&self.tools_card_id).chain(&self.session_summary_card_id);
-        prompt.chain(self.blocks.iter().map(|block| &block.card_id)).chain(&self.query_card_ids).copied().collect()
+        let named = prompt.chain(self.blocks.iter().map(|block| &block.card_id)).chain(&self.query_card_ids);
+        named.chain(self.recorded.iter().map(|recorded| &recorded.skeleton_card_id)).copied().collect()
     }
 
     /// Checks the cards: their hashes against the receipt, and what each says against its hash.
@@ -295,7 +315,8 @@ impl Receipt {
         let readings = cards.values().chain(shown.map(|placed| &placed.reading));
         let erased: BTreeSet<CardId> =
             readings.filter(|reading| matches!(reading, Reading::Gone(_))).map(Reading::card_id).collect();
-        let hashes = cards.iter().map(|(card_id, reading)| (*card_id, reading.hash())).collect();
+        let hashes: HashMap<CardId, CardHash> =
+            cards.iter().map(|(card_id, reading)| (*card_id, reading.hash())).collect();
         let cards_verified = self.hash_cards(&hashes, &found.history, &found.steps) == self.cards_hash;
         let gone = || Error::Erased { card_ids: erased.iter().copied().collect(), cards_verified };
         let end = |placed: Placed| match &placed.reading {
@@ -313,6 +334,17 @@ impl Receipt {
             Reading::Live(card) => (**card).clone(),
             Reading::Gone(_) => unreachable!("erased cards were reported above"),
         };
+        if let Some(recording) = &self.recorded {
+            if !erased.is_empty() {
+                return Err(gone());
+            }
+            let messages: Vec<Card> =
+                found.history.into_iter().filter_map(|placed| placed.reading.into_live()).collect();
+            let named = |card_id: &Option<CardId>| card_id.as_ref().map(card);
+            let (system, tools) = (named(&self.system_prompt_card_id), named(&self.tools_card_id));
+            let pieces = Pieces { skeleton: card(&recording.skeleton_card_id), system, tools, messages };
+            return self.join(recording, adapter, pieces);
+        }
         let block = |block: &BlockRef| Collected {
             key: block.key.clone(),
             card: card(&block.card_id),

@@ -12,7 +12,7 @@ use crate::{
 
 /// What a key may do in its project. `admin`: everything. `operator`: start and stop turns, and read. `worker`: run turns, answer calls, and read.
 /// `tool`: answer calls. `reader`: read. `approver`: see requests to people, and decide them. `auditor`: see who did what and when, but no content.
-/// `developer`: apply profiles and tools of its targets, and read.
+/// `developer`: apply profiles and tools of its targets, and read. `recorder`: send requests to model providers through the recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -33,10 +33,12 @@ pub enum Scope {
     Auditor,
     /// Apply profiles, register tools of its own targets, and read.
     Developer,
+    /// Send requests to model providers, which are recorded. Nothing else: it cannot read what was recorded.
+    Recorder,
 }
 
 impl Scope {
-    pub const ALL: [Scope; 8] = [
+    pub const ALL: [Scope; 9] = [
         Scope::Admin,
         Scope::Operator,
         Scope::Worker,
@@ -45,6 +47,7 @@ impl Scope {
         Scope::Approver,
         Scope::Auditor,
         Scope::Developer,
+        Scope::Recorder,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -57,12 +60,13 @@ impl Scope {
             Scope::Approver => "approver",
             Scope::Auditor => "auditor",
             Scope::Developer => "developer",
+            Scope::Recorder => "recorder",
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a scope: use admin, operator, worker, tool, reader, approver, auditor or developer")]
+#[error("{0:?} is not a scope: use admin, operator, worker, tool, reader, approver, auditor, developer or recorder")]
 pub struct MalformedScope(String);
 
 impl FromStr for Scope {

@@ -58,6 +58,8 @@ metrics! {
 
     REQUESTS = Counter "waybill_requests_total": "HTTP requests, by method, path and status.";
     REQUEST_SECONDS = Histogram "waybill_request_seconds": "How long a request takes until its answer begins, by path.";
+    RECORDED = Counter "waybill_recorded_total": "Calls of agents elsewhere that were recorded.";
+    NOT_RECORDED = Counter "waybill_not_recorded_total": "Requests that passed through the recorder and are not on record, by why: database, queue_full, unreadable, provider, not_a_model_call, …";
     REFUSED = Counter "waybill_refused_total": "Requests that were refused because of overload, a quota or an invalid key, by why.";
 
     POOL_CONNECTIONS = Gauge "waybill_pool_connections": "Connections to the database of this process: used, idle, most.";

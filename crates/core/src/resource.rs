@@ -367,7 +367,8 @@ fn signed_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<N
     within(number.map_or(0, NonZero::get), i64::MAX as u64).map(|()| number)
 }
 
-fn within<E: de::Error>(number: u64, most: u64) -> Result<(), E> {
+/// Refuses a number that is more than the most.
+pub(crate) fn within<E: de::Error>(number: u64, most: u64) -> Result<(), E> {
     if number <= most { Ok(()) } else { Err(E::custom(format!("{number} is more than {most}"))) }
 }
 

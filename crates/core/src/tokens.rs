@@ -98,6 +98,11 @@ const WORDS: [&str; 6] = [
     r"\s+$",
 ];
 
+/// Opens the vocabulary now. A short-lived process calls this before a transaction in which it counts, so that the transaction does not wait for it.
+pub fn open() {
+    LazyLock::force(&O200K);
+}
+
 /// Counts the tokens of a text.
 pub fn count(text: &str) -> Tokens {
     let counted = O200K.count(text);

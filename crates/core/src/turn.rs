@@ -1,10 +1,13 @@
 //! Turns: their states, how they end, and the fence that says who may act on one (L0-4 … L0-8, L0-17).
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::id::{AgentId, ProjectId, TurnId};
+use crate::{
+    id::{AgentId, ProjectId, TurnId},
+    resource::within,
+};
 
 /// Status of an agent. `idle`: it has no turn. `dispatched`: its turn waits for a worker. `running`: a worker runs its turn. `suspended`: its turn
 /// waits for the answers to its calls.
@@ -68,7 +71,7 @@ impl End {
     }
 }
 
-/// `open` until the turn has ended; then how it ended.
+/// `open` until the turn has ended; then how it ended. `recorded`: an agent elsewhere made the model calls, and Waybill recorded them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(type_name = "text", rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
@@ -78,6 +81,8 @@ pub enum TurnStatus {
     Failed,
     Canceled,
     Timeout,
+    /// Calls of an agent elsewhere, recorded on their way to a provider. Waybill does not run it.
+    Recorded,
 }
 
 impl TurnStatus {
@@ -92,6 +97,7 @@ impl TurnStatus {
             TurnStatus::Failed => "failed",
             TurnStatus::Canceled => "canceled",
             TurnStatus::Timeout => "timeout",
+            TurnStatus::Recorded => "recorded",
         }
     }
 }
@@ -244,12 +250,7 @@ pub struct Limits {
 /// Reads a number that the database has room for.
 fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let number = Option::<u32>::deserialize(deserializer)?;
-    match number {
-        Some(number) if number > i32::MAX.unsigned_abs() => {
-            Err(D::Error::custom(format_args!("a limit must be at most {}", i32::MAX)))
-        }
-        number => Ok(number),
-    }
+    within(number.unwrap_or(0).into(), i32::MAX as u64).map(|()| number)
 }
 
 impl Limits {
@@ -364,6 +365,3 @@ impl Price {
         (fresh + cached + f64::from(usage.output_tokens) * self.output).ceil() as u64
     }
 }
-
-/// The operator's prices, by provider and model.
-pub type Prices = BTreeMap<String, BTreeMap<String, Price>>;

@@ -1,5 +1,5 @@
--- Who may do what. Migrations run as the owner of the database, who need not be a superuser (CREATEROLE is enough).
--- Three logins. They own nothing and see one project per transaction:
+-- Who may do what. Migrations run as the owner of the database, who need not be a superuser: CREATEROLE is enough, or roles that an administrator
+-- made. Three logins. They own nothing and see one project per transaction:
 --   waybill_service       the API and the commands of an operator: also keys and the audit
 --   waybill_orchestrator  also sweeps and the relay of events
 --   waybill_worker        claims, leases, steps
@@ -9,44 +9,51 @@
 --   waybill_eraser     owns the one function that destroys a card's content
 --   waybill_remover    owns the one function that removes what a project's retention does not keep
 --   waybill_librarian  owns the functions that search documents (0009)
+-- Roles belong to the cluster: what is there already, made by an administrator or by another installation, is left as it is.
 do $$
 declare
-  v_login text;
-begin
-  if not exists (select from pg_roles where rolname = 'waybill_common') then
-    create role waybill_common nologin;
-  end if;
-  foreach v_login in array array['waybill_service', 'waybill_orchestrator', 'waybill_worker'] loop
-    if not exists (select from pg_roles where rolname = v_login) then
-      execute format('create role %I login', v_login);
-    end if;
-    execute format('grant waybill_common to %I', v_login);
-    -- Settings of the login, not of the session, so that they hold behind a transaction pooler too. Members of a role do not inherit its settings.
-    execute format('alter role %I set statement_timeout = ''5s''', v_login);
-    execute format('alter role %I set idle_in_transaction_session_timeout = ''5s''', v_login);
-    execute format('alter role %I set lock_timeout = ''1s''', v_login);
+  v_logins constant text[] := array['waybill_service', 'waybill_orchestrator', 'waybill_worker'];
+  -- Roles that own functions. A function can be given only to a role that one may become.
+  v_owners constant text[] := array['waybill_scheduler', 'waybill_eraser', 'waybill_remover', 'waybill_librarian'];
+  -- Settings of the login, not of the session, so that they hold behind a transaction pooler too. Members of a role do not inherit its settings.
+  v_settings constant text[] := array[
+    'statement_timeout=5s', 'idle_in_transaction_session_timeout=5s', 'lock_timeout=1s',
     -- What a statement sees after it has waited for a lock is what was committed meanwhile: see docs/protocol.md.
-    execute format('alter role %I set default_transaction_isolation = ''read committed''', v_login);
+    'default_transaction_isolation=read committed',
     -- Generic plans: every statement is written to have one good plan, and a test holds it to that plan.
-    execute format('alter role %I set plan_cache_mode = force_generic_plan', v_login);
-    execute format('alter role %I set enable_seqscan = off', v_login);
-    execute format('alter role %I set enable_mergejoin = off', v_login);
-    execute format('alter role %I set enable_hashjoin = off', v_login);
-    execute format('alter role %I set jit = off', v_login);
+    'plan_cache_mode=force_generic_plan', 'enable_seqscan=off', 'enable_mergejoin=off', 'enable_hashjoin=off', 'jit=off'];
+  -- Since PostgreSQL 16, a member may not become the role if it was only given the right to give it away.
+  v_become constant text := case when current_setting('server_version_num')::int < 160000 then 'member' else 'set' end;
+  v_missing text[];
+  v_statement text;
+begin
+  select array_agg(statement order by step, statement) into v_missing
+    from (select 1, format('create role %I login', login) from unnest(v_logins) login where to_regrole(login) is null
+           union all
+          select 1, format('create role %I nologin', name) from unnest(v_owners || array['waybill_common']) name where to_regrole(name) is null
+           union all
+          select 2, format('grant waybill_common to %I', login)
+            from unnest(v_logins) login
+           where not exists (select from pg_auth_members m where m.roleid = to_regrole('waybill_common') and m.member = to_regrole(login))
+           union all
+          select 3, format('alter role %I set %s = %L', login, split_part(setting, '=', 1), split_part(setting, '=', 2))
+            from unnest(v_logins) login cross join unnest(v_settings) setting
+           where not exists (select from pg_db_role_setting s
+                              where s.setdatabase = 0 and s.setrole = to_regrole(login) and setting = any (s.setconfig))
+           union all
+          select 4, format('grant %I to %I', name, current_user)
+            from unnest(v_owners) name
+           where not coalesce(pg_has_role(current_user, to_regrole(name)::oid, v_become), false)
+              or not coalesce(pg_has_role(current_user, to_regrole(name)::oid, 'usage'), false)
+         ) as needed (step, statement);
+  foreach v_statement in array coalesce(v_missing, array[]::text[]) loop
+    execute v_statement;
   end loop;
-  if not exists (select from pg_roles where rolname = 'waybill_scheduler') then
-    create role waybill_scheduler nologin;
-  end if;
-  if not exists (select from pg_roles where rolname = 'waybill_eraser') then
-    create role waybill_eraser nologin;
-  end if;
-  if not exists (select from pg_roles where rolname = 'waybill_remover') then
-    create role waybill_remover nologin;
-  end if;
+exception when insufficient_privilege then
+  raise exception using errcode = 'insufficient_privilege', message = format(
+    'the role %s may not set up the roles of Waybill (%s). Run these statements as a superuser, then migrate again:%s',
+    current_user, sqlerrm, (select string_agg(chr(10) || statement || ';', '' order by place) from unnest(v_missing) with ordinality m (statement, place)));
 end $$;
-
--- A function can be given only to a role one belongs to.
-grant waybill_scheduler, waybill_eraser, waybill_remover to current_user;
 
 create schema cardbox;
 create schema resource;

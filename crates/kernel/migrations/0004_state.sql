@@ -14,7 +14,7 @@ grant usage on schema cardbox to waybill_scheduler;
 create domain state.target as text check (value ~ '^[a-z0-9][a-z0-9_-]{0,62}$');
 create domain state.channel as text check (value ~ '^[a-z0-9][a-z0-9_-]{0,62}$');
 create domain state.head_status as text check (value in ('idle', 'dispatched', 'running', 'suspended'));
-create domain state.turn_status as text check (value in ('open', 'success', 'failed', 'canceled', 'timeout'));
+create domain state.turn_status as text check (value in ('open', 'success', 'failed', 'canceled', 'timeout', 'recorded'));
 create domain state.message_type as text check (value in ('turn', 'tool_result', 'timeout', 'stop'));
 create domain state.inbox_status as text check (value in ('queued', 'pending', 'processing', 'deferred'));
 create domain state.call_status as text check (value in ('pending', 'processing', 'awaiting'));
@@ -170,7 +170,7 @@ create table state.turns (
   turn_epoch           bigint,
   claim_token          bigint,
   primary key (project_id, agent_turn_id),
-  check ((status = 'open') = (deliverable_card_id is null)),
+  check (status = 'recorded' or (status = 'open') = (deliverable_card_id is null)),
   check ((batch_id is null) = (task_index is null))
 ) with (fillfactor = 70);
 -- The project too: without it the planner may read all turns of a project to find an agent's.
@@ -649,5 +649,5 @@ create trigger keep before delete on state.refusals for each row
 create trigger fixed before update on state.identity_edges for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before delete on state.identity_edges for each row
   when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');
-create trigger once before update on state.turns for each row when (old.status <> 'open')
+create trigger once before update on state.turns for each row when (old.status <> 'open' and (old.status <> 'recorded' or new.status <> 'recorded'))
   execute function cardbox.refuse('a turn ends once');

@@ -1,12 +1,14 @@
 -- What a project has: profiles, tools, plans, settings (PM-1). Each is a card, shared by content; what changes is where a name points.
 
 alter table resource.projects add column settings_card_id uuid;
+alter table resource.projects add column settings_version integer not null default 0;
+alter table resource.projects add column settings_at timestamptz;
 -- What its settings allow, where they do not allow any number: turns that are open, turns that run, money in a month.
 alter table resource.projects add column max_open_turns integer check (max_open_turns > 0);
 alter table resource.projects add column max_running_turns integer check (max_running_turns > 0);
 alter table resource.projects add column max_microdollars bigint check (max_microdollars > 0);
-grant select (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_common;
-grant update (settings_card_id, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_service;
+grant select (settings_card_id, settings_version, settings_at, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_common;
+grant update (settings_card_id, settings_version, settings_at, max_open_turns, max_running_turns, max_microdollars) on resource.projects to waybill_service;
 grant select (max_running_turns) on resource.projects to waybill_scheduler;
 
 create table resource.profiles (
@@ -59,5 +61,5 @@ end $$;
 grant select on resource.profiles, resource.tools, resource.plans to waybill_common;
 -- Only where people manage them, on record: over the API, and by commands.
 grant insert on resource.profiles, resource.tools, resource.plans to waybill_service;
-grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at) on resource.profiles to waybill_service;
+grant update (version, profile_card_id, profile_box_id, worker_target, tags, updated_at), delete on resource.profiles to waybill_service;
 grant update (version, tool_card_id, target, registered_by, updated_at) on resource.tools to waybill_service;

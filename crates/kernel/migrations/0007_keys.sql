@@ -1,6 +1,6 @@
 -- Who may ask over HTTP, what was managed by whom, and turns that were run again with something changed. docs/spec.md, SE-1, SE-2, NX-6.
 
-create domain resource.scope as text check (value in ('admin', 'operator', 'worker', 'tool', 'reader', 'approver', 'auditor', 'developer'));
+create domain resource.scope as text check (value in ('admin', 'operator', 'worker', 'tool', 'reader', 'approver', 'auditor', 'developer', 'recorder'));
 
 -- A key is shown once, when it is made; what is kept cannot be turned back into it.
 create table resource.api_keys (

@@ -191,13 +191,6 @@ grant insert, update (n_chunks) on resource.words to waybill_common;
 
 -- `@@` is not leakproof: under a row policy its index would not be used. Searching is two functions of a role that sees these tables
 -- whole, and each of them answers for the project of the unit of work alone.
-do $$
-begin
-  if not exists (select from pg_roles where rolname = 'waybill_librarian') then
-    create role waybill_librarian nologin;
-  end if;
-end $$;
-grant waybill_librarian to current_user;
 grant usage, create on schema resource to waybill_librarian;
 grant select on resource.documents, resource.chunks, resource.words to waybill_librarian;
 create policy librarian on resource.documents for select to waybill_librarian using (true);

@@ -161,7 +161,9 @@ pub async fn finish(work: &mut UnitOfWork, finish: Finish<'_>) -> Result<Put, Er
     let project_id = work.project_id();
     let Finish { upload_id, path, media_type, author_id, stored } = finish;
     let put = sqlx::query_as(
-        "select version, changed from cardbox.put_artifact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        "select version, changed
+           from cardbox.put_artifact(p_project => $1, p_upload => $2, p_path => $3, p_media_type => $4, p_author => $5, p_hash => $6,
+                                     p_size => $7, p_tokens => $8, p_estimate => $9, p_pieces => $10, p_quota => $11)",
     )
     .bind(project_id)
     .bind(upload_id)

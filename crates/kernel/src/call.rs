@@ -51,7 +51,10 @@ pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<
 }
 
 async fn claim_with(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<ClaimedCall>> {
-    let claimed: Vec<ClaimedCall> = sqlx::query_as("select * from scheduler.claim_calls($1, $2, $3, $4, $5, $6)")
+    let claimed: Vec<ClaimedCall> = sqlx::query_as(
+        "select *
+           from scheduler.claim_calls(p_worker => $1, p_target => $2, p_after => $3, p_most => $4, p_in_flight_cap => $5, p_lease => $6)",
+    )
         .bind(claiming.worker_id)
         .bind(&claiming.target)
         .bind(claiming.after)

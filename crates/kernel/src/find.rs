@@ -67,7 +67,7 @@ pub async fn by_id(
                   where t.project_id = $1 and t.agent_turn_id >= $2 and t.agent_turn_id <= $3
                   order by t.agent_turn_id
                   limit $5) t
-           left join lateral (select state.title(c.content) as title from cardbox.reading($1, t.card_id, statement_timestamp()) c) q on true
+           left join lateral (select state.title(c.content, c.type) as title from cardbox.reading($1, t.card_id, statement_timestamp()) c) q on true
           union all
          select 'session', s.session_id, s.title, null
            from (select s.session_id, s.title

@@ -25,7 +25,7 @@ pub const OF_DATABASE: [(&str, &str); 1] = [(
 )];
 
 /// Rules of one project, which is `$1`. Turns whose history was dropped are not checked.
-pub const INVARIANTS: [(&str, &str); 28] = [
+pub const INVARIANTS: [(&str, &str); 29] = [
     (
         "an agent runs its turn if and only if a worker has claimed it",
         "select h.agent_id from state.agent_state_head h
@@ -156,6 +156,16 @@ pub const INVARIANTS: [(&str, &str); 28] = [
                              where t.project_id = $1 and t.agent_turn_id = i.agent_turn_id and t.status = 'open')",
     ),
     (
+        "a recorded turn is known by its messages, and no agent runs it",
+        "select t.agent_turn_id from state.turns t
+          where t.project_id = $1 and t.status = 'recorded'
+            and (not exists (select from state.recordings r
+                              where r.project_id = $1 and r.agent_turn_id = t.agent_turn_id
+                                and r.n_messages = (select b.length from cardbox.boxes b where b.project_id = $1 and b.box_id = t.context_box_id))
+                 or exists (select from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = t.agent_turn_id)
+                 or exists (select from state.agent_state_head h where h.project_id = $1 and h.agent_id = t.agent_id))",
+    ),
+    (
         "a turn stands in the tree of the turn that started it",
         "select t.agent_turn_id from state.turns t
            left join state.turns p on p.project_id = $1 and p.agent_turn_id = t.parent_agent_turn_id
@@ -187,6 +197,7 @@ pub const INVARIANTS: [(&str, &str); 28] = [
         "a turn that has ended has its deliverable in its output box",
         "select t.agent_turn_id from state.turns t
           where t.project_id = $1 and t.agent_turn_id >= (select pruned_before from waybill.schema) and t.status <> 'open'
+            and (t.status <> 'recorded' or t.deliverable_card_id is not null)
             and not exists (select from cardbox.box_entries e
                              where e.project_id = $1 and e.box_id = t.output_box_id and e.card_id = t.deliverable_card_id)",
     ),
@@ -203,7 +214,7 @@ pub const INVARIANTS: [(&str, &str); 28] = [
         "the end of a turn is reported once",
         "select t.agent_turn_id
            from state.turns t
-          where t.project_id = $1 and t.agent_turn_id >= (select pruned_before from waybill.schema) and t.status <> 'open'
+          where t.project_id = $1 and t.agent_turn_id >= (select pruned_before from waybill.schema) and t.status not in ('open', 'recorded')
             and 1 <> (select count(*) from state.outbox o
                        where o.project_id = $1 and o.agent_turn_id = t.agent_turn_id and o.event = 'task')",
     ),

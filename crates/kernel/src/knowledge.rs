@@ -307,7 +307,8 @@ pub async fn search(work: &mut UnitOfWork, search: &Search<'_>) -> Result<(Vec<F
     let Some((model, embedding)) = search.meaning else { return Ok((by_words, Vec::new())) };
     let by_meaning = sqlx::query_as(
         "select d.path, d.version, d.hash, d.title, c.seq, c.from_line, c.to_line, c.heading, c.content, c.n_tokens, d.is_external, d.agent_turn_id
-           from resource.search_meaning($1, $2, $3, $4, $5, $6) with ordinality as f (document_id, seq, score, place)
+           from resource.search_meaning(p_project => $1, p_kind => $2, p_folders => $3, p_model => $4, p_embedding => $5, p_most => $6)
+                with ordinality as f (document_id, seq, score, place)
           cross join lateral (
                 select d.* from resource.documents d where d.document_id = f.document_id and d.project_id = $1 offset 0) d
           cross join lateral (

@@ -100,6 +100,16 @@ begin
   return v_n;
 end $$;
 
+-- Which of these targets a process serves at this moment, as far as leases say: one that holds work of the target, or has just ended some. An
+-- idle process has no lease.
+create or replace function scheduler.serving(p_targets text[]) returns setof text
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select distinct l.worker_target::text
+    from state.worker_leases l
+   where l.expires_at > clock_timestamp() and l.worker_target = any (p_targets)
+$$;
+
+alter function scheduler.serving owner to waybill_scheduler;
 alter function scheduler.workers_without_lease owner to waybill_scheduler;
 alter function scheduler.end_missing_leases owner to waybill_scheduler;
 alter function scheduler.renew_lease owner to waybill_scheduler;

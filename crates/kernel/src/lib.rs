@@ -39,13 +39,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * Connection: [`work`], [`retry`], [`check`], [`migrate`].
+//! * Connection: [`work`], [`retry`], [`check`], [`migrate`], [`login`].
 //! * Cards and boxes: [`card`], [`card_box`], [`artifact`], [`external`].
-//! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`].
+//! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`], [`record`].
 //! * Conversations and knowledge: [`session`], [`blackboard`], [`knowledge`].
 //! * Processes: [`intake`], [`lease`], [`outbox`], [`sweep`], [`quarantine`], [`idempotency`].
 //! * Management and operation: [`project`], [`resource`], [`register`], [`key`], [`browser`], [`audit`], [`spend`], [`vitals`], [`now`],
-//!   [`find`], [`trace`], [`invariant`], [`retain`], [`retention`].
+//!   [`find`], [`short`], [`trace`], [`invariant`], [`retain`], [`retention`].
 //!
 //! * All SQL of Waybill is here, each statement a literal beside its binds; one test prepares them all.
 //! * A unit of work belongs to one project. Row-level security holds it there, whatever a statement says.
@@ -67,6 +67,7 @@ pub mod card_box;
 
 pub mod blackboard;
 pub mod receipt;
+pub mod record;
 pub mod session;
 
 pub mod agent;
@@ -89,6 +90,7 @@ pub mod sweep;
 
 pub mod find;
 pub mod now;
+pub mod short;
 pub mod spend;
 pub mod trace;
 pub mod vitals;
@@ -103,6 +105,7 @@ pub mod resource;
 
 pub mod check;
 pub mod invariant;
+pub mod login;
 pub mod migrate;
 pub mod retain;
 pub mod retention;

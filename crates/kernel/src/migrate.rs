@@ -19,7 +19,7 @@ use crate::{
     work::{self, DbError, connect_options, from_driver},
 };
 
-const MIGRATIONS: [(i64, &str, &str); 10] = [
+const MIGRATIONS: [(i64, &str, &str); 11] = [
     (1, "roles", include_str!("../migrations/0001_roles.sql")),
     (2, "cardbox", include_str!("../migrations/0002_cardbox.sql")),
     (3, "resource", include_str!("../migrations/0003_resource.sql")),
@@ -30,10 +30,11 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
     (8, "artifacts", include_str!("../migrations/0008_artifacts.sql")),
     (9, "sources", include_str!("../migrations/0009_sources.sql")),
     (10, "watching", include_str!("../migrations/0010_watching.sql")),
+    (11, "recording", include_str!("../migrations/0011_recording.sql")),
 ];
 
 /// The transitions: functions, each beside the Rust that calls it. Created again by every migration.
-pub const FUNCTIONS: [&str; 32] = [
+pub const FUNCTIONS: [&str; 33] = [
     include_str!("work.sql"),
     include_str!("external.sql"),
     include_str!("card.sql"),
@@ -58,6 +59,7 @@ pub const FUNCTIONS: [&str; 32] = [
     include_str!("knowledge.sql"),
     include_str!("turn/look.sql"),
     include_str!("session.sql"),
+    include_str!("record.sql"),
     include_str!("sweep.sql"),
     include_str!("retention.sql"),
     include_str!("retain.sql"),
@@ -77,6 +79,9 @@ pub enum Error {
          to a pooler in session mode"
     )]
     Pooled { place: String },
+    /// What is missing, and the statements with which an administrator adds it.
+    #[error("{0}")]
+    Roles(String),
     #[error("the migration failed and was rolled back")]
     Migrate(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a table was locked for five minutes: end the dump or long query that uses it, or try again later")]
@@ -211,7 +216,17 @@ async fn try_run(
 }
 
 fn failed(error: MigrateError) -> Error {
-    Error::Migrate(error.into())
+    let refusal = match &error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.as_database_error(),
+        _ => None,
+    };
+    match refusal {
+        // Without what the driver writes around it, since people copy the statements.
+        Some(refusal) if refusal.code().as_deref() == Some("42501") && refusal.message().contains('\n') => {
+            Error::Roles(refusal.message().to_owned())
+        }
+        _ => Error::Migrate(error.into()),
+    }
 }
 
 /// Checks whether a lock could not be had in time.

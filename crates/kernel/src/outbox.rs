@@ -87,7 +87,10 @@ pub async fn mark(
             replayed.push(last.event.outbox_seq);
         }
     }
-    sqlx::query("select scheduler.mark_published($1, $2, $3, $4, $5, $6, $7, $8)")
+    sqlx::query(
+        "select scheduler.mark_published(p_worker => $1, p_projects => $2, p_turns => $3, p_events => $4, p_event_ids => $5, p_shards => $6,
+                                         p_replayed => $7, p_made_at => $8)",
+    )
         .bind(worker_id)
         .bind(done.iter().map(|event| event.project_id).collect::<Vec<_>>())
         .bind(done.iter().map(|event| event.agent_turn_id).collect::<Vec<_>>())

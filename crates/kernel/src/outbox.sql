@@ -1,7 +1,9 @@
 -- State events of those of these turns that asked for them. The caller holds the heads' locks, so the order of an agent's events is theirs.
 --   p_agent   the one agent they are all of; null: of several
 --   p_status  what the agents do now; null: as their heads say
-create or replace function state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text) returns integer
+--   p_always  also of turns that did not ask
+drop function if exists state.tell(uuid, uuid[], uuid, text);
+create or replace function state.tell(p_project uuid, p_turns uuid[], p_agent uuid, p_status text, p_always boolean default false) returns integer
 language plpgsql as $$
 declare
   v_told integer;
@@ -12,7 +14,7 @@ begin
    cross join lateral (
          select t.agent_turn_id, t.agent_id
            from state.turns t
-          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and t.emit_state_event
+          where t.project_id = p_project and t.agent_turn_id = e.agent_turn_id and (t.emit_state_event or p_always)
          offset 0) t
    cross join lateral (
          select h.status, h.turn_epoch, h.active_agent_turn_id

@@ -13,7 +13,7 @@ pub enum Error {
     Slug(String),
     #[error("there is already a project {0:?}")]
     Taken(String),
-    #[error("there is no project {0:?}")]
+    #[error("there is no project {0:?}: `waybill project list` lists the projects")]
     NotFound(String),
     #[error("the database request failed")]
     Db(#[from] DbError),

@@ -1,9 +1,9 @@
-//! Tools that the key of their own service registers (PM-1, SE-7). Such a key changes and removes what was registered for one of its targets, and
-//! nothing that was applied.
+//! Tools that the key of their own service registers (PM-1, SE-7), and the removal of tools and profiles that are not in use. Such a key changes and
+//! removes what was registered for one of its targets, and nothing that was applied.
 
 use sqlx::FromRow;
 use waybill_core::{
-    id::{Name, Target},
+    id::{Name, Target, TurnId},
     resource::{Manifest, Tool},
 };
 
@@ -93,6 +93,52 @@ pub async fn remove(work: &mut UnitOfWork, name: &Name, targets: Option<&[Target
     .await?;
     match user {
         Some(profile) => Err(work.refuse(Error::InUse { name: name.clone(), profile })),
+        None => Ok(target),
+    }
+}
+
+/// Removes a profile that no other profile names and that has no open turn. Turns that have ended keep the version that they ran with.
+pub async fn remove_profile(work: &mut UnitOfWork, name: &Name) -> Result<Target, Error> {
+    let project_id = work.project_id();
+    let gone: Option<Target> = sqlx::query_scalar(
+        "delete from resource.profiles where project_id = $1 and name = $2 returning worker_target::text",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
+    let Some(target) = gone else { return Err(Error::NotFound { kind: Kind::Profile, name: name.clone() }) };
+    let user: Option<Name> = sqlx::query_scalar(
+        "select p.name
+           from resource.profiles p
+          cross join lateral cardbox.reading($1, p.profile_card_id, statement_timestamp()) r
+          where p.project_id = $1
+            and (r.content::jsonb -> 'delegation_policy' -> 'target_profiles' ? $2 or r.content::jsonb ->> 'summariser' = $2)
+          order by p.name
+          limit 1",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
+    if let Some(profile) = user {
+        return Err(work.refuse(Error::ProfileInUse { name: name.clone(), profile }));
+    }
+    let open: Option<TurnId> = sqlx::query_scalar(
+        "select i.agent_turn_id
+           from state.agent_inbox i
+          cross join lateral (
+                select a.profile_name from resource.project_agents a where a.project_id = $1 and a.agent_id = i.agent_id offset 0) a
+          where i.project_id = $1 and a.profile_name = $2
+          order by i.agent_turn_id
+          limit 1",
+    )
+    .bind(project_id)
+    .bind(name)
+    .fetch_optional(&mut **work)
+    .await?;
+    match open {
+        Some(turn) => Err(work.refuse(Error::OpenTurn { name: name.clone(), turn })),
         None => Ok(target),
     }
 }

@@ -261,6 +261,13 @@ pub async fn list(
     Ok(query.bind(project_id).bind(before).bind(most).fetch_all(&mut **work).await?)
 }
 
+/// Returns the requests about these calls. Calls about which no person was asked are left out.
+pub async fn about(work: &mut UnitOfWork, tool_call_ids: &[ToolCallId]) -> Result<Vec<Shown>, Error> {
+    let project_id = work.project_id();
+    let shown = sqlx::query_as("select s.* from state.show_requests($1, $2) s");
+    Ok(shown.bind(project_id).bind(tool_call_ids).fetch_all(&mut **work).await?)
+}
+
 /// Returns the request about a call. `None` means that no person was asked about it, or that its turn ended before a decision.
 pub async fn show(work: &mut UnitOfWork, tool_call_id: ToolCallId) -> Result<Option<Shown>, Error> {
     let project_id = work.project_id();

@@ -11,7 +11,7 @@ use sqlx::FromRow;
 use waybill_core::{
     card::{CardType, Content, Draft, Invalid, NewCard, Reading, Role},
     handoff::HandoffType,
-    id::{BoxId, CardId, Name, Target},
+    id::{BoxId, CardId, Name, Target, TurnId},
     resource::{InternalTool, Manifest, Plan, Profile, Settings, Tool},
 };
 
@@ -23,7 +23,8 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "profile `{profile}` uses tools that do not exist: {names:?}. Apply the tools first, or together with the profile"
+        "profile `{profile}` uses tools that do not exist: {}. Apply the tools first, or together with the profile",
+        .names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
     )]
     UnknownTools { profile: Name, names: Vec<Name> },
     #[error(
@@ -52,6 +53,12 @@ pub enum Error {
     NotRegistered(Name),
     #[error("profile `{profile}` may call tool `{name}`: remove it from `allowed_tools` of the profile first")]
     InUse { name: Name, profile: Name },
+    #[error(
+        "profile `{profile}` names profile `{name}`: remove it from `delegation_policy` and `summariser` of that profile first"
+    )]
+    ProfileInUse { name: Name, profile: Name },
+    #[error("turn {turn} of profile `{name}` is open: wait for it, or stop it with `waybill turn stop {turn}`")]
+    OpenTurn { name: Name, turn: TurnId },
     #[error("`max_open_turns` must be at most {MOST_OPEN_TURNS}")]
     TooManyOpen,
     #[error("the project does not exist: create it with `waybill project create`")]
@@ -319,15 +326,16 @@ async fn put_settings(work: &mut UnitOfWork, card_id: CardId, settings: &Setting
     let money = settings.max_microdollars_per_month.map(|most| i64::try_from(most.get()).unwrap_or(i64::MAX));
     let put: Option<Put> = sqlx::query_as(
         "with old as (
-           select settings_card_id from resource.projects where project_id = $1 for no key update
+           select settings_card_id, settings_version from resource.projects where project_id = $1 for no key update
          ), put as (
            update resource.projects p
-              set settings_card_id = $2, max_open_turns = $3, max_running_turns = $4, max_microdollars = $5
+              set settings_card_id = $2, settings_version = p.settings_version + 1, settings_at = now(),
+                  max_open_turns = $3, max_running_turns = $4, max_microdollars = $5
              from old
             where p.project_id = $1 and old.settings_card_id is distinct from $2
-        returning 1
+        returning p.settings_version
          )
-         select case when old.settings_card_id is null then 1 else 2 end as version, exists (select from put) as changed from old",
+         select coalesce((select settings_version from put), old.settings_version) as version, exists (select from put) as changed from old",
     )
     .bind(project_id)
     .bind(card_id)
@@ -393,6 +401,9 @@ pub async fn list(work: &mut UnitOfWork) -> Result<Vec<Listed>, Error> {
           union all
          select 'plan', p.name, p.version, p.plan_card_id, null, p.created_at
            from (select distinct on (name) * from resource.plans where project_id = $1 order by name, version desc) p
+          union all
+         select 'settings', 'project', settings_version, settings_card_id, null, settings_at
+           from resource.projects where project_id = $1 and settings_card_id is not null
           order by kind, name",
     )
     .bind(project_id)

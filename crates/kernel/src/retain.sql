@@ -464,6 +464,7 @@ begin
   v_removed := cardbox.add_counts(v_removed, jsonb_build_object('handovers', v_n));
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
   delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
+  delete from state.recordings r where r.project_id = p_project and r.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -548,7 +549,7 @@ begin
   select coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0) + coalesce(pg_column_size(c.metadata), 0) into v_bytes
     from cardbox.cards c
    where c.project_id = p_project and c.card_id = p_card and c.erased_at is null
-     and (not c.content_addressed or c.type = 'sys.rendered_prompt');
+     and (not c.content_addressed or c.type in ('sys.rendered_prompt', 'sys.request_part'));
   if v_bytes is null then
     return null;
   end if;
@@ -802,7 +803,7 @@ begin
            count(*) filter (where c.is_said and not k.is_reached) as n_gone, count(*) filter (where c.is_said and k.is_reached) as n_kept,
            coalesce(sum(c.size) filter (where c.is_said and not k.is_reached), 0) as n_bytes
       into v_page
-      from (select c.card_id, c.erased_at is null and (not c.content_addressed or c.type = 'sys.rendered_prompt') as is_said,
+      from (select c.card_id, c.erased_at is null and (not c.content_addressed or c.type in ('sys.rendered_prompt', 'sys.request_part')) as is_said,
                    coalesce(pg_column_size(c.content), 0) + coalesce(pg_column_size(c.tool_calls), 0)
                    + coalesce(pg_column_size(c.metadata), 0) as size
               from cardbox.cards c
@@ -880,10 +881,10 @@ grant execute on function state.enter, state.first_id, state.why_kept, state.cal
 grant select on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.agent_inbox, state.agent_state_head,
   state.waiting_calls, state.pmo_batches, state.pmo_batch_tasks, state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps,
   state.execution_edges, state.patches, state.receipts, state.refusals, state.outbox, state.requests, state.handovers, state.grants,
-  state.forks, state.labels, state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
+  state.forks, state.labels, state.recordings, state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
 grant delete on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.pmo_batches, state.pmo_batch_tasks,
   state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps, state.execution_edges, state.patches, state.receipts,
-  state.refusals, state.outbox, state.requests, state.handovers, state.grants, state.forks, state.labels, state.identity_edges,
+  state.refusals, state.outbox, state.requests, state.handovers, state.grants, state.forks, state.labels, state.recordings, state.identity_edges,
   resource.project_agents
   to waybill_remover;
 grant update (salt, content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_remover;

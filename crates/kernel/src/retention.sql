@@ -112,9 +112,10 @@ begin
 end $$;
 
 -- Makes one partition that is missing. Says whether: 0 means that all are there, or that another process makes them just now. A table of which
--- another session changes the partitions is not waited for: others are made, and where all are in use it is an error.
+-- another session changes the partitions is not waited for: others are made, and where all are in use it is an error. Compiling the look at the catalog
+-- would take a hundred times as long as the look itself.
 create or replace function state.extend_partitions() returns integer
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' set jit = off as $$
 declare
   v_missing record;
   v_used    text[] := '{}';

@@ -216,7 +216,9 @@ async fn lost(kernel: &Kernel, config: &Config) -> Result<Swept, Error> {
     let silent = find(kernel, config, sqlx::query_as("select * from scheduler.silent_turns($1, $2)")).await?;
     swept.turns_silent = each(kernel, config, "silent_turns", silent, &mut swept, |fence: Fence| {
         Box::pin(async move {
-            let alive: bool = sqlx::query_scalar("select state.listen($1, $2, $3, $4, $5, $6)")
+            let alive: bool = sqlx::query_scalar(
+                "select state.listen(p_project => $1, p_agent => $2, p_turn => $3, p_epoch => $4, p_token => $5, p_silence => $6)",
+            )
                 .bind(fence.project_id())
                 .bind(fence.agent_id())
                 .bind(fence.agent_turn_id())

@@ -79,6 +79,12 @@ impl DbError {
         refusal.is_some_and(|refusal| refusal.code() == "23514" && refusal.routine() == Some("ExecFindPartition"))
     }
 
+    /// Checks whether the database accepts no connections at the moment: `allow_connections` is off, as during maintenance.
+    fn is_closed(&self) -> bool {
+        let refusal = self.0.as_database_error().and_then(|refusal| refusal.try_downcast_ref::<PgDatabaseError>());
+        refusal.is_some_and(|refusal| refusal.code() == "55000" && refusal.routine() == Some("CheckMyDatabase"))
+    }
+
     /// Returns the error of a request that got no answer in time.
     pub fn no_answer() -> DbError {
         DbError(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
@@ -92,6 +98,46 @@ impl DbError {
     /// Checks whether a value cannot be stored: a text with U+0000, or a number beyond its column.
     pub fn is_invalid_value(&self) -> bool {
         self.has_code("22")
+    }
+
+    /// Returns what to do where no connection could be made.
+    fn advice(&self) -> &'static str {
+        use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+        match &self.0 {
+            sqlx::Error::Io(error) => match error.kind() {
+                ConnectionRefused => {
+                    "no server listens there. Start PostgreSQL, or correct the host and the port in the URL"
+                }
+                TimedOut | HostUnreachable | NetworkUnreachable => {
+                    "the host does not answer. Check the network, or correct the host in the URL"
+                }
+                _ => "the host cannot be reached. Correct the host and the port in the URL",
+            },
+            sqlx::Error::Tls(_) => "TLS failed. Check the certificate of the server, and `sslmode` in the URL",
+            sqlx::Error::Database(_) if self.has_code("28P01") => {
+                "the password is wrong. Correct it in the URL, or set it with `alter role LOGIN password '…'`"
+            }
+            sqlx::Error::Database(_) if self.has_code("28") => {
+                "the server does not accept this login. Correct the login in the URL, or allow it in pg_hba.conf; `waybill migrate` creates the \
+                 logins of Waybill"
+            }
+            sqlx::Error::Database(_) if self.has_code("3D000") => {
+                "the server has no such database. Correct its name in the URL, or create it with `createdb` and run `waybill migrate`"
+            }
+            sqlx::Error::Database(_) if self.has_code("42501") => {
+                "the login may not connect to this database. Use the login that Waybill has for this process"
+            }
+            sqlx::Error::Database(_) if self.has_code("53300") => {
+                "the server has no free connection. End other programs, or raise `max_connections`"
+            }
+            sqlx::Error::Database(_) if self.has_code("57P03") => "the server is starting or stopping. Try again soon",
+            _ => "check the URL and the log of the server",
+        }
+    }
+
+    /// Checks whether another transaction was in the way: a lock that was not to be had in time, a deadlock, or a conflict.
+    pub fn is_contended(&self) -> bool {
+        ["55P03", "40P01", "40001"].iter().any(|code| self.has_code(code))
     }
 
     /// Checks whether the server answered with this SQLSTATE, or with one that begins so.
@@ -108,7 +154,7 @@ impl Transient for DbError {
             // the server ended it.
             sqlx::Error::Database(_) => {
                 let codes = ["08", "53", "57", "25006", "25P03"];
-                codes.iter().any(|code| self.has_code(code))
+                codes.iter().any(|code| self.has_code(code)) || self.is_closed()
             }
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
@@ -133,7 +179,7 @@ pub(crate) use from_driver;
 pub enum Error {
     #[error("the database URL is not valid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
     Url,
-    #[error("cannot connect to the database at {place}")]
+    #[error("cannot connect to the database at {place}: {}", .source.advice())]
     Unreachable { place: String, source: DbError },
     #[error(transparent)]
     Unfit(#[from] check::Unfit),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 pub mod operate;
+pub mod pages;
 
 pub mod figure;
 

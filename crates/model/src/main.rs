@@ -40,10 +40,14 @@ const ONE_OF_EACH: Faults =
 const MUTANT_STATES: usize = 4_000_000;
 
 /// Returns the scenarios: three turns that queue at one agent; a turn that waits for two tools, with another turn behind it; a turn that forks,
-/// and one whose fork gives the call back; two agents whose queue has a mark and is claimed from, many turns at a time.
-fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 5] {
+/// and one whose fork gives the call back; two agents whose queue has a mark and is claimed from, many turns at a time; and two agents whose turns are
+/// claimed and end together, with another turn behind them and without.
+fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System); 7] {
     let system = |agent_of, work, roots: &[u8], results| System {
-        protocol: Protocol { plan: Plan { agent_of, work, marks: false, resumes: false, deadlines: true }, mutant },
+        protocol: Protocol {
+            plan: Plan { agent_of, work, marks: false, many: false, resumes: false, deadlines: true },
+            mutant,
+        },
         roots: roots.to_vec(),
         faults,
         results,
@@ -54,13 +58,18 @@ fn scenarios(mutant: Option<Mutant>, faults: Faults) -> [(&'static str, System);
     // A mutant that loses the call must not be saved by its deadline.
     resumes.protocol.plan.deadlines = mutant.is_none();
     let mut marks = system([0, 1, 0], [Work::Plain; 3], &[0, 1, 2], [0, 0]);
-    marks.protocol.plan.marks = true;
+    (marks.protocol.plan.marks, marks.protocol.plan.many) = (true, true);
+    let mut ends = system([0, 1, 1], [Work::Plain; 3], &[0, 1, 2], [0, 0]);
+    ends.protocol.plan.many = true;
+    let pair = System { roots: vec![0, 1], ..ends.clone() };
     [
         ("queue", system([0, 0, 0], [Work::Plain; 3], &[0, 1, 2], [0, 0])),
         ("tools", system([0, 0, 1], [Work::Tools, Work::Plain, Work::Plain], &[0, 1], [2, 1])),
         ("batch", forks),
         ("resume", resumes),
         ("marks", marks),
+        ("ends", ends),
+        ("pair", pair),
     ]
 }
 
@@ -127,8 +136,13 @@ fn check_mutants(quiet: bool) -> Vec<Figure> {
 }
 
 fn catch(mutant: Mutant, shows: Shows) -> Option<String> {
-    let (Shows::Queue(fault) | Shows::Tools(fault) | Shows::Batch(fault) | Shows::Resume(fault) | Shows::Marks(fault)) =
-        shows;
+    let (Shows::Queue(fault)
+    | Shows::Tools(fault)
+    | Shows::Batch(fault)
+    | Shows::Resume(fault)
+    | Shows::Marks(fault)
+    | Shows::Ends(fault)
+    | Shows::Pair(fault)) = shows;
     let faults = match fault {
         Fault::None => NO_FAULTS,
         Fault::Crash => Faults { crashes: 1, ..NO_FAULTS },
@@ -138,13 +152,16 @@ fn catch(mutant: Mutant, shows: Shows) -> Option<String> {
         Fault::Stop => Faults { stops: 1, ..NO_FAULTS },
         Fault::LostBell => Faults { lost_bells: 1, ..NO_FAULTS },
     };
-    let [(_, queue), (_, tools), (_, batch), (_, resume), (_, marks)] = scenarios(Some(mutant), faults);
+    let [(_, queue), (_, tools), (_, batch), (_, resume), (_, marks), (_, ends), (_, pair)] =
+        scenarios(Some(mutant), faults);
     let system = match shows {
         Shows::Queue(_) => queue,
         Shows::Tools(_) => tools,
         Shows::Batch(_) => batch,
         Shows::Resume(_) => resume,
         Shows::Marks(_) => marks,
+        Shows::Ends(_) => ends,
+        Shows::Pair(_) => pair,
     };
     let checker = system.checker().threads(1).target_state_count(MUTANT_STATES);
     let checker = checker.finish_when(HasDiscoveries::Any).spawn_bfs().join();

@@ -50,7 +50,7 @@ impl Home {
         Home::at(&root.join("target").join("lab"))
     }
 
-    /// Returns this folder; or, if we are root and the servers' user could not reach it, a folder for temporary files in its place.
+    /// Returns this folder; or, if we are root and the servers' user could not reach it, one in `/var/lib/waybill`, where only root makes folders.
     pub fn at(folder: &Path) -> Result<Home> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let folder = folder.canonicalize()?;
@@ -58,7 +58,7 @@ impl Home {
             return Ok(Home(folder));
         }
         let name = folder.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let home = env::temp_dir().join(format!("waybill{name}"));
+        let home = Path::new("/var/lib/waybill").join(name.trim_start_matches('-'));
         fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
         Ok(Home(home))
     }
@@ -142,6 +142,14 @@ fn end_process(pid: i32, ask: rustix::process::Signal, insist: rustix::process::
     }
 }
 
+#[cfg(not(target_os = "linux"))]
+fn is_alive(pid: rustix::process::Pid) -> bool {
+    // Waits for it, if it is a child of ours that has ended.
+    let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+    rustix::process::test_kill_process(pid).is_ok()
+}
+
+#[cfg(target_os = "linux")]
 fn is_alive(pid: rustix::process::Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     // A zombie is a child of ours that we have not waited for yet: it has ended.

@@ -39,6 +39,29 @@ pub struct TestDb {
 }
 
 impl TestDb {
+    /// Looks through all rows of all tables: returns how many there are, and the tables in which a regular expression is found.
+    pub async fn search(&self, pattern: &str) -> (i64, Vec<String>) {
+        let mut admin = self.admin().await;
+        let tables: Vec<String> = sqlx::query_scalar(
+            "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+              where n.nspname in ('cardbox', 'resource', 'state') and c.relkind in ('r', 'p') order by 1",
+        )
+        .fetch_all(&mut admin)
+        .await
+        .expect("the catalog can be read");
+        let (mut n_rows, mut found) = (0, Vec::new());
+        for table in tables {
+            let sql = format!("select count(*), count(*) filter (where t::text ~ $1) from {table} t");
+            let query = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(sql)).bind(pattern);
+            let (n, n_found) = query.fetch_one(&mut admin).await.expect("a table can be read");
+            n_rows += n;
+            if n_found > 0 {
+                found.push(table);
+            }
+        }
+        (n_rows, found)
+    }
+
     /// Connects as the owner of the schema, who may migrate and erase.
     pub async fn owner(&self) -> PgConnection {
         PgConnection::connect(&self.server.owner_url(&self.name)).await.expect("the owner can connect")

@@ -17,7 +17,7 @@ use waybill_core::{id::Name as SecretName, tool::HostPattern};
 use crate::outside;
 
 /// The operator's rules.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Egress {
     /// Projects may reach only these of the hosts that they name. `None` means all public hosts.
@@ -36,18 +36,26 @@ impl Egress {
     pub fn allows(&self, url: &Url, hosts: &BTreeSet<HostPattern>) -> Result<(), String> {
         let (host, port, _) = place(url);
         let named = |hosts: &BTreeSet<HostPattern>| is_among(hosts, url);
-        let by_operator = self.hosts.as_ref().is_none_or(named) || named(&self.private_hosts);
-        if !by_operator || !named(hosts) {
-            return Err(format!(
-                "tools of this project may not connect to {host}:{port}: add it to `egress_hosts` in the settings of the project; the operator must allow it too"
-            ));
-        }
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
         let may_be_private = self.is_private_host(host) || address.is_ok_and(|address| !is_public(address));
-        if may_be_private && !named(&self.private_hosts) {
-            return Err(format!("{host}:{port} is not a public address: the operator must add it to `private_hosts`"));
+        let mut missing = Vec::new();
+        if !named(hosts) {
+            missing.push("add it to `egress_hosts` in the settings of the project");
         }
-        Ok(())
+        // The operator's naming it as a private host is enough: such a host need not be among `hosts` too.
+        if !named(&self.private_hosts) {
+            if may_be_private {
+                missing.push(
+                    "it is not a public address, so the operator must add it to `private_hosts` of `egress` in the providers file",
+                );
+            } else if !self.hosts.as_ref().is_none_or(named) {
+                missing.push("the operator must add it to `hosts` of `egress` in the providers file");
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!("tools of this project may not connect to {host}:{port}: {}", missing.join("; ")))
     }
 
     /// Checks whether the operator named the host as a private one.
@@ -183,6 +191,25 @@ mod tests {
         assert!(may(&narrow, "http://127.0.0.1:8080/", &["127.0.0.1:8080"]));
         assert!(!may(&narrow, "http://127.0.0.1:9090/", &["127.0.0.1:9090"]));
         assert!(!may(&narrow, "http://127.0.0.1:8080/", &["api.example"]));
+    }
+
+    /// The error says what is missing, and nothing else.
+    #[test]
+    fn the_error_says_what_is_missing() {
+        let says = |egress: &Egress, text: &str, hosts: &[&str]| {
+            let said = egress.allows(&Url::parse(text).unwrap(), &set(hosts)).unwrap_err();
+            let parts = ["`egress_hosts`", "`hosts` of", "`private_hosts`"];
+            parts.map(|part| said.contains(part))
+        };
+        let open = Egress::default();
+        assert_eq!(says(&open, "https://api.example/", &[]), [true, false, false]);
+        assert_eq!(says(&open, "http://127.0.0.1:8000/", &[]), [true, false, true]);
+        assert_eq!(says(&open, "http://127.0.0.1:8000/", &["127.0.0.1:8000"]), [false, false, true]);
+        let near = Egress { private_hosts: set(&["127.0.0.1:8000"]), ..Egress::default() };
+        assert_eq!(says(&near, "http://127.0.0.1:8000/", &[]), [true, false, false]);
+        let narrow = Egress { hosts: Some(set(&["*.example"])), ..Egress::default() };
+        assert_eq!(says(&narrow, "https://other.test/", &["other.test"]), [false, true, false]);
+        assert_eq!(says(&narrow, "https://other.test/", &[]), [true, true, false]);
     }
 
     /// A name that resolves to a private address is not connected to.

@@ -2,6 +2,8 @@
 
 use std::{
     collections::HashMap,
+    error::Error as _,
+    io,
     sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Duration,
 };
@@ -146,7 +148,7 @@ pub(crate) async fn call(
     let secrets = way.secrets;
     let request = prepare(way, admitted, key, http).map_err(Trouble::Refused)?;
     let response = request.send().await.map_err(|error| {
-        let why = in_short(secrets, &error);
+        let why = in_short(secrets, http, &error);
         if error.is_connect() { Trouble::NotDone(why, None) } else { Trouble::Unknown(why, None) }
     })?;
     let status = response.status();
@@ -161,7 +163,7 @@ pub(crate) async fn call(
     let mut body = Vec::new();
     let mut stream = response.bytes_stream();
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|error| Trouble::Unknown(in_short(secrets, &error), None))?;
+        let piece = piece.map_err(|error| Trouble::Unknown(in_short(secrets, http, &error), None))?;
         if body.len() + piece.len() > MOST_BYTES {
             return Ok(ToolOutcome::failed(format!("the response of the tool has more than {MOST_BYTES} bytes")));
         }
@@ -264,7 +266,20 @@ pub(crate) fn blotted(secrets: &Secrets, result: Value) -> Value {
     }
 }
 
-/// Returns the innermost cause, without the address, which may contain more than the caller may know.
-fn in_short(secrets: &Secrets, error: &reqwest::Error) -> String {
-    secrets.blot(innermost(error).unwrap_or_else(|| "the server of the tool could not be reached".to_owned()))
+/// Returns the method, the server and the innermost cause. The path and the query are left out: they may contain more than the model may know,
+/// such as the key of a webhook.
+fn in_short(secrets: &Secrets, http: &HttpTool, error: &reqwest::Error) -> String {
+    let why = match is_refused(error) {
+        true => "connection refused: no server listens at this address".to_owned(),
+        false => innermost(error).unwrap_or_else(|| "the server of the tool could not be reached".to_owned()),
+    };
+    secrets.blot(format!("{} {}: {why}", http.method.as_str(), http.url.origin()))
+}
+
+/// Checks whether there is no server at the address.
+fn is_refused(error: &reqwest::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |cause| (**cause).source());
+    causes.any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    })
 }

@@ -49,7 +49,7 @@ const START: Duration = Duration::from_secs(30);
 pub const KEY: &str = "waybill/idempotency_key";
 
 /// A server that the operator has named: a program, or an address that need not be public.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpServer {
     pub name: Name,
@@ -138,6 +138,11 @@ impl Servers {
     pub(crate) fn new(named: impl IntoIterator<Item = McpServer>) -> Servers {
         let named = named.into_iter().map(|server| (server.name.clone(), server)).collect();
         Servers { named, lines: Mutex::default() }
+    }
+
+    /// Checks whether these are the servers that the operator has named.
+    pub(crate) fn are(&self, named: &[McpServer]) -> bool {
+        self.named.len() == named.len() && named.iter().all(|server| self.named.get(&server.name) == Some(server))
     }
 
     pub(crate) async fn call(

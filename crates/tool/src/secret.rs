@@ -35,17 +35,26 @@ struct Given {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("secret `{name}` does not exist: set {variable}, or write it to a file of that name in the secrets folder")]
+#[error(
+    "secret `{name}` is not set: set {variable} in the environment of `waybill dev` or of the worker, and restart it; or write the secret to the file `{name}` in the secrets folder"
+)]
 pub struct NoSecret {
     name: Name,
     variable: String,
 }
 
+/// Why a project's manifest gets no secret.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the project may not use the secret `{0}`: the operator must write it to the secrets folder of the project, or let all projects use it (`shared_secrets` of `egress`, or `secrets` of a provider)"
-)]
-pub struct NotOwn(Name);
+pub enum NotOwn {
+    /// Says the same whether or not the secret exists: a project must not learn which secrets the operator has.
+    #[error(
+        "the project may not use the secret `{0}`: the operator must write it to the secrets folder of the project, or let all projects use it (`shared_secrets` of `egress`, or `secrets` of a provider)"
+    )]
+    NotAllowed(Name),
+    /// The project may use it, but it is not set.
+    #[error(transparent)]
+    NotSet(#[from] NoSecret),
+}
 
 impl Secrets {
     /// Makes the store. `variables` are the environment of the process; only those that begin with `WAYBILL_SECRET_` are used.
@@ -78,9 +87,9 @@ impl Secrets {
     ) -> Result<SecretString, NotOwn> {
         let file = self.folder.as_ref().map(|folder| folder.join(project_id.to_string()).join(name.as_str()));
         if shared.contains(name) || file.is_some_and(|file| file.is_file()) {
-            return self.find(project_id, name).map_err(|_| NotOwn(name.clone()));
+            return Ok(self.find(project_id, name)?);
         }
-        Err(NotOwn(name.clone()))
+        Err(NotOwn::NotAllowed(name.clone()))
     }
 
     /// Masks every used secret in the text, whether plain, in base64, in hex or percent-encoded. A secret that is cut in two is not found.
@@ -212,6 +221,15 @@ mod tests {
         assert_eq!(own(theirs, "openai", &[]), None, "what all share is not theirs to send anywhere");
         assert_eq!(own(theirs, "my-key", &[]), None);
         assert_eq!(own(theirs, "my-key", &["my-key"]).unwrap(), "sk-variable");
+        let refused = |key: &str, shared: &[&str]| {
+            let shared = shared.iter().map(|key| name(key)).collect();
+            secrets.find_own(theirs, &name(key), &shared).unwrap_err().to_string()
+        };
+        let not_set = refused("other", &["other"]);
+        assert!(not_set.contains("set WAYBILL_SECRET_OTHER in the environment"), "{not_set}");
+        let (exists, does_not) = (refused("my-key", &[]), refused("other", &[]));
+        assert!(exists.contains("the project may not use the secret `my-key`"), "{exists}");
+        assert_eq!(exists.replace("my-key", "other"), does_not, "what is not allowed is not revealed");
         let missing = found(theirs, "other").unwrap_err().to_string();
         assert!(missing.contains("WAYBILL_SECRET_OTHER"), "{missing}");
         assert_eq!(secrets.blot("bad key sk-of-ours: no".into()), "bad key [secret]: no");

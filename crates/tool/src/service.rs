@@ -6,7 +6,10 @@
 //! The call is stored before anything is sent. If this process dies on the way, another one retries the call with the same idempotency
 //! key; a call that must not be done twice is answered with `outcome_unknown` instead (WK-7).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep, timeout};
 use waybill_artifact::Artifacts;
@@ -64,9 +67,9 @@ impl Default for Config {
     }
 }
 
-/// Everything that is needed to call tools. Cheap to clone.
+/// Everything that is needed to call tools. Cheap to clone: all clones reach the same hosts and servers.
 #[derive(Clone, Debug)]
-pub struct Tools(Arc<Inner>);
+pub struct Tools(Arc<RwLock<Arc<Inner>>>);
 
 #[derive(Debug)]
 struct Inner {
@@ -80,6 +83,23 @@ struct Inner {
     servers: Servers,
 }
 
+impl Inner {
+    fn new(
+        kernel: Kernel,
+        artifacts: Option<Artifacts>,
+        secrets: Arc<Secrets>,
+        egress: Egress,
+        servers: Vec<McpServer>,
+    ) -> Inner {
+        let http = egress.client();
+        let named = servers.iter().filter_map(|server| server.url.as_ref()?.origin().split_once("://"));
+        let private_hosts = named.filter_map(|(_, host)| host.parse().ok()).collect();
+        let trusted = Egress { private_hosts, ..Egress::default() }.client();
+        let servers = Servers::new(servers);
+        Inner { kernel, artifacts, secrets, egress, http, trusted, servers }
+    }
+}
+
 impl Tools {
     pub fn new(
         kernel: Kernel,
@@ -88,17 +108,28 @@ impl Tools {
         egress: Egress,
         servers: Vec<McpServer>,
     ) -> Tools {
-        let http = egress.client();
-        let named = servers.iter().filter_map(|server| server.url.as_ref()?.origin().split_once("://"));
-        let private_hosts = named.filter_map(|(_, host)| host.parse().ok()).collect();
-        let trusted = Egress { private_hosts, ..Egress::default() }.client();
-        let servers = Servers::new(servers);
-        Tools(Arc::new(Inner { kernel, artifacts, secrets, egress, http, trusted, servers }))
+        Tools(Arc::new(RwLock::new(Arc::new(Inner::new(kernel, artifacts, secrets, egress, servers)))))
+    }
+
+    /// Takes these hosts and servers in place of the earlier ones, for every call that begins from now on.
+    pub fn replace(&self, egress: Egress, servers: Vec<McpServer>) {
+        let now = self.now();
+        if now.egress == egress && now.servers.are(&servers) {
+            return;
+        }
+        let (kernel, artifacts, secrets) = (now.kernel.clone(), now.artifacts.clone(), now.secrets.clone());
+        let next = Arc::new(Inner::new(kernel, artifacts, secrets, egress, servers));
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
+    }
+
+    fn now(&self) -> Arc<Inner> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lists the tools of an MCP server that the operator named, for a person who writes their manifests.
     pub async fn offered(&self, project_id: ProjectId, server: &Name) -> Result<Vec<Offered>, String> {
-        let Inner { secrets, egress, trusted, servers, .. } = &*self.0;
+        let now = self.now();
+        let Inner { secrets, egress, trusted, servers, .. } = &*now;
         servers.offered(Way { client: trusted, egress, secrets, project_id }, server).await
     }
 
@@ -110,7 +141,7 @@ impl Tools {
             poll_interval: config.look,
             ..intake::Config::default()
         };
-        let intake = Intake::<ClaimedCall>::open(&self.0.kernel, config.target.clone(), intake);
+        let intake = Intake::<ClaimedCall>::open(&self.now().kernel, config.target.clone(), intake);
         intake
             .serve(end, config.grace, |holding| {
                 let tools = self.clone();
@@ -130,7 +161,8 @@ impl Tools {
 
     /// Answers one call, or requests a person's approval for it.
     pub async fn answer(&self, call: &ClaimedCall) -> Result<(), turn::Error> {
-        let Inner { kernel, artifacts, .. } = &*self.0;
+        let now = self.now();
+        let Inner { kernel, artifacts, .. } = &*now;
         let verdict = retry(|| {
             Box::pin(async {
                 let mut work = kernel.begin(call.project_id).await?;
@@ -161,6 +193,7 @@ impl Tools {
         let longest = Duration::from_secs(admitted.tool.timeout_seconds.into()).min(admitted.left);
         let (ends, mut pause) = (Instant::now() + longest, FIRST_PAUSE);
         let is_once = admitted.tool.effect == Effect::Once;
+        let mut is_first = true;
         loop {
             let left = ends.saturating_duration_since(Instant::now());
             let (why, is_unknown, wait) = match timeout(left, self.once(call, admitted)).await {
@@ -170,6 +203,11 @@ impl Tools {
                 Ok(Err(Trouble::Unknown(why, wait))) => (why, true, wait),
                 Err(_) => (format!("the tool did not respond within {longest:?}"), true, None),
             };
+            if is_first {
+                let (tool, tool_call_id) = (&admitted.tool.name, call.tool_call_id);
+                tracing::warn!(%tool, %tool_call_id, why, "a tool could not be called");
+                is_first = false;
+            }
             let wait = wait.unwrap_or(pause).min(LONGEST_PAUSE);
             if is_once && is_unknown {
                 let why = format!("the call may or may not have been done, and it is not retried: {why}");
@@ -186,7 +224,8 @@ impl Tools {
     }
 
     async fn once(&self, call: &ClaimedCall, admitted: &Admitted) -> Result<ToolOutcome, Trouble> {
-        let Inner { secrets, egress, http, trusted, servers, .. } = &*self.0;
+        let now = self.now();
+        let Inner { secrets, egress, http, trusted, servers, .. } = &*now;
         let (project_id, key) = (call.project_id, call.tool_call_id.to_string());
         let way = Way { client: http, egress, secrets, project_id };
         match (&admitted.tool.http, &admitted.tool.mcp) {

@@ -7,6 +7,7 @@ use std::{
     env, fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,11 @@ const PREFIX: &str = "WAYBILL_";
 /// The file that `waybill dev` writes into its data folder.
 const OF_DEV: &str = ".waybill/waybill.toml";
 const FILE: &str = "waybill.toml";
+/// The file beside the settings file that `waybill dev` locks while it runs.
+pub(crate) const LOCK_OF_DEV: &str = "dev.lock";
+
+/// The settings file that this process has read, and the URL of the database in it.
+static DATABASE: OnceLock<(PathBuf, String)> = OnceLock::new();
 
 /// The settings file and its values.
 #[derive(Debug, Default)]
@@ -61,6 +67,10 @@ impl File {
             };
             values.insert(key, value);
         }
+        if let (Some(url), Ok(path)) = (values.get("database_url"), std::path::absolute(&path)) {
+            // Only the first file counts. A process reads one.
+            let _ = DATABASE.set((path, url.clone()));
+        }
         Ok(File { path: Some(path), values })
     }
 
@@ -83,6 +93,13 @@ impl File {
         });
         command.mut_subcommands(|subcommand| self.applied(subcommand))
     }
+}
+
+/// Returns the data folder of the `waybill dev` that wrote this URL into the settings file. `None` means that the URL is from elsewhere.
+pub(crate) fn dev_folder(database_url: &str) -> Option<PathBuf> {
+    let (path, url) = DATABASE.get()?;
+    let folder = path.parent()?;
+    (url == database_url && folder.join(LOCK_OF_DEV).is_file()).then(|| folder.to_owned())
 }
 
 /// Checks that a settings file can be trusted, because it names programs to start and where secrets go. A file that was found, not named, must

@@ -1,6 +1,12 @@
 //! How a command connects to the database, the bus and the artifact store, and finds its project.
 
-use std::{os::unix::fs::MetadataExt, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,8 +16,13 @@ use waybill_bus::nats::Nats;
 use waybill_core::id::ProjectId;
 use waybill_kernel::{
     project, retention,
-    work::{Actor, Config, Kernel, UnitOfWork},
+    work::{Actor, Config, Error, Kernel, UnitOfWork},
 };
+
+use crate::config;
+
+/// The data folder of the `waybill dev` whose database this process uses.
+static OF_DEV: OnceLock<PathBuf> = OnceLock::new();
 
 /// The connection of a process or a command.
 #[derive(Debug, Args)]
@@ -24,17 +35,51 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn config(&self) -> Config {
+        if let Some(folder) = config::dev_folder(self.database_url.expose_secret()) {
+            // It is set already if the process connects a second time.
+            let _ = OF_DEV.set(folder);
+        }
         Config { database_url: self.database_url.clone(), ..Config::new("") }
     }
 
     pub(crate) async fn kernel(&self) -> Result<Kernel> {
-        Ok(Kernel::connect(&self.config()).await?)
+        kernel(&self.config()).await
     }
 
     /// Connects with at most this many database connections.
     pub(crate) async fn kernel_with(&self, max_connections: u32) -> Result<Kernel> {
-        Ok(Kernel::connect(&Config { max_connections, ..self.config() }).await?)
+        kernel(&Config { max_connections, ..self.config() }).await
     }
+}
+
+async fn kernel(config: &Config) -> Result<Kernel> {
+    Kernel::connect(config).await.map_err(|error| match (error, stopped_dev()) {
+        (Error::Unreachable { place, source }, Some(stopped)) => {
+            anyhow::Error::new(source).context(format!("{stopped}. The database at {place} cannot be reached"))
+        }
+        (error, _) => error.into(),
+    })
+}
+
+/// Says that the `waybill dev` whose database this process uses does not run, and how to start it. `None` means that it runs, or that the
+/// database is from elsewhere.
+pub(crate) fn stopped_dev() -> Option<String> {
+    let data = OF_DEV.get()?;
+    let lock = File::open(data.join(config::LOCK_OF_DEV)).ok()?;
+    // The process that runs holds the lock.
+    lock.try_lock_shared().ok()?;
+    let usual = data.parent().filter(|_| data.ends_with(".waybill"));
+    Some(match usual {
+        Some(folder) => {
+            format!("`waybill dev` of {} does not run: start it there (`waybill dev`)", folder.display())
+        }
+        None => {
+            let data = data.display();
+            format!(
+                "the `waybill dev` with the data folder {data} does not run: start it (`waybill dev --data {data}`)"
+            )
+        }
+    })
 }
 
 /// The bus: doorbells and the stream of events.

@@ -19,10 +19,14 @@ pub(crate) enum Format {
     Json,
 }
 
+/// What is logged where a person reads along: problems, and that the providers file was read again.
+pub(crate) const QUIET: &str = "warn,waybill::reload=info,sqlx=error,async_nats=off";
+const USUAL: &str = "warn,waybill=info,sqlx=error,async_nats=off";
+
 /// Starts logging, with the filter in `WAYBILL_LOG`.
-pub(crate) fn begin(format: Format) {
-    let filter = EnvFilter::try_from_env("WAYBILL_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,waybill=info,sqlx=error,async_nats=off"));
+pub(crate) fn begin(format: Format, is_quiet: bool) {
+    let filter =
+        EnvFilter::try_from_env("WAYBILL_LOG").unwrap_or_else(|_| EnvFilter::new(if is_quiet { QUIET } else { USUAL }));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Blotted);
     match format {
         Format::Text => lines.init(),

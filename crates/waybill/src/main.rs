@@ -1,11 +1,31 @@
 //! The `waybill` binary. It reads arguments and the environment, connects the parts, and prints text for people or JSON.
 
+/// These replace the macros of the standard library, which panic when a program such as `head` closes the output.
+macro_rules! println {
+    () => { $crate::output::out(format_args!("\n")) };
+    ($($said:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($said)*))) };
+}
+macro_rules! print {
+    ($($said:tt)*) => { $crate::output::out(format_args!($($said)*)) };
+}
+macro_rules! eprintln {
+    () => { $crate::output::err(format_args!("\n")) };
+    ($($said:tt)*) => { $crate::output::err(format_args!("{}\n", format_args!($($said)*))) };
+}
+
 mod command;
 mod config;
 mod connect;
+mod follow;
+mod live;
 mod log;
+mod named;
 mod output;
+mod reload;
+mod story;
+mod table;
 mod tree;
+mod usage;
 mod watch;
 
 use std::process::ExitCode;
@@ -13,8 +33,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use command::{
-    admin, agent, apply, artifact, card, chat, context, dev, doctor, fork, grant, handoff, inbox, keys, knowledge,
-    lint, look, migrate, orchestrator, project, replay, resource, run, serve, session, spend, tool, top, turn, worker,
+    admin, agent, apply, artifact, card, chat, context, demo, dev, doctor, fork, grant, handoff, health, inbox, init,
+    keys, knowledge, lint, look, migrate, orchestrator, project, record, replay, resource, run, serve, session, spend,
+    tool, top, turn, worker,
 };
 use config::File;
 use serde_json::Value;
@@ -50,6 +71,12 @@ pub(crate) const VERSION: &str = match option_env!("WAYBILL_VERSION") {
 enum Command {
     /// Run everything in one command: a private database, the API, the orchestrator, a worker and a demo team.
     Dev(dev::Arguments),
+    /// Record what the models of your existing agents see: point them here by one environment variable.
+    Record(record::Arguments),
+    /// Make a project folder that works at once: a team of two agents, a tool in Python, a test, and a README with the next commands.
+    Init(init::Arguments),
+    /// Show the demo team of `waybill dev` at work: it researches a question, its workers are killed, and a person approves the answer.
+    Demo(demo::Arguments),
     /// Start a turn and wait for its result.
     Run(run::Arguments),
     /// Talk to an agent in the terminal.
@@ -65,6 +92,8 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Check the database: server version, login, migrations, row security, connection pooler and more. Exits with 1 if a check fails.
     Doctor(doctor::Arguments),
+    /// Ask a process on this machine whether it takes work, for the health checks of containers. Exits with 1 if it does not.
+    Health(health::Arguments),
     /// Show the live state of the system: queues and processes of each target, open batches, and the work and cost of the busiest projects.
     Top(top::Arguments),
     /// Show what the turns of a project have spent: by hour, day, profile, model, agent or session.
@@ -76,7 +105,7 @@ enum Command {
     ///
     /// Applying the same files again changes nothing.
     Apply(apply::Arguments),
-    /// Show the profiles, tools, plans and settings of a project.
+    /// Show the profiles, tools, plans and settings of a project, and delete profiles and tools.
     #[command(subcommand)]
     Resource(resource::Command),
     /// Add agents to the roster, and list agents with their status.
@@ -152,6 +181,8 @@ enum Command {
     /// Finds orphaned tool results, calls without results, doubled input, empty messages, system text in the middle, broken
     /// alternation, and prompt-cache breaks between consecutive requests.
     Lint(lint::Arguments),
+    /// Show the version of this program, of its database schema, and of the PostgreSQL inside it.
+    Version,
     /// Print the OpenAPI document of the HTTP API, which `waybill serve` also serves at `/openapi.json`.
     Openapi,
     /// Print the script that completes commands and options in a shell.
@@ -166,6 +197,15 @@ enum Command {
     },
 }
 
+/// Checks whether the log shows problems only.
+fn is_quiet(command: &Command) -> bool {
+    match command {
+        Command::Dev(arguments) => !arguments.verbose,
+        Command::Record(arguments) => !arguments.dev.verbose,
+        _ => false,
+    }
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let prepared = File::find().and_then(|file| Ok((file.apply(Cli::command())?, file)));
@@ -176,13 +216,23 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let cli = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.unwrap_or_else(|error| usage::refuse(&error, &file));
     // One crypto provider for every TLS connection. It fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    log::begin(cli.log_format);
+    log::begin(cli.log_format, is_quiet(&cli.command));
     let json = cli.json;
+    if matches!(
+        cli.command,
+        Command::Dev(_) | Command::Record(_) | Command::Serve(_) | Command::Orchestrator(_) | Command::Worker(_)
+    ) {
+        output::go_on();
+    }
     let outcome = match cli.command {
         Command::Dev(arguments) => dev::run(arguments).await,
+        Command::Record(arguments) => record::run(arguments).await,
+        Command::Init(arguments) => init::run(&arguments, json),
+        Command::Demo(arguments) => demo::run(arguments, json).await,
         Command::Run(arguments) => run::run(arguments, json).await,
         Command::Chat(arguments) => chat::run(arguments).await,
         Command::Session(command) => session::run(command, json).await,
@@ -204,6 +254,7 @@ async fn main() -> ExitCode {
         Command::Config(command) => command::config::run(command, &Cli::command(), &file, json),
         Command::Migrate(arguments) => migrate::run(arguments, json).await,
         Command::Doctor(arguments) => doctor::run(arguments, json).await,
+        Command::Health(arguments) => health::run(arguments, json).await,
         Command::Top(arguments) => top::run(arguments, json).await,
         Command::Spend(arguments) => spend::run(arguments, json).await,
         Command::Man { folder } => man(&folder),
@@ -219,9 +270,12 @@ async fn main() -> ExitCode {
         Command::Worker(arguments) => worker::run(arguments).await,
         Command::Turn(command) => turn::run(command, json).await,
         Command::Lint(arguments) => lint::run(&arguments, json),
+        Command::Version => command::version::run(json),
         Command::Openapi => output::json(&waybill_api::document()).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "waybill", &mut script);
+            output::bytes(&script);
             Ok(ExitCode::SUCCESS)
         }
     };

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -32,10 +35,21 @@ const FRESH: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_TARGETS: usize = 200;
 
+/// Whether the process is shutting down. It still ends what it has begun, and `/ready` says that it takes nothing new.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leaving(Arc<AtomicBool>);
+
+impl Leaving {
+    pub(crate) fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The state behind the three routes.
 struct Watched {
     handle: PrometheusHandle,
     kernel: Kernel,
+    leaving: Leaving,
     /// Whether `/metrics` also reports the state of the whole system.
     is_whole: bool,
     read: Mutex<Read>,
@@ -52,8 +66,9 @@ struct Read {
 impl Watch {
     /// Starts to count, and serves the routes if an address is set. `part` is the role of the process. With `is_whole`, as in an orchestrator,
     /// `/metrics` also reports the state of the whole system.
-    pub(crate) async fn begin(&self, part: &'static str, kernel: &Kernel, is_whole: bool) -> Result<()> {
-        let Some(address) = self.metrics_listen else { return Ok(()) };
+    pub(crate) async fn begin(&self, part: &'static str, kernel: &Kernel, is_whole: bool) -> Result<Leaving> {
+        let leaving = Leaving::default();
+        let Some(address) = self.metrics_listen else { return Ok(leaving) };
         let handle = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
             .and_then(|builder| builder.install_recorder())
@@ -74,7 +89,8 @@ impl Watch {
                 upkeep.run_upkeep();
             }
         });
-        let watched = Watched { handle, kernel: kernel.clone(), is_whole, read: Mutex::default() };
+        let watched =
+            Watched { handle, kernel: kernel.clone(), leaving: leaving.clone(), is_whole, read: Mutex::default() };
         let app = Router::new()
             .route("/metrics", get(show))
             .route("/health", get(|| async { "up\n" }))
@@ -83,15 +99,16 @@ impl Watch {
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         tracing::info!(address = %listener.local_addr()?, "serving metrics and health checks");
         tokio::spawn(async move { axum::serve(listener, app).await });
-        Ok(())
+        Ok(leaving)
     }
 }
 
-/// Reports whether the database answers.
+/// Reports whether the process takes work. The routes exist only once it has connected and its checks have passed. Whether the database answers at
+/// the moment is a metric: all processes lose it at the same time, and none should be replaced or left out because of it.
 async fn ready(State(watched): State<Arc<Watched>>) -> (StatusCode, &'static str) {
-    match timeout(PATIENCE, vitals::ping(&watched.kernel)).await {
-        Ok(Ok(())) => (StatusCode::OK, "ready\n"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n"),
+    match watched.leaving.0.load(Ordering::Relaxed) {
+        false => (StatusCode::OK, "ready\n"),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
     }
 }
 

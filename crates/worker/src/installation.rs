@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use waybill_artifact::Artifacts;
-use waybill_core::turn::Prices;
 use waybill_kernel::work::Kernel;
 use waybill_tool::{egress::Egress, mcp::McpServer, secret::Secrets, service::Tools};
 
@@ -46,6 +45,9 @@ impl Installation {
                             new.name
                         ));
                     }
+                    if new.record {
+                        new.check_recorded()?;
+                    }
                     all.providers.push(*new);
                 }
                 Document::McpServer(new) if all.mcp_servers.iter().any(|known| known.name == new.name) => {
@@ -65,16 +67,19 @@ impl Installation {
         Ok(all)
     }
 
-    /// Returns the prices of all models.
-    pub fn prices(&self) -> Prices {
-        self.providers.iter().map(|provider| (provider.name.to_string(), provider.prices.clone())).collect()
-    }
-
     pub fn models(&self) -> Models {
         Models::new(self.providers.clone(), self.secrets.clone())
     }
 
     pub fn tools(&self, kernel: Kernel, artifacts: Option<Artifacts>) -> Tools {
         Tools::new(kernel, artifacts, self.secrets.clone(), self.egress.clone(), self.mcp_servers.clone())
+    }
+
+    /// Puts what the file says now in the place of what it said before. Calls under way end as they began.
+    pub fn renew(&self, models: &Models, tools: Option<&Tools>) {
+        models.replace(self.providers.clone());
+        if let Some(tools) = tools {
+            tools.replace(self.egress.clone(), self.mcp_servers.clone());
+        }
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     problem::Problem,
 };
 
-pub(crate) use recognize::{Here, address, asker, count, find_project, with_key};
+pub(crate) use recognize::{Here, address, asker, count, find_project, here, with_key, without_key};
 
 use recognize::short;
 

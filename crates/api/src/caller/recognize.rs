@@ -66,7 +66,9 @@ impl FromRequestParts<Arc<Api>> for Caller {
 /// Refuses a project that is not the caller's, with the same words as one that never existed.
 fn no_project(asked: &str) -> Problem {
     let asked: String = asked.chars().take(80).collect();
-    Problem::not_found(format!("project {asked:?} does not exist, or this API key or token has no access to it"))
+    Problem::not_found(format!(
+        "project {asked:?} does not exist, or this API key or token has no access to it: `GET /v1/me` shows the project of a key"
+    ))
 }
 
 /// Refuses a project that is not the caller's own, and returns the one that was asked for.
@@ -238,7 +240,7 @@ pub(crate) async fn find_project(api: &Api, asked: &str) -> Result<Option<(Proje
 }
 
 /// Accepts a caller without a key, if it is on this machine and the configuration allows that; but not on behalf of a page in a browser.
-async fn without_key(
+pub(crate) async fn without_key(
     api: &Api,
     parts: &Parts,
     address: Option<IpAddr>,
@@ -262,6 +264,12 @@ async fn without_key(
         standing: Standing::Loopback,
         place: Arc::default(),
     })
+}
+
+/// Refuses a caller without a key, unless it is on this machine and the configuration lets such callers do everything.
+pub(crate) fn here(api: &Api, parts: &Parts, address: Option<IpAddr>) -> Result<(), Problem> {
+    let said = "send a key of scope `recorder`: in the header `x-waybill-key`, or in the URL, in place of the project";
+    if is_here(api, parts, address) { Ok(()) } else { Err(unauthorized(said)) }
 }
 
 /// Checks whether a caller is on this machine, and the configuration lets such callers do everything.

@@ -75,8 +75,8 @@ pub(crate) struct TimelineParams {
 
 /// Show how a turn spent its time: in queues, in model calls, and waiting for tools, child turns and people.
 ///
-/// The segments come from the record. When a worker took up a turn again, or was lost, is known only for turns that were started over HTTP, not for
-/// the turns below them: such segments are left out. With `tree`, up to 2,000 turns are shown.
+/// The segments come from the record. That a worker was lost is recorded for every turn. When a worker took a turn up is recorded for turns that were
+/// started over HTTP; for the turns below them, the wait for a worker is shown until the next model call. With `tree`, up to 2,000 turns are shown.
 #[utoipa::path(
     get, path = "/turns/{turn}/timeline", tag = "turns", params(("turn" = TurnId, Path), TimelineParams),
     responses((status = 200, body = Timeline)),

@@ -20,9 +20,6 @@ use crate::{
     request::{Page, Query, most},
 };
 
-/// The time after which no id is minted: ids have room for it until the year 10889.
-const LATEST: i64 = 1 << 48;
-
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
@@ -71,7 +68,7 @@ impl ListParams {
         let label = self.label.map(|label| label.parse::<Label>()).transpose();
         let label = label.map_err(|error| Problem::invalid(format!("`label`: {error}")))?;
         let (label_name, label_value) = label.map(|Label { name, value }| (name, value)).unzip();
-        let until = self.until.map(first_id);
+        let until = self.until.map(TurnId::at);
         Ok(Listing {
             filter: Filter {
                 status: self.status,
@@ -88,15 +85,10 @@ impl ListParams {
                 open: self.open,
             },
             before: self.after.into_iter().chain(until).min(),
-            since: self.since.map(first_id),
+            since: self.since.map(TurnId::at),
             most: i32::try_from(n).unwrap_or(i32::MAX),
         })
     }
-}
-
-/// Returns the first id that can be minted at a time.
-fn first_id(time: DateTime<Utc>) -> TurnId {
-    if time.timestamp_millis() >= LATEST { TurnId::max() } else { TurnId::at(time) }
 }
 
 /// List turns, newest first.

@@ -130,9 +130,15 @@ pub(crate) async fn log_in(
     get, path = "/ui/session", tag = "browser", security(("cookie" = [])),
     responses((status = 200, body = Login)),
 )]
-pub(crate) async fn show_login(State(api): State<Arc<Api>>, Visitor(parts): Visitor) -> Result<Response, Problem> {
-    let (_, found) = session(&api, &parts).await?;
-    Ok(answer(Login::of(found).ok_or_else(ended)?, None))
+pub(crate) async fn show_login(State(api): State<Arc<Api>>, Visitor(parts): Visitor) -> Response {
+    let found = session(&api, &parts).await;
+    let answer = found.and_then(|(_, found)| Ok(answer(Login::of(found).ok_or_else(ended)?, None))).into_response();
+    if answer.status() != StatusCode::UNAUTHORIZED {
+        return answer;
+    }
+    // A cookie that says nothing any more, or that another server of this machine set, would keep its browser out of `waybill dev`.
+    let removed = cookie::set(&api, cookie::SESSION, "", 0, Sent::Strict);
+    (AppendHeaders([(header::SET_COOKIE, removed)]), answer).into_response()
 }
 
 /// Log out: end the browser session, and its streams.

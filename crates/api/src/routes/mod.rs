@@ -106,7 +106,7 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(knowledge::publish_turn))
         .routes(routes!(resource::show_project))
         .routes(routes!(resource::apply_resources, resource::list_resources))
-        .routes(routes!(resource::show_profile))
+        .routes(routes!(resource::show_profile, resource::remove_profile))
         .routes(routes!(tool::show_tool, tool::register_tool, tool::remove_tool))
         .routes(routes!(resource::show_plan))
         .routes(routes!(resource::show_settings))

@@ -18,6 +18,7 @@ use waybill_kernel::{
     handover,
     key::{self, Listed as Key},
     project::Project,
+    register,
     resource::{self, Applied, Listed},
 };
 use waybill_tool::check::check_manifest;
@@ -143,6 +144,42 @@ pub(crate) async fn show_profile(
 ) -> Result<Json<Profile>, Problem> {
     caller.may_read()?;
     Ok(Json(resource::profile(&mut caller.begin(&api).await?, &name).await?.profile))
+}
+
+/// The profile that was removed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RemovedProfile {
+    /// Name of the profile.
+    name: Name,
+}
+
+/// Remove a profile that no other profile names and that has no open turn.
+///
+/// Turns that have ended keep the version that they ran with. A key of scope `developer` removes profiles whose `worker_target` is among its targets.
+#[utoipa::path(
+    delete, path = "/profiles/{name}", tag = "resources",
+    params(("name" = Name, Path), OnceParams),
+    responses((status = 200, body = RemovedProfile)),
+)]
+pub(crate) async fn remove_profile(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(Named { name }): Path<Named>,
+    once: Once,
+) -> Result<Json<Value>, Problem> {
+    caller.may(&[Scope::Developer])?;
+    let acting = caller.clone();
+    once.write(&api, &caller, &[], move |work| {
+        Box::pin(async move {
+            let now = resource::profile(work, &name).await?.profile;
+            acting.may_apply(work, &[Manifest::Profile(Box::new(now))]).await?;
+            let target = register::remove_profile(work, &name).await?;
+            let subject = format!("profile/{name}");
+            audit::record(work, &acting.actor, "resource.remove", &subject, &json!({ "target": target })).await?;
+            Ok(RemovedProfile { name })
+        })
+    })
+    .await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

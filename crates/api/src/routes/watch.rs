@@ -58,7 +58,7 @@ const MOST_TOKENS: usize = 8;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Params {
-    /// Where to continue: the `id` of the last event that you have. The header `Last-Event-ID` does the same. If omitted, all events are sent.
+    /// Where to continue: the `id` of the last event that you have. The header `Last-Event-ID` does the same, and comes first. If omitted, all events are sent.
     #[param(minimum = 0)]
     after: Option<i64>,
     /// Whether to also send the text that the model is writing, piece by piece. A piece is sent only while you are connected, and is not repeated
@@ -258,11 +258,11 @@ fn cursor(after: Option<i64>, headers: &HeaderMap) -> Result<Option<i64>, Proble
             })?)
         }
     };
-    let after = after.or(last);
-    if after.is_some_and(|after| after < 0) || last.is_some_and(|last| last < 0) {
+    if [after, last].into_iter().flatten().any(|seq| seq < 0) {
         return Err(Problem::invalid("`after` and `Last-Event-ID` must not be negative"));
     }
-    Ok(after)
+    // A browser that opens the same address again says with the header how far it came.
+    Ok(last.or(after))
 }
 
 /// How a stream begins.
@@ -298,7 +298,9 @@ fn streamed(
         }
     });
     let events = stream::unfold(events, |mut events| async { Some((Ok(events.recv().await?), events)) });
-    Sse::new(events).keep_alive(KeepAlive::default())
+    // Some proxies pass on the head of an answer only with its first bytes.
+    let opened = stream::once(async { Ok(Event::default().comment("open")) });
+    Sse::new(opened.chain(events)).keep_alive(KeepAlive::default())
 }
 
 /// Returns what the models of some turns are writing, from now on. It does not end.

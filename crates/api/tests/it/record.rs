@@ -6,12 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use waybill_api::Config;
 use waybill_context::framework::Framework;
-use waybill_core::{
-    guard,
-    id::StepId,
-    key::Scope,
-    turn::{Price, Prices},
-};
+use waybill_core::{guard, id::StepId, key::Scope};
 use waybill_tool::secret::Secrets;
 use waybill_worker::{
     collect::Collector,
@@ -53,7 +48,7 @@ impl<'a> Scribe<'a> {
         let method = match name {
             "describe_session" => Method::PATCH,
             "forget_session" | "revoke_key" | "remove_artifact" | "remove_document" | "delete_card"
-            | "revoke_grant" | "lift_hold" | "remove_tool" => Method::DELETE,
+            | "revoke_grant" | "lift_hold" | "remove_tool" | "remove_profile" => Method::DELETE,
             "put_artifact" | "apply_document" | "set_retention" | "place_hold" | "register_tool" => Method::PUT,
             _ => Method::POST,
         };
@@ -143,6 +138,8 @@ pub(crate) async fn walk(scribe: &mut Scribe<'_>) {
     scribe.manage("register_tool", "resource.apply", "/tools/own", own.clone()).await;
     scribe.write("register_tool", &admin, "/tools/own", own).await;
     scribe.manage("remove_tool", "resource.remove", "/tools/own", Value::Null).await;
+    scribe.manage("apply_resources", "resource.apply", "/resources", apply(&profile("spare", "python"))).await;
+    scribe.manage("remove_profile", "resource.remove", "/profiles/spare", Value::Null).await;
     let key = json!({ "name": "k", "scope": "reader" });
     let key = scribe.manage("create_key", "key.create", "/keys", key).await;
     let key = format!("/keys/{}", text(&key["key_id"]));
@@ -353,9 +350,10 @@ async fn a_project_has_its_quotas() {
 /// WK-5: what a worker reports is marked so, and costs what the operator's prices say. A model without a price costs what the worker says.
 #[tokio::test]
 async fn usage_that_a_worker_reports_is_priced_by_the_operator() {
-    let price = Price { input: 2.0, cached: Some(0.5), output: 10.0 };
-    let prices = Prices::from([("p".to_owned(), [("m".to_owned(), price)].into())]);
-    let house = House::open_with(Config { prices, ..Config::default() }).await;
+    let prices = json!({ "m": { "input": 2.0, "cached": 0.5, "output": 10.0 } });
+    let provider = json!({ "name": "p", "adapter": "openai_chat", "base_url": "http://127.0.0.1:1", "prices": prices });
+    let models = Models::new(vec![serde_json::from_value(provider).unwrap()], Secrets::default());
+    let house = House::open_with(Config { models, ..Config::default() }).await;
     let worker = house.key("w", Scope::Worker).await;
     for (model, cost) in [("m", 6 * 2 + 2 + 30), ("another", 7)] {
         let started = house.post("/turns", json!({ "profile_name": "hand", "instruction": "x" })).await;

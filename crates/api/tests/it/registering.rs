@@ -1,4 +1,4 @@
-//! Tools that the key of their own service registers.
+//! Tools that the key of their own service registers, and profiles that are removed.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -115,4 +115,41 @@ async fn what_a_key_says_of_its_tool_comes_from_outside() {
         assert_eq!(claimed["turns"][0]["profile"]["tools"][0]["name"], "add", "{claimed}");
         assert_eq!(house.t.count(marked).await, 1, "only the turn with the registered tool");
     }
+}
+
+/// PM-1, SE-7: a profile is removed once no other profile names it and it has no open turn, by a key whose targets have its worker target.
+#[tokio::test]
+async fn a_profile_is_removed_once_it_is_not_in_use() {
+    let house = House::open().await;
+    let developer = house.key("d", Scope::Developer).await;
+    let bound = Bounds { targets: vec!["bells".parse().unwrap()], ..Bounds::default() };
+    let stranger = house.key_for("s", Scope::Developer, bound).await;
+    let remove = async |key: &str, name: &str| {
+        let (status, answer) = house.ask(Method::DELETE, &format!("/profiles/{name}"), Some(key), None).await;
+        (status.as_u16(), answer["detail"].as_str().unwrap_or("removed").to_owned())
+    };
+    let mut lead = profile("lead", "python");
+    lead["profile"]["delegation_policy"] = json!({ "target_profiles": ["hand"] });
+    let mut clerk = profile("clerk", "python");
+    clerk["profile"]["summariser"] = json!("hand");
+    house.post("/resources", json!({ "manifests": [profile("hand", "python"), lead, clerk] })).await;
+    assert_eq!(remove(&stranger, "hand").await.0, 403, "its target is not among the key's");
+    for user in ["clerk", "lead"] {
+        let (status, said) = remove(&developer, "hand").await;
+        assert!(status == 409 && said.contains(&format!("profile `{user}` names profile `hand`")), "{status} {said}");
+        assert_eq!(remove(&developer, user).await.0, 200);
+    }
+    let started = house.post("/turns", json!({ "profile_name": "hand", "instruction": "wait" })).await;
+    let turn = started["agent_turn_id"].as_str().unwrap();
+    let (status, said) = remove(&developer, "hand").await;
+    assert!(status == 409 && said.contains(turn), "{status} {said}");
+    house.post(&format!("/turns/{turn}/stop"), json!({ "reason": "enough" })).await;
+    assert_eq!(remove(&developer, "hand").await.0, 200);
+    assert_eq!(remove(&developer, "hand").await.0, 404);
+    let entry = house.get("/audit?most=1").await["items"][0].clone();
+    assert_eq!(
+        (&entry["actor"], &entry["action"], &entry["subject"]),
+        (&json!("key:d"), &json!("resource.remove"), &json!("profile/hand"))
+    );
+    assert_eq!(house.get(&format!("/turns/{turn}")).await["turn"]["profile_name"], "hand", "the record keeps its name");
 }

@@ -1,5 +1,7 @@
 //! Finding runs and looking at them as a whole, over HTTP: labels, lists, graph, timeline, what happens now.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use waybill_core::{
@@ -9,6 +11,7 @@ use waybill_core::{
 };
 use waybill_kernel::{
     agent::{self, NewAgent, Stay},
+    sweep,
     turn::{self, DispatchRequest},
 };
 
@@ -205,6 +208,29 @@ async fn a_timeline_tells_what_was_waited_for() {
     assert_eq!(segments[2]["status"], "success");
     let none = house.get(&format!("/turns/{turn_id}/timeline?to=2020-01-01T00:00:00Z")).await;
     assert_eq!(none["segments"], json!([]));
+}
+
+/// UI-9: that a worker was lost is on record for every turn, also for one that another turn started.
+#[tokio::test]
+async fn a_timeline_tells_that_a_worker_was_lost() {
+    let house = House::open().await;
+    let worker = house.key("w", Scope::Worker).await;
+    let root = house.run(json!({ "profile_name": "echo", "instruction": "count" })).await;
+    let below = house.below(&root).await;
+    let claim = async |name: &str| {
+        let claim = json!({ "worker": name, "target": "python", "lease_seconds": 1 });
+        house.ask(Method::POST, "/worker/claim", Some(&worker), Some(claim)).await.1["turns"][0].clone()
+    };
+    let turn = claim("w1").await;
+    assert_eq!(turn["agent_turn_id"], json!(below), "{turn}");
+    // The lease ends by itself.
+    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    sweep::tick(&house.kernel, &sweep::Config { lease: Duration::ZERO, ..Default::default() }).await.unwrap();
+    let segments = house.get(&format!("/turns/{root}/timeline?tree=true")).await["segments"].clone();
+    let of_below = segments.as_array().unwrap().iter().filter(|one| one["agent_turn_id"] == json!(below));
+    let kinds: Vec<&str> = of_below.map(|one| text(&one["kind"])).collect();
+    assert_eq!(kinds, ["lost", "queued"], "{segments}");
+    assert_eq!(claim("w2").await["agent_turn_id"], json!(below), "another worker goes on");
 }
 
 /// UI-9: a thing is found by its id, by the beginning of it, and an artifact by its path.

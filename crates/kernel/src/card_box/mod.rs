@@ -27,7 +27,7 @@ mod read;
 
 pub use hydrate::{Also, AlsoRead, Hydrated, Pointers, Window, hydrate, hydrate_with, still_holds};
 pub use inherit::{MOST_RUNS, create_from, inherit, share};
-pub use read::{read, within};
+pub use read::{hashes, read, within};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

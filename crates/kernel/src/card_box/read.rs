@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row, postgres::PgRow};
 use waybill_core::{
+    card::CardHash,
     card_box::{Origin, Placed, Span, without_repeats},
     id::CardId,
 };
@@ -40,6 +41,25 @@ pub async fn read(work: &mut UnitOfWork, span: Span, as_of: Option<DateTime<Utc>
     }
     let rows: Vec<PlacedRow> = offload::decode(rows).await?;
     Ok(without_repeats(rows.into_iter().filter_map(|row| row.0)))
+}
+
+/// Lists the hashes of the cards of a span, ended or not, in order.
+pub async fn hashes(work: &mut UnitOfWork, span: Span) -> Result<Vec<CardHash>, Error> {
+    let span = check(span)?;
+    let project_id = work.project_id();
+    let hashes = sqlx::query_scalar(
+        "select c.hash
+           from (select * from cardbox.places($1, $2, $3, $4) order by place offset 0) p
+          cross join lateral (select c.hash from cardbox.cards c where c.project_id = $1 and c.card_id = p.card_id offset 0) c
+          order by p.place",
+    )
+    .bind(project_id)
+    .bind(span.box_id)
+    .bind(span.from)
+    .bind(span.upto)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(hashes)
 }
 
 /// Returns up to which place a part of a box has at most so many bytes: one card at least.

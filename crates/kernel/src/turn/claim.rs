@@ -137,7 +137,11 @@ async fn claim_ready(connection: &mut PgConnection, claiming: &mut Claiming) -> 
 
 async fn claim_one(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<Claimed>> {
     let claimed: Vec<Claimed> =
-        sqlx::query_as("select * from scheduler.claim($1, $2, $3, $4, $5, $6) where agent_turn_id is not null")
+        sqlx::query_as(
+            "select *
+               from scheduler.claim(p_worker => $1, p_target => $2, p_after => $3, p_in_flight_cap => $4, p_silence => $5, p_lease => $6)
+              where agent_turn_id is not null",
+        )
             .bind(claiming.worker_id)
             .bind(&claiming.target)
             .bind(claiming.after)
@@ -158,7 +162,11 @@ pub async fn claim_in(work: &mut UnitOfWork, claiming: &mut Claiming) -> Result<
 }
 
 async fn claim_many(connection: &mut PgConnection, claiming: &mut Claiming) -> sqlx::Result<Vec<Claimed>> {
-    let claimed: Vec<Claimed> = sqlx::query_as("select * from scheduler.claim_many($1, $2, $3, $4, $5, $6, $7)")
+    let claimed: Vec<Claimed> = sqlx::query_as(
+        "select *
+           from scheduler.claim_many(p_worker => $1, p_target => $2, p_after => $3, p_in_flight_cap => $4, p_silence => $5, p_lease => $6,
+                                     p_most => $7)",
+    )
         .bind(claiming.worker_id)
         .bind(&claiming.target)
         .bind(claiming.after)

@@ -66,7 +66,10 @@ struct Found {
 pub async fn list(work: &mut UnitOfWork, listing: &Listing) -> Result<Listed, Error> {
     let project_id = work.project_id();
     let mut found: Found =
-        sqlx::query_as("select l.turn_ids, l.looked_to from state.list_turns($1, $2, $3, $4, $5, $6) l")
+        sqlx::query_as(
+            "select l.turn_ids, l.looked_to
+               from state.list_turns(p_project => $1, p_filter => $2, p_since => $3, p_before => $4, p_most => $5, p_look => $6) l",
+        )
             .bind(project_id)
             .bind(Json(&listing.filter))
             .bind(listing.since.unwrap_or(TurnId::nil()))

@@ -1,16 +1,18 @@
 //! Looking at turns: what each is, trees and edges, for people and for the API. Nothing here is on the path of a turn.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 use waybill_core::{
     card::{Content, Reading},
-    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, ToolCallId, TraceId, TurnId},
+    id::{AgentId, BatchId, BoxId, CardId, Channel, Name, SessionId, StepId, Target, ToolCallId, TraceId, TurnId},
     label::Labels,
     turn::{InboxStatus, Status, TurnStatus},
 };
 
-use super::Error;
+use super::{Error, interval};
 use crate::{card, work::UnitOfWork};
 
 /// A turn: its state, its boxes, and what it has used so far.
@@ -178,6 +180,59 @@ pub async fn open_children(work: &mut UnitOfWork, turn_id: TurnId, most: i64) ->
     .fetch_all(&mut **work)
     .await?;
     Ok(children)
+}
+
+/// A turn that is ready, or that waits for a call, and no process serves the target.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Unserved {
+    pub agent_turn_id: TurnId,
+    pub target: Target,
+    /// Whether a call of the turn waits, and not the turn itself.
+    pub is_call: bool,
+}
+
+/// Returns those of the turns that have waited this long for a target that no process serves. An idle process is not known, so `wait` must be
+/// longer than the interval at which processes look for work.
+pub async fn unserved(work: &mut UnitOfWork, turn_ids: &[TurnId], wait: Duration) -> Result<Vec<Unserved>, Error> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select w.agent_turn_id, w.target, w.is_call
+           from unnest($2::uuid[]) as asked (agent_turn_id)
+          cross join lateral (
+                select i.agent_turn_id, i.worker_target::text as target, false as is_call
+                  from (select i.* from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = asked.agent_turn_id offset 0) i
+                 where i.status = 'pending' and i.armed_at < clock_timestamp() - $3::interval
+                 union all
+                select c.agent_turn_id, c.target::text, true
+                  from (select c.* from state.waiting_calls c where c.agent_turn_id = asked.agent_turn_id and c.project_id = $1 offset 0) c
+                 where c.status = 'pending' and c.created_at < clock_timestamp() - $3::interval) w
+          where not exists (select from scheduler.serving(array[w.target]))
+          order by w.agent_turn_id",
+    )
+    .bind(project_id)
+    .bind(turn_ids)
+    .bind(interval(wait))
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// Returns how many attempts of each of these turns have failed since it last wrote something. Turns without a failed attempt are left out.
+pub async fn failing(work: &mut UnitOfWork, turn_ids: &[TurnId]) -> Result<Vec<(TurnId, i32)>, Error> {
+    let project_id = work.project_id();
+    let failing = sqlx::query_as(
+        "select i.agent_turn_id, i.retry_count
+           from unnest($2::uuid[]) as asked (agent_turn_id)
+          cross join lateral (
+                select i.* from state.agent_inbox i where i.project_id = $1 and i.agent_turn_id = asked.agent_turn_id offset 0) i
+          where i.retry_count > 0
+          order by i.agent_turn_id",
+    )
+    .bind(project_id)
+    .bind(turn_ids)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(failing)
 }
 
 /// Returns what a turn has delivered. `None` means nothing yet, or that it can no longer be shown.

@@ -1,8 +1,15 @@
+-- What people read of a text: of a recorded message, which is raw JSON, its first text.
+create or replace function state.said(p_text text, p_type text) returns text
+language sql immutable as $$
+  select case when p_type <> 'wire.message' then p_text
+              else replace(replace(replace(substring(p_text from '"(?:text|content)"\s*:\s*"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
+$$;
+
 -- The first line of what a card says. Null: it says nothing that is a text, or so much that a list would take long to read it.
-create or replace function state.title(p_content json) returns text
+create or replace function state.title(p_content json, p_type text) returns text
 language sql immutable as $$
   select case when pg_column_size(p_content) > 65536 then null
-              else nullif(left(split_part(ltrim(case json_typeof(p_content) when 'string' then p_content #>> '{}'
+              else nullif(left(split_part(ltrim(case json_typeof(p_content) when 'string' then state.said(p_content #>> '{}', p_type)
                                                                             when 'object' then p_content ->> 'user_requirement' end,
                                                 E' \t\r\n'), E'\n', 1), 120), '') end
 $$;
@@ -51,7 +58,7 @@ begin
          -- Its boxes carry whether what it was handed, was answered or wrote came from outside.
          coalesce((select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.context_box_id)
                   or (select b.has_external from cardbox.boxes b where b.project_id = p_project and b.box_id = t.output_box_id), false),
-         f.source_turn_id, t.started_by, t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.models,
+         coalesce(f.source_turn_id, e.departs_from), t.started_by, t.on_behalf_of, t.limits, t.created_at, t.finished_at, s.models,
          s.n_steps, s.input_tokens, s.cached_tokens, s.output_tokens, s.microdollars
     from unnest(p_turns) with ordinality as asked (agent_turn_id, n)
    cross join lateral (
@@ -67,7 +74,9 @@ begin
          offset 0) h on true
     left join lateral (
          select f.source_turn_id from state.forks f where f.project_id = p_project and f.agent_turn_id = t.agent_turn_id offset 0) f on true
-    left join lateral (select state.title(c.content) as title from cardbox.reading(p_project, t.query_card_ids[1], statement_timestamp()) c) q on true
+    left join lateral (
+         select r.departs_from from state.recordings r where r.project_id = p_project and r.agent_turn_id = t.agent_turn_id offset 0) e on true
+    left join lateral (select state.title(c.content, c.type) as title from cardbox.reading(p_project, t.query_card_ids[1], statement_timestamp()) c) q on true
     left join lateral (
          select state.reason(c.content) as reason
            from cardbox.reading(p_project, case when t.status not in ('open', 'success') then t.deliverable_card_id end,

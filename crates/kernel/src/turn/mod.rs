@@ -52,7 +52,10 @@ pub use follow::{Look, Stretch, Told, below, events, events_of, last_event, look
 pub use graph::{Graph, GraphBatch, GraphEdge, graph};
 pub use label::label;
 pub use list::{Filter, Listed, Listing, list};
-pub use look::{Edge, Given, OpenChild, Summary, WaitKind, WaitingFor, delivered, edges, open_children, show, tree};
+pub use look::{
+    Edge, Given, OpenChild, Summary, Unserved, WaitKind, WaitingFor, delivered, edges, failing, open_children, show,
+    tree, unserved,
+};
 pub use reclaim::{Attempts, Loss, Reclaimed, reclaim, release};
 pub use report::{Report, ReportOutcome, Reported, report};
 pub use resources::{Delegate, Resources, resources};

@@ -56,7 +56,8 @@ begin
          worker_id = null, silent_by = null, claim_token = null, turn_epoch = p_fence.turn_epoch + 1, armed_at = now(),
          n_lost_leases = i.n_lost_leases + p_lost::integer, retry_count = i.retry_count + (not p_lost)::integer
    where i.project_id = p_fence.project_id and i.agent_turn_id = p_fence.agent_turn_id;
-  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched');
+  -- That a worker was lost is on record for every turn.
+  v_told := state.tell(p_fence.project_id, array[p_fence.agent_turn_id], p_fence.agent_id, 'dispatched', p_lost);
   --! reclaim.armed
   return query
   select 'armed'::text, case when v_waits then '{}' else array[v_inbox.worker_target::text] end, '{}'::uuid[];

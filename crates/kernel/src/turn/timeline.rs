@@ -1,8 +1,8 @@
 //! How turns spent their time, as far as the record tells: what waited, for whom, and for how long.
 //!
 //! A step says when its model call ended and how long it took; a call, when it was asked and answered; a request, when a person was asked and when
-//! the decision came. When a worker took a turn up, and when it was lost, is recorded only for turns with state events, which are those that were
-//! started over HTTP. Of all others the time before the first model call is known, and no later wait for a worker.
+//! the decision came. That a worker was lost is recorded for every turn. When a worker took a turn up is recorded only for turns with state events,
+//! which are those that were started over HTTP. Of all others the time before the first model call is known, and after a loss until the next one.
 
 use std::collections::HashMap;
 
@@ -74,6 +74,8 @@ struct Life {
     agent_turn_id: TurnId,
     created_at: DateTime<Utc>,
     finished_at: Option<DateTime<Utc>>,
+    /// Whether it has state events. Without them, only the loss of a worker is one.
+    emit_state_event: bool,
 }
 
 /// One row of the record: see `state.times`.
@@ -132,7 +134,23 @@ fn of_turn(life: &Life, times: &[Recorded]) -> Vec<Segment> {
     let is_state = |one: &&Recorded, status: &str| one.source == "state" && one.status.as_deref() == Some(status);
     let begun =
         times.iter().filter(|one| one.source == "step" || is_state(one, "running")).map(|one| one.from_at).min();
-    let mut segments = vec![segment(SegmentKind::Queued, life.created_at, begun.or(life.finished_at))];
+    let states: Vec<&Recorded> = times.iter().filter(|one| one.source == "state").collect();
+    let losses = if life.emit_state_event { &[] } else { states.as_slice() };
+    let mut segments = Vec::new();
+    if losses.first().is_none_or(|loss| begun.is_some_and(|begun| begun < loss.from_at)) {
+        segments.push(segment(SegmentKind::Queued, life.created_at, begun.or(life.finished_at)));
+    }
+    let mut since = life.created_at;
+    for (n, loss) in losses.iter().enumerate() {
+        // From its last sign of life to when that was noticed.
+        let ends = times.iter().filter(|one| one.source != "state").filter_map(|one| one.to_at);
+        let last = ends.filter(|at| *at <= loss.from_at).fold(since, Ord::max);
+        let later = times.iter().filter(|one| one.source == "step").map(|one| one.from_at);
+        let next = later.chain(losses.get(n + 1).map(|next| next.from_at)).filter(|at| *at >= loss.from_at).min();
+        since = loss.from_at;
+        segments.push(segment(SegmentKind::Lost, last, Some(loss.from_at)));
+        segments.push(segment(SegmentKind::Queued, loss.from_at, next.or(life.finished_at)));
+    }
     for one in times {
         let kind = match (one.source.as_str(), one.is_child) {
             ("step", _) => SegmentKind::Model,
@@ -152,8 +170,7 @@ fn of_turn(life: &Life, times: &[Recorded]) -> Vec<Segment> {
         let to = to.or(life.finished_at);
         segments.push(Segment { reference: one.reference, status, ..segment(kind, one.from_at, to) });
     }
-    let states: Vec<&Recorded> = times.iter().filter(|one| one.source == "state").collect();
-    for pair in states.windows(2) {
+    for pair in if life.emit_state_event { states.as_slice() } else { &[] }.windows(2) {
         let [before, after] = [pair[0], pair[1]];
         match (before.status.as_deref(), after.status.as_deref()) {
             (Some("running"), Some("dispatched")) => {
@@ -187,10 +204,10 @@ fn is_decision(row: &Recorded, asked: &Recorded) -> bool {
 async fn lives(work: &mut UnitOfWork, turn_ids: &[TurnId], period: Period) -> Result<Vec<Life>, Error> {
     let project_id = work.project_id();
     let lives = sqlx::query_as(
-        "select t.agent_turn_id, t.created_at, t.finished_at
+        "select t.agent_turn_id, t.created_at, t.finished_at, t.emit_state_event
            from unnest($2::uuid[]) with ordinality as asked (agent_turn_id, n)
           cross join lateral (
-                select t.agent_turn_id, t.created_at, t.finished_at
+                select t.agent_turn_id, t.created_at, t.finished_at, t.emit_state_event
                   from state.turns t
                  where t.project_id = $1 and t.agent_turn_id = asked.agent_turn_id
                 offset 0) t

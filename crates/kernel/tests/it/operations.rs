@@ -13,13 +13,16 @@ use chrono::{TimeDelta, Utc};
 use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
 use waybill_core::{
-    id::{TurnId, WorkerId},
+    card::{CardType, Content, Draft, Role},
+    id::{AgentId, BoxId, StepId, TurnId, WorkerId},
     metric,
     span::Record,
     turn::{End, Fence, Limits, MessageType, TurnStatus, Usage},
 };
 use waybill_kernel::{
-    batch, invariant, lease, migrate, outbox, retention, sweep, trace,
+    batch, invariant, lease, migrate, outbox,
+    record::{self, Mark, NewRecording, RecordedCall},
+    retention, sweep, trace,
     turn::{self, DispatchRequest, Ending, Loss, Step},
     vitals,
     work::{Config, Error, Kernel},
@@ -101,7 +104,7 @@ async fn a_turn_can_be_traced_once_it_has_ended() {
 const COUNTS: &str = "a batch counts its open tasks; once it has ended its end is on record and its counters are gone";
 
 /// What is done, what it breaks, and how it is mended. An id that begins with an f is not in use.
-const MEDDLED: [(&str, &[&str], &str); 29] = [
+const MEDDLED: [(&str, &[&str], &str); 30] = [
     (
         "update state.agent_state_head set status = 'dispatched', queue_cap = 999 where status = 'running'",
         &["an agent runs its turn if and only if a worker has claimed it"],
@@ -265,7 +268,62 @@ const MEDDLED: [(&str, &[&str], &str); 29] = [
         &["what a box holds is there, in the same project"],
         "update cardbox.box_entries set card_id = overlay(card_id::text placing '0' from 1)::uuid",
     ),
+    (
+        "update state.recordings set n_messages = n_messages + 1",
+        &["a recorded turn is known by its messages, and no agent runs it"],
+        "update state.recordings set n_messages = n_messages - 1",
+    ),
 ];
+
+/// Records a call of an agent elsewhere.
+async fn record_a_call(house: &House) {
+    let mark = |n: u8| Mark::from_bytes([n; 16]);
+    let message = Draft::instruction("Hello").seal().unwrap();
+    let answer =
+        Draft::new(CardType::wire_answer(), Role::Assistant, Content::Json(serde_json::json!({ "status": 200 })))
+            .seal()
+            .unwrap();
+    let recording = NewRecording {
+        agent_turn_id: TurnId::new(),
+        agent_id: AgentId::new(),
+        profile_name: "elsewhere".to_owned(),
+        context_box_id: BoxId::new(),
+        output_box_id: BoxId::new(),
+        query_card_ids: vec![message.card_id()],
+        parent_agent_turn_id: None,
+        trace_id: None,
+        traceparent: None,
+        started_by: "key:recorder".to_owned(),
+        opening: mark(1),
+        shares_with: None,
+        n_common: 0,
+        departs: false,
+    };
+    let call = RecordedCall {
+        agent_turn_id: recording.agent_turn_id,
+        agent_id: recording.agent_id,
+        step_id: StepId::new(),
+        context_box_id: recording.context_box_id,
+        output_box_id: recording.output_box_id,
+        n_before: 0,
+        tail: mark(2),
+        answer: Some(mark(3)),
+        state: None,
+        n_calls: 0,
+        receipt: "{}".to_owned(),
+        usage: Usage::default(),
+    };
+    let mut work = house.t.begin().await;
+    record::begin(&mut work, &recording).await.unwrap();
+    assert!(record::write(&mut work, &call, std::slice::from_ref(&message), Some(&answer)).await.unwrap());
+    // The same call again is written once, also if its turn has gone on.
+    assert!(!record::write(&mut work, &call, std::slice::from_ref(&message), Some(&answer)).await.unwrap());
+    let found = record::to_extend(&mut work, &[(mark(2), Some(mark(9)))], None).await.unwrap();
+    assert_eq!(found.map(|found| (found.agent_turn_id, found.n_messages)), Some((call.agent_turn_id, 1)));
+    // The same request again is another conversation, because this one was answered.
+    assert_eq!(record::to_extend(&mut work, &[(mark(2), None)], None).await.unwrap(), None);
+    work.commit().await.unwrap();
+}
 
 /// Makes a batch that is open and one that is closed; a turn that waits for the second of its calls; one that has ended, with steps; one behind another; one
 /// at work; one that has a budget, of which it has spent some, and a child that it shares it with; one that is ready.
@@ -294,6 +352,7 @@ async fn put_everything_under_way(house: &House) {
     house.step(&fence, &Step { usage: Some(usage), ..calling(0, "tool", LONG, false) }).await.unwrap();
     let (child, card) = limited(house, Limits::default(), Some(parent)).await;
     house.enqueue_all(&[child], &[card]).await.unwrap();
+    record_a_call(house).await;
 }
 
 /// DESIGN, section 9: what must hold holds of a live system, and what does not is named.

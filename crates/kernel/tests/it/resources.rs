@@ -77,10 +77,14 @@ async fn what_changed_becomes_a_new_version() {
     let listed = resource::list(&mut work).await.unwrap();
     assert_eq!(
         listed.iter().map(|row| (row.kind.as_str(), row.name.as_str(), row.version)).collect::<Vec<_>>(),
-        [("plan", "rules", 2), ("profile", "a", 2), ("tool", "look", 2)]
+        [("plan", "rules", 2), ("profile", "a", 2), ("settings", "project", 1), ("tool", "look", 2)]
     );
-    // Back to what it was is a change too.
+    // Back to what it was is a change too, and settings count their changes like the rest.
     assert_eq!(changes(&apply(&t, &all[..1]).await.unwrap()), [(3, Change::Changed)]);
+    for (version, shares) in [(2, true), (3, false)] {
+        let settings = manifest(json!({ "settings": { "enable_share_context": shares } }));
+        assert_eq!(changes(&apply(&t, &[settings]).await.unwrap()), [(version, Change::Changed)]);
+    }
 }
 
 /// What does not fit together is refused as a whole, by name.

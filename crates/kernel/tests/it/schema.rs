@@ -32,6 +32,33 @@ async fn every_statement_prepares() {
     }
 }
 
+/// A call with many values in a row is easily mixed up: more than twelve belong into a row, and more than five are named where they are passed.
+#[tokio::test]
+async fn functions_take_few_values_and_calls_name_them() {
+    let t = fresh_db().await;
+    let wide: Vec<String> = sqlx::query_scalar(
+        "select p.oid::regprocedure::text from pg_proc p
+          where p.pronamespace::regnamespace::text in ('cardbox', 'resource', 'scheduler', 'state') and p.pronargs > 12",
+    )
+    .fetch_all(&mut t.admin().await)
+    .await
+    .unwrap();
+    assert_eq!(wide, [""; 0]);
+    let by_place = |sql: &&str| {
+        let calls = ["cardbox.", "resource.", "scheduler.", "state."];
+        calls.iter().any(|schema| {
+            let after = sql.split(schema).skip(1);
+            after.filter_map(|rest| rest.split_once('(')).any(|(name, values)| {
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+                    && values.starts_with("$1, $2, $3, $4, $5, $6")
+            })
+        })
+    };
+    let statements = literals();
+    let unnamed: Vec<&str> = statements.iter().map(|one| one.sql.as_str()).filter(by_place).collect();
+    assert_eq!(unnamed, [""; 0]);
+}
+
 /// CB-9: the plans read by key and nothing beyond the box, also where a project has many ranges.
 #[tokio::test]
 async fn the_plans_read_nothing_beyond_the_box() {

@@ -509,6 +509,8 @@ async fn failed_attempts_wait_and_end() {
     let fence = house.running().await;
     let failed = Loss::Attempt { error: "the model said no".into(), backoff: LONG };
     assert_eq!(house.reclaim(&fence, &failed).await, Reclaimed::Armed);
+    let failing = turn::failing(&mut house.t.begin().await, &[fence.agent_turn_id()]).await.unwrap();
+    assert_eq!(failing, [(fence.agent_turn_id(), 1)]);
     assert!(house.claim().await.is_none(), "it waits");
     assert_eq!(house.sweep().await.turns_released, 0);
     house.meddle("update state.agent_inbox set next_retry_at = now() - interval '1 second'").await;

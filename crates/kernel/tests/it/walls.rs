@@ -423,6 +423,9 @@ async fn write_to_every_table(house: &crate::turns::House) {
                           'approved', gen_random_uuid(), 'key:k'
                      from state.turns limit 1";
     house.meddle(decided).await;
+    let recorded = "insert into state.recordings (project_id, agent_turn_id, opening, tail, n_messages)
+                    select project_id, agent_turn_id, decode(repeat('00', 16), 'hex'), decode(repeat('00', 16), 'hex'), 0 from state.turns limit 1";
+    house.meddle(recorded).await;
 }
 
 /// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
@@ -440,7 +443,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 48, "{tables:?}");
+    assert_eq!(tables.len(), 49, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();
@@ -504,6 +507,7 @@ async fn workers_and_orchestrators_reach_neither_keys_nor_the_audit() {
         ("update resource.tools set target = target", &["waybill_service"]),
         ("delete from resource.tools", &[]),
         ("update resource.profiles set tags = tags", &["waybill_service"]),
+        ("delete from resource.profiles", &["waybill_service"]),
         ("select scheduler.list_projects('', 1)", &["waybill_service", "waybill_orchestrator"]),
         ("select scheduler.unpublished(gen_random_uuid(), 1)", &["waybill_service", "waybill_orchestrator"]),
         ("select count(*) from cardbox.cards", &check::LOGINS),

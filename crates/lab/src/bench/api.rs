@@ -1,9 +1,10 @@
-//! What the API adds: starting a turn over HTTP, with a key, compared with the same launch inside the process; then what `lists` measures.
+//! What the API adds: the median time to start a turn over HTTP, with a key, compared with the same launch inside the process; then what `worked`
+//! and `lists` measure.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 use waybill_api::{Config, Limits};
 use waybill_core::{
@@ -17,7 +18,7 @@ use waybill_kernel::{
 };
 use waybill_orchestrator::launch::{Launch, launch};
 
-use super::{fresh_database, lists, median, progress};
+use super::{fresh_database, lists, median, progress, worked};
 use crate::figure::{Bar, Figure};
 use waybill_services::Private;
 
@@ -26,11 +27,13 @@ use waybill_services::Private;
 pub struct Options {
     pub window: Duration,
     pub rounds: usize,
+    /// What HTTP may cost, as a factor.
+    pub cost: f64,
     pub lists: lists::Options,
 }
 
 const DATABASE: &str = "waybill_bench_api";
-const CLIENTS: usize = 32;
+pub(super) const CLIENTS: usize = 32;
 
 /// Measures on a private PostgreSQL with durability on.
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
@@ -46,7 +49,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let serving = tokio::spawn(waybill_api::serve(listener, kernel.clone(), config, ended, Duration::from_secs(2)));
 
     let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(CLIENTS).build()?;
-    let (url, key) = (format!("{projects}/bench/turns"), key.expose().to_owned());
+    let (url, key) = (format!("{projects}/bench"), key.expose().to_owned());
     let caller = Caller { http, url, key };
     let bar = progress("starting turns", options.rounds as u64);
     let (mut ratios, mut over_http) = (Vec::new(), Vec::new());
@@ -60,12 +63,13 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
         };
         // The first round warms up connections and plans.
         if round > 0 {
-            ratios.push(near / far);
-            over_http.push(far);
+            ratios.push(far.p50 / near.p50);
+            over_http.push(far.rate);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
+    let worked = worked::run(options.rounds, &kernel, &caller.http, &projects, options.cost).await?;
     let read = lists::run(options.lists, &kernel, &mut admin, &caller.http, &projects).await?;
     let _ = end.send(());
     serving.await??;
@@ -74,10 +78,11 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
             "starting a turn over HTTP ÷ inside the process, 32 clients",
             median(ratios),
             "ratio",
-            Bar::AtMost(2.0),
+            Bar::AtMost(options.cost),
         ),
         Figure::new("turns started over HTTP", median(over_http), "turns/s", Bar::None),
     ];
+    figures.extend(worked);
     figures.extend(read);
     Ok(figures)
 }
@@ -112,50 +117,68 @@ async fn inside(kernel: Kernel, project_id: ProjectId) -> Result<()> {
     Ok(work.commit().await?)
 }
 
+/// A client of a project.
 #[derive(Clone)]
-struct Caller {
-    http: reqwest::Client,
-    url: String,
-    key: String,
+pub(super) struct Caller {
+    pub(super) http: reqwest::Client,
+    /// URL of the project.
+    pub(super) url: String,
+    pub(super) key: String,
 }
 
 impl Caller {
-    async fn outside(self) -> Result<()> {
-        let body = json!({ "profile_name": "echo", "instruction": INSTRUCTION }).to_string();
-        let request = self.http.post(&self.url).bearer_auth(&self.key).header("content-type", "application/json");
-        let response = request.body(body).send().await?;
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<String> {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(&self.key);
+        let response = request.header("content-type", "application/json").body(body.to_string()).send().await?;
         let (status, text) = (response.status(), response.text().await?);
-        ensure!(status.is_success(), "{status}: {text}");
-        Ok(())
+        ensure!(status.is_success(), "{path}: {status}: {text}");
+        Ok(text)
+    }
+
+    async fn outside(self) -> Result<()> {
+        self.post("/turns", &json!({ "profile_name": "echo", "instruction": INSTRUCTION })).await.map(drop)
     }
 }
 
-/// Returns how often a second all clients together complete `act` during the window.
-async fn crowd<F>(window: Duration, act: impl Fn() -> F) -> Result<f64>
+/// What clients did in a window: how often a second, and how long one act took.
+struct Done {
+    rate: f64,
+    p50: f64,
+}
+
+/// Lets all clients together do `act` during the window.
+async fn crowd<F>(window: Duration, act: impl Fn() -> F) -> Result<Done>
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {
-    let mut done: u64 = 0;
+    let mut took = Vec::new();
     let mut clients = JoinSet::new();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     // Each client has one request at a time, and begins the next when it is done.
     for _ in 0..CLIENTS {
-        clients.spawn(act());
+        clients.spawn(timed(act()));
     }
     let mut timer = std::pin::pin!(tokio::time::sleep(window));
     loop {
         tokio::select! {
             () = &mut timer => break,
             ended = clients.join_next() => {
-                ended.context("a client is at work")???;
-                done += 1;
-                clients.spawn(act());
+                took.push(ended.context("a client is at work")???);
+                clients.spawn(timed(act()));
             }
         }
     }
-    let rate = done as f64 / begun.elapsed().as_secs_f64();
+    let rate = took.len() as f64 / begun.elapsed().as_secs_f64();
     while let Some(ended) = clients.join_next().await {
         ended??;
     }
-    Ok(rate)
+    ensure!(!took.is_empty(), "no client was done within {window:?}");
+    Ok(Done { rate, p50: median(took) })
+}
+
+/// Returns how many seconds an act takes.
+pub(super) async fn timed(act: impl Future<Output = Result<()>>) -> Result<f64> {
+    let begun = Instant::now();
+    act.await?;
+    Ok(begun.elapsed().as_secs_f64())
 }

@@ -64,9 +64,7 @@ pub(super) async fn run(
     http: &reqwest::Client,
     projects: &str,
 ) -> Result<Vec<Figure>> {
-    // Without triggers: what they would write is written too.
-    sqlx::raw_sql("set session_replication_role = replica").execute(&mut *admin).await?;
-    sqlx::raw_sql(IDS).execute(&mut *admin).await?;
+    prepare(admin).await?;
     let mut readers = Vec::new();
     for (slug, turns) in [("many", options.turns), ("few", FEW), ("graph", options.graph * 1_000)] {
         let (project_id, key) = found(kernel, slug).await?;
@@ -75,7 +73,7 @@ pub(super) async fn run(
         readers.push((project_id, reader));
     }
     let [(_, many), (_, few), (graph_id, graph)] = &readers[..] else { unreachable!("there are three projects") };
-    let root: TurnId = sqlx::query_scalar(include_str!("tree.sql")).bind(*graph_id).fetch_one(&mut *admin).await?;
+    let root = tree(admin, *graph_id).await?;
     sqlx::raw_sql("vacuum analyze").execute(&mut *admin).await?;
     let most = f64::from(options.graph) * 100_000.0;
     let mut figures = vec![Figure::new(
@@ -97,8 +95,20 @@ pub(super) async fn run(
     Ok(figures)
 }
 
+/// Lets a connection load turns: without triggers, because what they would write is written too.
+pub(crate) async fn prepare(admin: &mut PgConnection) -> Result<()> {
+    sqlx::raw_sql("set session_replication_role = replica").execute(&mut *admin).await?;
+    sqlx::raw_sql(IDS).execute(&mut *admin).await?;
+    Ok(())
+}
+
+/// Makes one tree of all turns of a project, and returns its root.
+pub(crate) async fn tree(admin: &mut PgConnection, project_id: ProjectId) -> Result<TurnId> {
+    Ok(sqlx::query_scalar(include_str!("tree.sql")).bind(project_id).fetch_one(admin).await?)
+}
+
 /// Makes a project, and a key that may see all its lists.
-async fn found(kernel: &Kernel, slug: &str) -> Result<(ProjectId, ApiKey)> {
+pub(crate) async fn found(kernel: &Kernel, slug: &str) -> Result<(ProjectId, ApiKey)> {
     let mut work = kernel.begin(ProjectId::new()).await?;
     project::create(&mut work, slug).await?;
     let key = ApiKey::mint("bench");
@@ -109,7 +119,7 @@ async fn found(kernel: &Kernel, slug: &str) -> Result<(ProjectId, ApiKey)> {
 }
 
 /// Writes the turns of a project, and what its lists show.
-async fn load(admin: &mut PgConnection, project_id: ProjectId, turns: i32) -> Result<()> {
+pub(crate) async fn load(admin: &mut PgConnection, project_id: ProjectId, turns: i32) -> Result<()> {
     let bar = progress("turns in lists", u64::try_from(turns)?);
     for from in (0..turns).step_by(PORTION as usize) {
         let n = PORTION.min(turns - from);

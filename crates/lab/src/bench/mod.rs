@@ -37,6 +37,7 @@ pub mod serve;
 pub mod skew;
 pub mod storage;
 pub mod turns;
+mod worked;
 
 /// Tokens of each card: about 700 bytes of text.
 const CARD_TOKENS: i32 = 170;
@@ -61,9 +62,13 @@ pub(crate) async fn fresh_database(server: &Server, database: &'static str) -> R
     Ok((Kernel::connect(&config).await?, PgConnection::connect(&server.admin_url(database)).await?))
 }
 
+/// Returns a text of about 700 bytes that no other card has.
+fn noise() -> String {
+    uuid::Uuid::now_v7().simple().to_string().repeat(21)
+}
+
 fn draft(card_type: CardType, role: Role) -> Draft {
-    let noise = uuid::Uuid::now_v7().simple().to_string();
-    Draft::new(card_type, role, Content::Text(noise.repeat(21)))
+    Draft::new(card_type, role, Content::Text(noise()))
 }
 
 /// Seals a card with a known token count, because counting tokens costs more than storing the card.

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use waybill_lab::{
-    bulk,
+    bulk, pages,
     storm::{
         ledger,
         process::{self, Post, Role},
@@ -32,6 +32,11 @@ pub(crate) enum Command {
     Mcp {
         #[arg(long)]
         ledger: PathBuf,
+    },
+    /// Serve the console with a tree of many turns, and write events when told to, until standard input ends.
+    Pages {
+        #[arg(long, default_value_t = 10_000)]
+        turns: i32,
     },
     /// Store artifacts and send packages until killed.
     Bring {
@@ -68,6 +73,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Mcp { ledger } => {
             tools::stdio(&Ledger::at(ledger), tools::killed::PACE).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Pages { turns } => {
+            pages::serve(turns).await?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Bring { database_url, artifacts } => {

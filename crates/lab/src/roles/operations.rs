@@ -181,6 +181,8 @@ fn resources() -> Vec<Operation> {
         op("show_tool", &[Operator, Worker, Tool, Reader, Developer], "/tools/slow", Value::Null),
         bound("register_tool", &[Tool, Developer], "/tools/slow", tool("slow", "mine")["tool"].clone()),
         bound("register_tool", &[Tool, Developer], "/tools/fresh", tool("fresh", "slow")["tool"].clone()),
+        bound("remove_profile", &[Developer], "/profiles/lead", Value::Null),
+        bound("remove_tool", &[Tool, Developer], "/tools/slow", Value::Null),
         bound("remove_tool", &[Tool, Developer], "/tools/slow", Value::Null),
         op("show_plan", READ, "/plans/plan", Value::Null),
         op("show_settings", READ, "/settings", Value::Null),

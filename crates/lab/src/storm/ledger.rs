@@ -79,6 +79,9 @@ pub struct Line {
     pub entry: Entry,
 }
 
+/// How long a line may wait until it is in the file.
+const FLUSHED: Duration = Duration::from_millis(200);
+
 /// Runs the ledger for ever. Prints the port that it listens on.
 pub fn keep(file: &Path) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -88,13 +91,17 @@ pub fn keep(file: &Path) -> Result<()> {
     let (told, hear) = mpsc::channel::<(Duration, String)>();
     let mut file = BufWriter::new(File::create(file)?);
     std::thread::spawn(move || {
+        let mut flushed = Instant::now();
         loop {
-            let Ok((at, line)) = hear.recv_timeout(Duration::from_millis(200)) else {
+            if let Ok((at, line)) = hear.recv_timeout(FLUSHED) {
+                // The line is an object: the time goes in front.
+                let _ = writeln!(file, "{{\"at\":{:.6},{}", at.as_secs_f64(), &line[1..]);
+            }
+            // Also while more is reported all the time.
+            if flushed.elapsed() >= FLUSHED {
                 let _ = file.flush();
-                continue;
-            };
-            // The line is an object: the time goes in front.
-            let _ = writeln!(file, "{{\"at\":{:.6},{}", at.as_secs_f64(), &line[1..]);
+                flushed = Instant::now();
+            }
         }
     });
     for stream in listener.incoming() {
@@ -131,7 +138,9 @@ impl Ledger {
 pub fn read(file: &Path) -> Result<Vec<Line>> {
     let text = fs::read_to_string(file).context("the ledger is gone")?;
     let mut lines = Vec::new();
-    for line in text.lines() {
+    // The last line may be half there, while a process still reports.
+    let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+    for line in whole.lines() {
         lines.push(serde_json::from_str(line).with_context(|| format!("the ledger says {line:?}"))?);
     }
     Ok(lines)

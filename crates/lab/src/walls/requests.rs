@@ -111,6 +111,7 @@ pub(super) fn writes() -> Vec<(Method, &'static str, Value)> {
         (Method::POST, "/turns/{turn}/context/verify", json!({ "step_id": "{step}" })),
         (Method::POST, "/turns/{turn}/forks", json!({ "variants": [{}, {}] })),
         (Method::DELETE, "/tools/{name}", Value::Null),
+        (Method::DELETE, "/profiles/{name}", Value::Null),
         (Method::PUT, "/retention", json!({ "content_months": 1 })),
         (Method::PUT, "/retention/hold", json!({ "reason": "x" })),
         (Method::DELETE, "/retention/hold?reason=x", Value::Null),

@@ -28,8 +28,10 @@ pub(crate) enum Work {
 pub(crate) struct Plan {
     pub(crate) agent_of: [u8; TURNS],
     pub(crate) work: [Work; TURNS],
-    /// Whether ready turns have places, and claims begin at the mark of the queue and take many at once.
+    /// Whether ready turns have places, and claims begin at the mark of the queue.
     pub(crate) marks: bool,
+    /// Whether a claim may take many turns at once. Then they may also end together.
+    pub(crate) many: bool,
     /// Whether the batch gives its call back to the handler, which answers it.
     pub(crate) resumes: bool,
     /// Whether calls have a deadline. If not, only the protocol ends them.
@@ -85,6 +87,8 @@ pub(crate) enum Kind {
     Step(Fence),
     Suspend(Fence),
     Finish(Fence),
+    /// Two turns that end together.
+    FinishBoth([Fence; 2]),
     /// A result, or the timeout in place of one.
     Report(u8),
     /// Only for the mutant that resumes in a separate transaction.
@@ -103,10 +107,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn fence(self) -> Option<Fence> {
+    /// Returns the fences that it presents: of two turns, in the order of their agents.
+    pub(crate) fn fences(self) -> Vec<Fence> {
         match self {
-            Kind::Step(fence) | Kind::Suspend(fence) | Kind::Finish(fence) | Kind::FinishRest(fence) => Some(fence),
-            _ => None,
+            Kind::Step(fence) | Kind::Suspend(fence) | Kind::Finish(fence) | Kind::FinishRest(fence) => vec![fence],
+            Kind::FinishBoth(fences) => fences.to_vec(),
+            _ => Vec::new(),
         }
     }
 }
@@ -141,6 +147,7 @@ impl Protocol {
             Kind::Step(fence) => self.step(fence, pc, view),
             Kind::Suspend(fence) => self.suspend(fence, pc, view),
             Kind::Finish(fence) => self.finish(fence, pc, view),
+            Kind::FinishBoth(fences) => self.finish_both(fences, pc, view),
             Kind::FinishRest(fence) => self.finish_rest(fence, view),
             Kind::Report(call) => self.report(call, pc, view),
             Kind::Resume(turn) => self.resume(turn, view),

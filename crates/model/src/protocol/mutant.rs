@@ -19,6 +19,10 @@ pub(crate) enum Mutant {
     FinishKeepsInboxRow,
     /// The deliverable is written without checking the fence.
     FinishUnfenced,
+    /// Turns that end together end if one of their fences holds.
+    FinishBothChecksOne,
+    /// Of turns that end together, only the agent of the first begins its next turn.
+    FinishBothDispatchesOne,
     /// An enqueue reads the head without locking it.
     EnqueueWithoutLock,
     /// A replay enqueues again.
@@ -94,6 +98,8 @@ pub(crate) enum Shows {
     Tools(Fault),
     Batch(Fault),
     Marks(Fault),
+    Ends(Fault),
+    Pair(Fault),
     Resume(Fault),
 }
 
@@ -109,7 +115,7 @@ pub(crate) enum Fault {
 }
 
 impl Mutant {
-    pub(crate) const ALL: [(Mutant, Shows); 41] = {
+    pub(crate) const ALL: [(Mutant, Shows); 43] = {
         use Mutant::*;
         use Shows::*;
         [
@@ -121,6 +127,8 @@ impl Mutant {
             (FinishOvertakes, Queue(Fault::None)),
             (FinishKeepsInboxRow, Queue(Fault::None)),
             (FinishUnfenced, Queue(Fault::Pause)),
+            (FinishBothChecksOne, Pair(Fault::UnknownCommit)),
+            (FinishBothDispatchesOne, Ends(Fault::None)),
             (EnqueueWithoutLock, Queue(Fault::None)),
             (EnqueueNotIdempotent, Queue(Fault::Replay)),
             (ResendInserts, Queue(Fault::None)),

@@ -76,6 +76,33 @@ impl Protocol {
         }
     }
 
+    /// Ends two turns in one transaction: both, or neither.
+    pub(super) fn finish_both(&self, fences: [Fence; 2], pc: u8, view: &mut View<'_>) -> Result<Flow, Blocked> {
+        if pc == 0 {
+            let mut n_held = 0;
+            for fence in fences {
+                n_held += usize::from(self.fenced(fence, view)?);
+            }
+            let enough = if self.is(Mutant::FinishBothChecksOne) { 1 } else { fences.len() };
+            if n_held < enough {
+                return Ok(Flow::Abort);
+            }
+            for fence in fences {
+                let agent = self.plan.agent(fence.turn);
+                view.write(Row::Head(agent), |db| {
+                    (db.heads[agent as usize].status, db.heads[agent as usize].turn) = (Status::Idle, NOBODY);
+                })?;
+            }
+            return Ok(Flow::Next);
+        }
+        for fence in fences {
+            let next = self.next_queued(&view.fresh(), self.plan.agent(fence.turn));
+            let is_forgotten = self.is(Mutant::FinishBothDispatchesOne) && fence == fences[1];
+            self.end_turn(fence.turn, next.filter(|_| !is_forgotten), view)?;
+        }
+        Ok(Flow::Commit)
+    }
+
     pub(super) fn finish_rest(&self, fence: Fence, view: &mut View<'_>) -> Result<Flow, Blocked> {
         let agent = self.plan.agent(fence.turn);
         if !self.fenced(fence, view)? {

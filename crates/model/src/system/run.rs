@@ -39,9 +39,13 @@ impl System {
                     Flow::Next => *running.marking.as_mut().unwrap_or(&mut running.pc) += 1,
                     Flow::Commit => running.done = true,
                     Flow::Abort => {
-                        // The first statement of a fenced transaction found that the fence does not hold: stop.
-                        if let (Who::Worker(w), Some(fence), 0) = (who, running.kind.fence(), running.pc) {
-                            state.workers[w as usize].lets_go(fence);
+                        // The first statement of a fenced transaction found that a fence does not hold: stop with that turn.
+                        if let (Who::Worker(w), 0) = (who, running.pc) {
+                            for fence in running.kind.fences() {
+                                if !self.holds(state, fence) {
+                                    state.workers[w as usize].lets_go(fence);
+                                }
+                            }
                         }
                         if who == Who::Orchestrator && matches!(running.kind, Kind::Await | Kind::Report(_)) {
                             state.handles = false;
@@ -59,10 +63,7 @@ impl System {
     pub(super) fn commit(&self, state: &mut State, who: Who, learns: bool) {
         let Some(running) = state.running(who).cloned() else { return };
         let before = state.db;
-        if let Some(fence) = running.kind.fence() {
-            let head = before.heads[self.protocol.plan.agent(fence.turn) as usize];
-            state.stale_write |= !fence.holds(&head);
-        }
+        state.stale_write |= running.kind.fences().into_iter().any(|fence| !self.holds(state, fence));
         running.tx.commit(&mut state.db);
         state.epoch_shrank |= (0..AGENTS).any(|agent| state.db.heads[agent].epoch < before.heads[agent].epoch);
         state.end(who);
@@ -99,10 +100,17 @@ impl System {
             {
                 state.workers[w as usize].lets_go(fence)
             }
+            (Who::Worker(w), Kind::FinishBoth(fences)) => {
+                fences.into_iter().for_each(|fence| state.workers[w as usize].lets_go(fence))
+            }
             (Who::Orchestrator, Kind::Take) => state.handles = true,
             (Who::Orchestrator, Kind::Await | Kind::Report(_)) => state.handles = false,
             _ => {}
         }
+    }
+
+    fn holds(&self, state: &State, fence: Fence) -> bool {
+        fence.holds(&state.db.heads[self.protocol.plan.agent(fence.turn) as usize])
     }
 
     pub(super) fn begin(&self, state: &mut State, who: Who, kind: Kind) {

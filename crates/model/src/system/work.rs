@@ -33,11 +33,18 @@ impl System {
             Who::Worker(w) => {
                 let worker = state.workers[w as usize];
                 if !worker.is_free() {
-                    return worker.owns.into_iter().flatten().map(|fence| self.decide(db, fence)).collect();
+                    let mut work: Vec<Kind> =
+                        worker.owns.into_iter().flatten().map(|fence| self.decide(db, fence)).collect();
+                    if let [Kind::Finish(one), Kind::Finish(other)] = work[..] {
+                        let mut both = [one, other];
+                        both.sort_by_key(|fence| self.protocol.plan.agent(fence.turn));
+                        work.push(Kind::FinishBoth(both));
+                    }
+                    return work;
                 }
                 let mut ready = db.ready();
                 ready.retain(|turn| !self.is(Mutant::DoorbellOnly) || state.bells[*turn as usize]);
-                let many = (self.protocol.plan.marks && ready.len() >= MOST).then(|| Set::of(&ready[..MOST]));
+                let many = (self.protocol.plan.many && ready.len() >= MOST).then(|| Set::of(&ready[..MOST]));
                 many.into_iter().chain(ready.iter().map(|turn| Set::of(&[*turn]))).map(Kind::Claim).collect()
             }
             Who::Orchestrator => {
@@ -99,7 +106,8 @@ impl System {
             }
             if running.done {
                 actions.push(Action::Commit(who));
-                let looks_on = matches!(running.kind, Kind::Finish(_)) && running.marking.is_none();
+                let looks_on =
+                    matches!(running.kind, Kind::Finish(_) | Kind::FinishBoth(_)) && running.marking.is_none();
                 if self.protocol.plan.marks && looks_on {
                     actions.push(Action::LookOn(who));
                 }

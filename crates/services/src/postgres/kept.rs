@@ -1,16 +1,18 @@
 //! The server of `waybill dev`, whose data is kept.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Child,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
 
-use super::{Server, end, install::installed, launch, running, spawn, until_up};
-use crate::free_port;
+use super::{Server, end, install::for_new_data, kept_password, launch, running, spawn, start, until_up};
+use crate::end_process;
 
 /// For people to work with: data is kept, and the server uses little memory.
 const KEPT: &[&str] =
@@ -28,22 +30,24 @@ pub struct Kept {
 impl Kept {
     /// Starts the folder's server, and creates it first if needed. If a killed process left the server running, uses that one.
     pub async fn start(folder: &Path) -> Result<Kept> {
-        ensure!(
-            installed().is_some(),
-            "PostgreSQL 15 or newer is not installed: on Debian or Ubuntu `apt-get install postgresql-15`, on Fedora `dnf install \
-             postgresql-server`, on macOS `brew install postgresql@17`; or name a server with `--database-url`"
-        );
         let folder = folder.to_owned();
+        let is_new = !folder.join("data").join("PG_VERSION").exists();
+        let file = folder.join("password");
+        // Data that was made before there was a password has none.
+        let password = match is_new || file.exists() {
+            true => {
+                fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                Some(kept_password(&file)?)
+            }
+            false => None,
+        };
         if let Some((_, port)) = running(&folder) {
-            return Ok(Kept { server: Server::ours(port)?, folder, child: Mutex::default() });
+            return Ok(Kept { server: Server::ours(port, password)?, folder, child: Mutex::default() });
         }
-        if folder.join("data").join("PG_VERSION").exists() {
-            let port = free_port()?;
-            let mut child = spawn(&folder, KEPT, port)?;
-            let server = until_up(Server::ours(port)?, &mut child).await?;
-            return Ok(Kept { server, folder, child: Mutex::new(Some(child)) });
-        }
-        let (server, child) = launch(&folder, KEPT).await?;
+        let (server, child) = match is_new {
+            true => launch(&for_new_data()?, &folder, KEPT, password).await?,
+            false => start(&folder, KEPT, password).await?,
+        };
         Ok(Kept { server, folder, child: Mutex::new(Some(child)) })
     }
 
@@ -85,10 +89,12 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        end(&self.folder);
-        let child = self.child().take();
-        if let Some(mut child) = child {
-            let _ = child.wait();
+        match self.child().take() {
+            Some(mut child) => {
+                end_process(child.id().cast_signed(), Signal::INT, Signal::QUIT);
+                let _ = child.wait();
+            }
+            None => end(&self.folder),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A private PostgreSQL server: found or installed, initialised, started, stopped.
+//! A private PostgreSQL server: found, unpacked or installed, initialised, started, stopped.
 
+mod inside;
 mod install;
 mod kept;
 
@@ -8,7 +9,7 @@ use std::{
     fs::{self, File},
     io::Write,
     os::unix::{
-        fs::{OpenOptionsExt, chown},
+        fs::{OpenOptionsExt, fchown, lchown},
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -17,16 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
-use rustix::process::Signal;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::{fs::OFlags, process::Signal};
 use sqlx::{Connection, PgConnection};
 use url::Url;
 use waybill_core::key::ApiKey;
 
-use self::install::unprivileged;
+use self::install::{as_owner, for_data, given, unprivileged};
 use crate::{Home, abandoned, end_process, free_port, is_alive};
 
 pub use self::{
+    inside::Inside,
     install::{as_unprivileged, binaries, install_debian},
     kept::Kept,
 };
@@ -66,6 +68,10 @@ const SHAKEN: &[&str] = &[
     "log_min_messages=fatal",
 ];
 
+/// The owner of Waybill's databases. Since PostgreSQL 16, the right to create roles does not include the right to give this one away.
+const OWNER: &str =
+    "create role waybill_owner login createrole createdb; grant pg_read_all_stats to waybill_owner with admin option";
+
 /// A server on which we may create databases.
 #[derive(Clone)]
 pub struct Server {
@@ -75,8 +81,9 @@ pub struct Server {
 
 #[derive(Clone)]
 enum Login {
-    /// On a server that we started: roles have no passwords, and the owner is no superuser.
-    Ours,
+    /// On a server that we started: the owner is no superuser. All roles have this password, or none on a server for tests, which lets every account
+    /// of the machine in.
+    Ours { password: Option<String> },
     /// On an external server: the user in its URL owns the databases, and the service logs in with this password.
     Given { password: String },
 }
@@ -88,9 +95,10 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    fn ours(port: u16) -> Result<Server> {
-        let admin_url = Url::parse(&format!("postgres://postgres@127.0.0.1:{port}/postgres"))?;
-        Ok(Server { admin_url, owner: Login::Ours })
+    fn ours(port: u16, password: Option<String>) -> Result<Server> {
+        let mut admin_url = Url::parse(&format!("postgres://postgres@127.0.0.1:{port}/postgres"))?;
+        admin_url.set_password(password.as_deref()).expect("a postgres URL has a password");
+        Ok(Server { admin_url, owner: Login::Ours { password } })
     }
 
     /// Uses an external server, by the URL of a user that may create databases on it. The service's password on it is kept in the home.
@@ -98,7 +106,7 @@ impl Server {
         let admin_url = Url::parse(url).map_err(|_| {
             anyhow!("this is not a valid database URL: write postgres://USER:PASSWORD@HOST:PORT/DATABASE")
         })?;
-        Ok(Server { admin_url, owner: Login::Given { password: kept_password(home)? } })
+        Ok(Server { admin_url, owner: Login::Given { password: kept_password(&home.path("service-password"))? } })
     }
 
     /// Connects as the administrator, who may create and drop databases.
@@ -124,7 +132,7 @@ impl Server {
     /// Returns the URL for the owner of the schema, who runs migrations.
     pub fn owner_url(&self, database: &str) -> String {
         match self.owner {
-            Login::Ours => self.url(database, Some("waybill_owner")),
+            Login::Ours { .. } => self.url(database, Some("waybill_owner")),
             Login::Given { .. } => self.url(database, None),
         }
     }
@@ -142,7 +150,7 @@ impl Server {
     /// Returns the role that owns the databases made here.
     pub fn owner(&self) -> &str {
         match self.owner {
-            Login::Ours => "waybill_owner",
+            Login::Ours { .. } => "waybill_owner",
             Login::Given { .. } => self.admin_url.username(),
         }
     }
@@ -152,13 +160,17 @@ impl Server {
         url.set_path(database);
         if let Some(user) = user {
             url.set_username(user).expect("a postgres URL has a user");
-            let password = match &self.owner {
-                Login::Ours => None,
-                Login::Given { password } => Some(password.as_str()),
-            };
-            url.set_password(password).expect("a postgres URL has a password");
+            url.set_password(self.password()).expect("a postgres URL has a password");
         }
         url.into()
+    }
+
+    /// Returns the password of Waybill's logins.
+    fn password(&self) -> Option<&str> {
+        match &self.owner {
+            Login::Ours { password } => password.as_deref(),
+            Login::Given { password } => Some(password),
+        }
     }
 
     pub async fn has_database(&self, name: &str) -> Result<bool> {
@@ -179,10 +191,10 @@ impl Server {
         format!("{}:{}/{database}", self.admin_url.host_str().unwrap_or_default(), self.port())
     }
 
-    /// Sets a password for Waybill's logins on an external server, where no process can log in without one. A login that already has a password
-    /// belongs to another installation, and keeps it.
+    /// Sets a password for Waybill's logins on a server where no process can log in without one. A login that already has a password belongs to
+    /// another installation, and keeps it.
     pub async fn open_logins(&self) -> Result<()> {
-        let Login::Given { password } = &self.owner else { return Ok(()) };
+        let Some(password) = self.password() else { return Ok(()) };
         let mut admin = self.admin().await?;
         for part in ["serve", "orchestrator", "worker"] {
             if PgConnection::connect(&self.url_of(part, self.database())).await.is_ok() {
@@ -213,23 +225,22 @@ fn login_of(part: &str) -> String {
     if part == "serve" { "waybill_service".to_owned() } else { format!("waybill_{part}") }
 }
 
-/// Returns the password of Waybill's logins on external servers: random, and made once for each home.
-fn kept_password(home: &Home) -> Result<String> {
-    let path = home.path("service-password");
-    if let Ok(known) = fs::read_to_string(&path) {
+/// Returns the password in a file: random, and made once.
+fn kept_password(path: &Path) -> Result<String> {
+    if let Ok(known) = fs::read_to_string(path) {
         return Ok(known);
     }
     let made = ApiKey::mint("lab").expose().to_owned();
     // Of several concurrent processes, one gives the file its name; the others read it.
-    let draft = home.path(&format!("service-password-{}", std::process::id()));
+    let draft = path.with_extension(std::process::id().to_string());
     let file = File::options().write(true).create_new(true).mode(0o600).open(&draft);
     file.and_then(|mut file| file.write_all(made.as_bytes()))
         .with_context(|| format!("cannot write {}", draft.display()))?;
-    let linked = fs::hard_link(&draft, &path);
+    let linked = fs::hard_link(&draft, path);
     fs::remove_file(&draft)?;
     match linked {
         Ok(()) => Ok(made),
-        Err(_) => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display())),
+        Err(_) => fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -264,7 +275,7 @@ impl Private {
 
     /// Starts a server that may be killed, in a folder that the caller manages.
     pub async fn in_folder(folder: &Path) -> Result<Private> {
-        let (server, child) = launch(folder, SHAKEN).await?;
+        let (server, child) = launch(&binaries()?, folder, SHAKEN, None).await?;
         Ok(Private { server, folder: Some(folder.to_owned()), settings: SHAKEN, child: Mutex::new(Some(child)) })
     }
 
@@ -282,7 +293,7 @@ impl Private {
         let home = Home::find()?;
         sweep(&home)?;
         let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
-        let (server, child) = launch(&folder, settings).await?;
+        let (server, child) = launch(&binaries()?, &folder, settings, None).await?;
         Ok(Private { server, folder: Some(folder), settings, child: Mutex::new(Some(child)) })
     }
 
@@ -292,7 +303,7 @@ impl Private {
         let folder = home.path(&format!("private-{}-{}", std::process::id(), uuid::Uuid::now_v7().simple()));
         fs::create_dir_all(&folder)?;
         if let Some(user) = unprivileged()? {
-            chown(&folder, Some(user.uid), Some(user.gid))?;
+            lchown(&folder, Some(user.uid), Some(user.gid))?;
         }
         let copied = as_unprivileged(&binaries()?.join("pg_basebackup"))?
             .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-X", "stream", "--checkpoint=fast", "--no-sync"])
@@ -301,9 +312,7 @@ impl Private {
             .arg(folder.join("data"))
             .output()?;
         ensure!(copied.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&copied.stderr));
-        let port = free_port()?;
-        let mut child = spawn(&folder, self.settings, port)?;
-        let server = until_up(Server::ours(port)?, &mut child).await?;
+        let (server, child) = start(&folder, self.settings, None).await?;
         Ok(Private { server, folder: Some(folder), settings: self.settings, child: Mutex::new(Some(child)) })
     }
 
@@ -390,16 +399,22 @@ pub(super) async fn shared(home: &Home) -> Result<Server> {
     if let Ok(url) = env::var("DATABASE_URL") {
         return Server::given(&url, home);
     }
-    let folder = home.path("postgres");
+    let folder = shared_folder(home);
     if let Some((_, port)) = running(&folder) {
-        return Server::ours(port);
+        return Server::ours(port, None);
     }
     let _ = fs::remove_dir_all(&folder);
-    Ok(launch(&folder, FORGETFUL).await?.0)
+    Ok(launch(&binaries()?, &folder, FORGETFUL, None).await?.0)
+}
+
+/// Returns the folder of the shared server. Each PostgreSQL that `WAYBILL_POSTGRES_BIN` names has its own.
+fn shared_folder(home: &Home) -> PathBuf {
+    let named = given().map(|bin| bin.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+    home.path(&format!("postgres{}", named.unwrap_or_default()))
 }
 
 pub(super) fn end_shared(home: &Home) -> Result<()> {
-    let folder = home.path("postgres");
+    let folder = shared_folder(home);
     end(&folder);
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -407,43 +422,77 @@ pub(super) fn end_shared(home: &Home) -> Result<()> {
     Ok(())
 }
 
-async fn launch(folder: &Path, settings: &[&str]) -> Result<(Server, Child)> {
-    let bin = binaries()?;
+/// Makes a data folder with these programs, and starts its server. Without a password, every account of the machine may log in.
+async fn launch(bin: &Path, folder: &Path, settings: &[&str], password: Option<String>) -> Result<(Server, Child)> {
     fs::create_dir_all(folder)?;
-    if let Some(user) = unprivileged()? {
-        chown(folder, Some(user.uid), Some(user.gid))?;
+    let user = unprivileged()?;
+    if let Some(user) = &user {
+        lchown(folder, Some(user.uid), Some(user.gid))?;
     }
-    let data = folder.join("data");
-    let log = folder.join("log");
-    let made = as_unprivileged(&bin.join("initdb"))?
-        .arg("-D")
-        .arg(&data)
-        .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
-        .stdout(Stdio::null())
-        .output()?;
+    // Made under another name, so that `data` is whole even if we are killed meanwhile.
+    let part = folder.join("data.part");
+    let _ = fs::remove_dir_all(&part);
+    let initdb = bin.join("initdb");
+    let mut command = as_unprivileged(&initdb)?;
+    command.arg("-D").arg(&part).args(["-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]);
+    let for_initdb = folder.join("initdb-password");
+    match &password {
+        Some(password) => {
+            let _ = fs::remove_file(&for_initdb);
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&for_initdb)?;
+            file.write_all(password.as_bytes())?;
+            if let Some(user) = &user {
+                fchown(&file, Some(user.uid), Some(user.gid))?;
+            }
+            command.args(["-A", "scram-sha-256"]).arg("--pwfile").arg(&for_initdb);
+        }
+        None => {
+            command.args(["-A", "trust"]);
+        }
+    }
+    let made = command.stdout(Stdio::null()).output().with_context(|| format!("cannot run {}", initdb.display()));
+    let _ = fs::remove_file(&for_initdb);
+    let made = made?;
     ensure!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+    fs::rename(&part, folder.join("data"))?;
+    start(folder, settings, password).await
+}
 
+/// Starts the server of a data folder on a free port, and waits until it answers.
+async fn start(folder: &Path, settings: &[&str], password: Option<String>) -> Result<(Server, Child)> {
+    const LINES: usize = 20;
     let port = free_port()?;
+    let log = folder.join("log");
+    let earlier = fs::metadata(&log).map_or(0, |log| log.len());
     let mut child = spawn(folder, settings, port)?;
-    let up = until_up(Server::ours(port)?, &mut child).await;
+    let up = until_up(Server::ours(port, password)?, &mut child).await;
     if up.is_err() {
         let _ = child.kill();
         let _ = child.wait();
     }
-    let up = up.with_context(|| format!("postgres did not start: {}", fs::read_to_string(&log).unwrap_or_default()));
+    let up = up.with_context(|| {
+        let log = fs::read(log).unwrap_or_default();
+        let log = String::from_utf8_lossy(log.get(usize::try_from(earlier).unwrap_or_default()..).unwrap_or_default());
+        let lines: Vec<&str> = log.lines().collect();
+        format!("postgres did not start: {}", lines[lines.len().saturating_sub(LINES)..].join("\n"))
+    });
     Ok((up?, child))
 }
 
 fn spawn(folder: &Path, settings: &[&str], port: u16) -> Result<Child> {
-    let mut command = as_unprivileged(&binaries()?.join("postgres"))?;
-    command.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string()]);
+    let data = folder.join("data");
+    let postgres = for_data(&data)?.join("postgres");
+    let mut command = as_owner(&postgres, &data)?;
+    command.arg("-D").arg(data).args(["-p", &port.to_string()]);
     command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
     for setting in settings {
         command.args(["-c", setting]);
     }
-    let output = File::options().create(true).append(true).open(folder.join("log"))?;
+    // The folder belongs to the server's account, which must not lead us elsewhere.
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let output = File::options().create(true).append(true).custom_flags(flags).open(folder.join("log"))?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
-    command.spawn().context("cannot start postgres")
+    command.spawn().with_context(|| format!("cannot start {}", postgres.display()))
 }
 
 /// Returns the child processes of a process.
@@ -461,12 +510,22 @@ fn children(parent: i32) -> Vec<i32> {
 async fn until_up(server: Server, child: &mut Child) -> Result<Server> {
     let begun = Instant::now();
     loop {
-        if let Ok(mut admin) = server.admin().await {
-            let known = "select exists (select from pg_roles where rolname = 'waybill_owner')";
-            if !sqlx::query_scalar::<_, bool>(known).fetch_one(&mut admin).await? {
-                sqlx::query("create role waybill_owner login createrole createdb").execute(&mut admin).await?;
+        match PgConnection::connect(server.admin_url.as_str()).await {
+            Ok(mut admin) => {
+                let known = "select exists (select from pg_roles where rolname = 'waybill_owner')";
+                if !sqlx::query_scalar::<_, bool>(known).fetch_one(&mut admin).await? {
+                    let password =
+                        server.password().map(|password| format!("; alter role waybill_owner password '{password}'"));
+                    let sql = format!("{OWNER}{}", password.unwrap_or_default());
+                    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
+                }
+                return Ok(server);
             }
-            return Ok(server);
+            // It will never let us in.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("28P01") => {
+                bail!("the password in the file `password` beside the data is not the server's: {error}")
+            }
+            Err(_) => {}
         }
         ensure!(child.try_wait()?.is_none(), "postgres has exited");
         ensure!(begun.elapsed() < Duration::from_secs(60), "postgres did not answer within one minute");
@@ -482,8 +541,13 @@ fn running(folder: &Path) -> Option<(i32, u16)> {
     let lines: Vec<&str> = file.lines().map(str::trim).collect();
     let pid = lines.first()?.parse().ok()?;
     let alive = rustix::process::Pid::from_raw(pid).is_some_and(is_alive);
+    let port = lines.get(3)?.parse().ok()?;
+    #[cfg(target_os = "linux")]
     let ours = fs::read_link(format!("/proc/{pid}/cwd")).ok()? == data.canonicalize().ok()?;
-    (alive && ours).then_some((pid, lines.get(3)?.parse().ok()?))
+    // Without a way to ask where a process is: something must answer on its port.
+    #[cfg(not(target_os = "linux"))]
+    let ours = std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    (alive && ours).then_some((pid, port))
 }
 
 fn end(folder: &Path) {

@@ -15,6 +15,7 @@ use waybill_kernel::{
 
 use crate::{
     connect::{self, Bus, Owner, Service},
+    named::{Named, find_some},
     output,
 };
 
@@ -30,7 +31,7 @@ pub(crate) enum Command {
         project: String,
         /// Only this agent. If omitted, every agent of the project that has lost its state.
         #[arg(long)]
-        agent: Option<AgentId>,
+        agent: Option<Named<AgentId>>,
         #[command(flatten)]
         service: Service,
     },
@@ -130,7 +131,9 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 );
             }
         }
-        Command::RebuildState { project, agent, service } => rebuild_state(&project, agent, service, json).await?,
+        Command::RebuildState { project, agent, service } => {
+            rebuild_state(&project, agent.as_ref(), service, json).await?;
+        }
         Command::Sweep { service, bus } => {
             let nats = bus.connect().await?;
             let kernel = connect::on_bus(service.kernel().await?, nats.as_ref());
@@ -198,9 +201,10 @@ async fn list_quarantined(most: i32, service: Service, json: bool) -> Result<()>
 }
 
 /// Rebuilds the head row of one agent, or of every agent of the project that has lost it.
-async fn rebuild_state(project: &str, agent: Option<AgentId>, service: Service, json: bool) -> Result<()> {
+async fn rebuild_state(project: &str, agent: Option<&Named<AgentId>>, service: Service, json: bool) -> Result<()> {
     let kernel = service.kernel().await?;
     let project_id = connect::project_id(&kernel, project).await?;
+    let agent = find_some(agent, &mut kernel.begin(project_id).await?).await?;
     let mut rebuilt = 0;
     loop {
         let mut work = kernel.begin(project_id).await?;

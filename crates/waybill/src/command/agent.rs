@@ -12,7 +12,8 @@ use waybill_kernel::{
 
 use crate::{
     connect::{self, Place},
-    output,
+    named::{Named, find_some},
+    output, usage,
 };
 
 #[derive(Debug, Subcommand)]
@@ -28,7 +29,7 @@ pub(crate) enum Command {
     List {
         /// Continue after this agent, the last one of the previous page. If omitted, start with the first.
         #[arg(long)]
-        after: Option<AgentId>,
+        after: Option<Named<AgentId>>,
         /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
@@ -41,7 +42,14 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Provision { profile, place } => {
             let mut work = place.begin().await?;
-            let made = NewAgent::of(AgentId::new(), &handover::target(&mut work, &profile).await?);
+            let target = match handover::target(&mut work, &profile).await {
+                Ok(target) => target,
+                Err(error) => {
+                    let (kernel, project_id) = place.open().await?;
+                    return Err(usage::of_profile(&kernel, project_id, &profile, error.into()).await);
+                }
+            };
+            let made = NewAgent::of(AgentId::new(), &target);
             agent::provision(&mut work, std::slice::from_ref(&made), Stay::Long, None).await?;
             let detail = serde_json::json!({ "profile_name": profile });
             audit::record(&mut work, &connect::actor(), "agent.provision", &made.agent_id.to_string(), &detail).await?;
@@ -53,7 +61,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             }
         }
         Command::List { after, most, place } => {
-            let listed = agent::list(&mut place.begin().await?, after, most).await?;
+            let mut work = place.begin().await?;
+            let after = find_some(after.as_ref(), &mut work).await?;
+            let listed = agent::list(&mut work, after, most).await?;
             if as_json {
                 output::json(&listed)?;
             } else {
@@ -61,7 +71,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     ["agent_id", "profile", "target", "status", "stay"],
                     listed.into_iter().map(|agent| {
                         [
-                            agent.agent_id.to_string(),
+                            output::id(&agent.agent_id),
                             agent.profile_name.map(|name| name.to_string()).unwrap_or_default(),
                             agent.worker_target.to_string(),
                             agent.status.unwrap_or_default(),

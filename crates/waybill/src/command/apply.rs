@@ -1,6 +1,7 @@
 //! `waybill apply`: applies profiles, tools, plans and settings from files.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -10,8 +11,12 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::de::DeserializeOwned;
-use waybill_core::resource::Manifest;
-use waybill_kernel::{audit, resource};
+use waybill_core::{id::Name, resource::Manifest};
+use waybill_kernel::{
+    audit,
+    resource::{self, Kind},
+    work::UnitOfWork,
+};
 use waybill_tool::check;
 use waybill_worker::model::without_price;
 
@@ -24,8 +29,11 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// A YAML file, a folder of YAML files (`*.yaml`, `*.yml`), or `-` for standard input. Can be repeated. `---` separates documents in a file.
-    #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "named", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The same as FILE.
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    named: Vec<PathBuf>,
     /// The project: its slug or its id.
     #[arg(long, env = "WAYBILL_PROJECT")]
     project: String,
@@ -39,11 +47,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
-    let manifests = read_all(&arguments.files)?;
+    let files = [arguments.named, arguments.files].concat();
+    let manifests = read_all(&files)?;
     ensure!(
         !manifests.is_empty(),
-        "found nothing to apply in {:?}: name YAML files, or folders that contain *.yaml or *.yml files",
-        arguments.files
+        "found nothing to apply in {}: name YAML files, or folders that contain *.yaml or *.yml files",
+        files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
     );
     for manifest in &manifests {
         check::check_manifest(manifest).map_err(anyhow::Error::msg)?;
@@ -68,6 +77,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let kernel = arguments.service.kernel().await?;
     let mut work = kernel.begin(project_id(&kernel, &arguments.project).await?).await?;
     let applied = resource::apply(&mut work, &manifests).await?;
+    let unknown = unknown_targets(&mut work, &manifests).await?;
     if !arguments.dry_run {
         audit::applied(&mut work, &connect::actor(), &applied).await?;
         work.commit().await?;
@@ -83,7 +93,30 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
             }),
         );
     }
+    for (profile, target) in unknown {
+        eprintln!(
+            "warning: profile `{profile}` may delegate to `{target}`, which is not a profile of this project: correct the name in \
+             `delegation_policy.target_profiles`, or apply a profile with this name"
+        );
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the profiles that may delegate to a profile that the project does not have, each with the name that it gives. Reads what was just applied too.
+async fn unknown_targets<'a>(work: &mut UnitOfWork, manifests: &'a [Manifest]) -> Result<Vec<(&'a Name, &'a Name)>> {
+    let mut named: Vec<(&Name, &Name)> = Vec::new();
+    for manifest in manifests {
+        if let Manifest::Profile(profile) = manifest {
+            named.extend(profile.delegation_policy.target_profiles.iter().map(|target| (&profile.name, target)));
+        }
+    }
+    if !named.is_empty() {
+        let listed = resource::list(work).await?;
+        let known: BTreeSet<Name> =
+            listed.into_iter().filter(|listed| listed.kind == Kind::Profile).map(|listed| listed.name).collect();
+        named.retain(|(_, target)| !known.contains(*target));
+    }
+    Ok(named)
 }
 
 fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
@@ -112,7 +145,66 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>> {
 /// Parses YAML documents. Every error names the file, line and field. None shows the line itself, which may hold a key by mistake.
 pub(crate) fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<Vec<T>> {
     serde_saphyr::from_multiple(text).map_err(|error| {
-        let said = error.without_snippet().to_string();
-        anyhow::anyhow!("{name}: {}", said.strip_prefix("error: ").unwrap_or(&said))
+        let error = error.without_snippet();
+        let said = error.to_string();
+        let said = said.strip_prefix("error: ").unwrap_or(&said);
+        match error {
+            serde_saphyr::Error::Unexpected { .. } => match field(error, text) {
+                Some(field) => anyhow::anyhow!("{name}: `{field}`: {said}"),
+                None => anyhow::anyhow!("{name}: {said}"),
+            },
+            serde_saphyr::Error::SerdeUnknownVariant { variant, expected, .. } => {
+                anyhow::anyhow!("{name}: {said}{}", elsewhere(variant, expected))
+            }
+            _ => anyhow::anyhow!("{name}: {said}"),
+        }
     })
+}
+
+/// Returns the field whose value the error is about, if the value stands on the same line.
+fn field<'a>(error: &serde_saphyr::Error, text: &'a str) -> Option<&'a str> {
+    let place = error.location()?;
+    let line = text.lines().nth(usize::try_from(place.line()).ok()?.checked_sub(1)?)?;
+    let column = usize::try_from(place.column()).ok()?.checked_sub(1)?;
+    let end = line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
+    let before = line[..end].trim_end().strip_suffix(':')?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    before.rsplit(|c: char| !is_word(c)).next().filter(|field| !field.is_empty())
+}
+
+/// Says where a document belongs that stands in the wrong file: the operator's file, or one that is applied.
+fn elsewhere(variant: &str, expected: &[&str]) -> &'static str {
+    let (is_applied, is_operators) = (expected.contains(&"profile"), expected.contains(&"provider"));
+    match variant {
+        "provider" | "egress" | "mcp_server" if is_applied => {
+            ". This document belongs in the operator's file: `waybill dev --providers FILE` or `waybill worker --providers FILE`"
+        }
+        "profile" | "tool" | "plan" | "handoff_type" | "settings" if is_operators => {
+            ". This document belongs in a file for `waybill apply`"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// An error names the field, or the file in which a document belongs, and never shows a value.
+    #[test]
+    fn a_mistake_is_named() {
+        let said = |text: &str| parse::<Manifest>("team.yaml", text).unwrap_err().to_string();
+        let profile = "profile:\n  name: clerk\n  worker_target: llm\n  system_prompt_template: Hello.\n";
+        let list = said(&format!("{profile}  allowed_tools: stock\n"));
+        assert!(list.starts_with("team.yaml: `allowed_tools`: expected") && list.contains("line 5"), "{list}");
+        assert!(!list.contains("stock"), "{list}");
+        for operators in ["provider: {name: mine}", "egress: {}", "mcp_server: {name: web}"] {
+            let wrong = said(operators);
+            assert!(wrong.contains("unknown variant") && wrong.contains("--providers"), "{wrong}");
+        }
+        let neither = said("profil: {}");
+        assert!(neither.contains("unknown variant `profil`") && !neither.contains("--providers"), "{neither}");
+    }
 }

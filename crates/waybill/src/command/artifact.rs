@@ -289,11 +289,10 @@ async fn get(artifacts: &Artifacts, project_id: ProjectId, path: &ArtifactPath, 
     let found = artifacts.find(project_id, path, which).await?;
     let mut content = artifacts.read(project_id, &found, 0..found.stored.size);
     if to == Path::new("-") {
-        let mut out = tokio::io::stdout();
         while let Some(bytes) = content.try_next().await? {
-            out.write_all(&bytes).await?;
+            output::bytes(&bytes);
         }
-        return Ok(out.flush().await?);
+        return Ok(());
     }
     if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         tokio::fs::create_dir_all(folder).await.with_context(|| format!("cannot create {}", folder.display()))?;

@@ -14,6 +14,7 @@ use waybill_kernel::{audit, card, card_box, handover, migrate, work::UnitOfWork}
 
 use crate::{
     connect::{self, Owner, Place, Service, project_id},
+    named::{Named, find_all},
     output,
 };
 
@@ -24,7 +25,7 @@ pub(crate) enum Command {
     Show {
         /// The cards to show.
         #[arg(required = true, value_name = "CARD")]
-        card_ids: Vec<CardId>,
+        cards: Vec<Named<CardId>>,
         #[command(flatten)]
         place: Place,
     },
@@ -34,7 +35,7 @@ pub(crate) enum Command {
     Sight {
         /// The id of the card.
         #[arg(value_name = "CARD")]
-        card_id: CardId,
+        card: Named<CardId>,
         /// How many to list at most.
         #[arg(long, default_value_t = 1000)]
         most: i64,
@@ -45,7 +46,7 @@ pub(crate) enum Command {
     Expire {
         /// The cards that expire.
         #[arg(required = true, value_name = "CARD")]
-        card_ids: Vec<CardId>,
+        cards: Vec<Named<CardId>>,
         /// Seconds from now until the cards expire.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
         ttl: i32,
@@ -56,7 +57,7 @@ pub(crate) enum Command {
     Delete {
         /// The cards to delete.
         #[arg(required = true, value_name = "CARD")]
-        card_ids: Vec<CardId>,
+        cards: Vec<Named<CardId>>,
         /// Why they are deleted. It is kept with each card.
         #[arg(long)]
         reason: String,
@@ -67,7 +68,7 @@ pub(crate) enum Command {
     Erase {
         /// The cards to erase.
         #[arg(required = true, value_name = "CARD")]
-        card_ids: Vec<CardId>,
+        cards: Vec<Named<CardId>>,
         /// The project: its slug or its id.
         #[arg(long)]
         project: String,
@@ -83,20 +84,24 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::Sight { card_id, most, place } => sight(card_id, most, &place, as_json).await,
-        Command::Show { card_ids, place } => show(&card_ids, &place).await,
-        Command::Expire { card_ids, ttl, place } => {
+        Command::Sight { card, most, place } => sight(&card, most, &place, as_json).await,
+        Command::Show { cards, place } => show(&cards, &place).await,
+        Command::Expire { cards, ttl, place } => {
             let mut work = place.begin().await?;
+            let card_ids = find_all(&cards, &mut work).await?;
             card::expire(&mut work, &card_ids, ttl).await?;
             ended(work, &card_ids, "card.expire", &json!({ "ttl_seconds": ttl }), as_json).await
         }
-        Command::Delete { card_ids, reason, place } => {
+        Command::Delete { cards, reason, place } => {
             let mut work = place.begin().await?;
+            let card_ids = find_all(&cards, &mut work).await?;
             card::delete(&mut work, &card_ids, &reason).await?;
             ended(work, &card_ids, "card.delete", &json!({ "reason": reason }), as_json).await
         }
-        Command::Erase { card_ids, project, reason, service, owner } => {
-            let project_id = project_id(&service.kernel().await?, &project).await?;
+        Command::Erase { cards, project, reason, service, owner } => {
+            let kernel = service.kernel().await?;
+            let project_id = project_id(&kernel, &project).await?;
+            let card_ids = find_all(&cards, &mut kernel.begin(project_id).await?).await?;
             let mut owner = migrate::connect_owner(&owner.owner_url).await?;
             let erased = card::erase(&mut owner, project_id, &card_ids, &reason).await?;
             if as_json {
@@ -107,7 +112,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     ["card_id", "hash", "erased_at", "reason"],
                     erased
                         .iter()
-                        .map(|t| [t.card_id.to_string(), t.hash.to_string(), t.gone_at.to_string(), reason(&t.why)]),
+                        .map(|t| [output::id(&t.card_id), t.hash.to_string(), t.gone_at.to_string(), reason(&t.why)]),
                 );
             }
             Ok(ExitCode::SUCCESS)
@@ -145,8 +150,9 @@ async fn ended(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {
+async fn sight(card: &Named<CardId>, most: i64, place: &Place, as_json: bool) -> Result<ExitCode> {
     let mut work = place.begin().await?;
+    let card_id = card.find(&mut work).await?;
     let held = card_box::holders(&mut work, card_id, None, most).await?;
     let seen = handover::sight(&mut work, &held).await?;
     if as_json {
@@ -156,14 +162,14 @@ async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Resu
     output::table(
         ["agent_id", "right", "why", "from", "turn", "box", "place"],
         seen.into_iter().map(|sight| {
-            let from = sight.source_agent_id.map(|agent_id| agent_id.to_string()).or(sight.granted_by);
+            let from = sight.source_agent_id.map(|agent_id| output::id(&agent_id)).or(sight.granted_by);
             [
-                sight.agent_id.to_string(),
+                output::id(&sight.agent_id),
                 sight.via,
                 sight.rule.unwrap_or_default(),
                 from.unwrap_or_default(),
-                sight.agent_turn_id.map(|turn_id| turn_id.to_string()).unwrap_or_default(),
-                sight.box_id.to_string(),
+                output::id_or_none(sight.agent_turn_id),
+                output::id(&sight.box_id),
                 sight.place.to_string(),
             ]
         }),
@@ -171,9 +177,10 @@ async fn sight(card_id: CardId, most: i64, place: &Place, as_json: bool) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(card_ids: &[CardId], place: &Place) -> Result<ExitCode> {
+async fn show(cards: &[Named<CardId>], place: &Place) -> Result<ExitCode> {
     let mut work = place.begin().await?;
-    let batch = card::fetch(&mut work, card_ids, None).await?;
+    let card_ids = find_all(cards, &mut work).await?;
+    let batch = card::fetch(&mut work, &card_ids, None).await?;
     for reading in &batch.found {
         println!("{}", json::wire(&serde_json::to_string(reading)?)); // in the form in which it was sent to us
     }

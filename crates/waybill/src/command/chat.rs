@@ -4,7 +4,7 @@
 
 use std::{
     io::{IsTerminal, Write as _},
-    process::ExitCode,
+    process::{ExitCode, exit},
     time::Duration,
 };
 
@@ -21,18 +21,23 @@ use waybill_core::{
     card_box::Span,
     id::{AgentId, Name, ProjectId, SessionId, ToolCallId, TurnId},
     request::{Decided, Decision, Kind},
+    tokens,
 };
 use waybill_kernel::{
     card_box,
     request::{self, Open},
-    session, turn,
+    resource, session, turn,
     work::Kernel,
 };
 use waybill_orchestrator::launch::{DispatchResult, DispatchStatus, Launch, WhileRunning, launch};
+use waybill_services::interrupted;
 
 use crate::{
     connect::{self, Bus, Place},
-    output,
+    follow,
+    live::Live,
+    named::{Named, find_some},
+    output, story, usage,
 };
 
 const LOOK: Duration = Duration::from_millis(150);
@@ -49,12 +54,14 @@ const HELP: &str = "\
 pub(crate) struct Arguments {
     /// The profile of the agent to talk to.
     profile: Name,
-    /// Continue this session. If omitted, a new one is opened.
+    /// Continue this session; @last is the newest. If omitted, a new one is opened.
     #[arg(long)]
-    session: Option<SessionId>,
+    session: Option<Named<SessionId>>,
     /// Talk to this existing agent, which has a memory. If omitted, a new agent is created for each turn.
     #[arg(long)]
-    agent: Option<AgentId>,
+    agent: Option<Named<AgentId>>,
+    #[command(flatten)]
+    live: Live,
     #[command(flatten)]
     bus: Bus,
     #[command(flatten)]
@@ -67,16 +74,24 @@ struct Chat {
     profile: Name,
     agent: Option<AgentId>,
     session_id: SessionId,
+    live: Live,
     lines: Lines<BufReader<Stdin>>,
     is_terminal: bool,
+    /// The turn that is followed.
+    running: Option<TurnId>,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let nats = arguments.bus.connect().await?;
     let (kernel, project_id) = arguments.place.open().await?;
     let kernel = connect::on_bus(kernel, nats.as_ref());
-    let session_id = arguments.session.unwrap_or_else(SessionId::new);
     let mut work = connect::begin(&kernel, project_id).await?;
+    if let Err(error @ resource::Error::NotFound { .. }) = resource::profile(&mut work, &arguments.profile).await {
+        drop(work);
+        return Err(usage::of_profile(&kernel, project_id, &arguments.profile, error.into()).await);
+    }
+    let session_id = find_some(arguments.session.as_ref(), &mut work).await?.unwrap_or_else(SessionId::new);
+    let agent = find_some(arguments.agent.as_ref(), &mut work).await?;
     let session = session::enter(&mut work, session_id, None).await?;
     let from = (session.n_messages - RECALLED).max(0) + 1;
     let last = Span { box_id: session.messages_box_id, from, upto: session.n_messages };
@@ -94,13 +109,31 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         kernel,
         project_id,
         profile: arguments.profile,
-        agent: arguments.agent,
+        agent,
         session_id,
+        live: arguments.live,
         lines: BufReader::new(tokio::io::stdin()).lines(),
         is_terminal: std::io::stdin().is_terminal(),
+        running: None,
     };
-    chat.talk().await?;
+    let is_interrupted = tokio::select! {
+        talked = chat.talk() => {
+            talked?;
+            false
+        }
+        heard = interrupted() => {
+            heard?;
+            true
+        }
+    };
+    if let Some(turn_id) = chat.running {
+        println!("\n{}", follow::goes_on(turn_id));
+    }
     println!("\nto continue: waybill chat {} --session {session_id}", chat.profile);
+    if is_interrupted {
+        // A line of the terminal is still being read, and that cannot be given up.
+        exit(follow::INTERRUPTED.into());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -130,7 +163,7 @@ impl Chat {
                         Ok(started) => started,
                         // An error of one line does not end the conversation.
                         Err(error) => {
-                            println!("  (not sent: {error:#})");
+                            println!("  (not sent: {})", output::printable(&format!("{error:#}")));
                             continue;
                         }
                     };
@@ -166,8 +199,15 @@ impl Chat {
             while_running,
             ..Launch::new(self.profile.clone(), text)
         };
+        tokens::open();
         let mut work = self.kernel.begin(self.project_id).await?;
-        let dispatched = launch(&mut work, &wanted).await?;
+        let dispatched = match launch(&mut work, &wanted).await {
+            Ok(dispatched) => dispatched,
+            Err(error) => {
+                drop(work);
+                return Err(usage::of_profile(&self.kernel, self.project_id, &self.profile, error.into()).await);
+            }
+        };
         work.commit().await?;
         Ok(dispatched)
     }
@@ -178,7 +218,7 @@ impl Chat {
         let card_ids: Vec<_> = session.todo_card_id.into_iter().collect();
         let found = waybill_kernel::card::fetch(&mut work, &card_ids, None).await?.found;
         match found.first().and_then(Reading::live) {
-            Some(card) => println!("{}", waybill_context::todo::Todo::read(card)?.render()),
+            Some(card) => println!("{}", output::printable(&waybill_context::todo::Todo::read(card)?.render())),
             None => println!("there is no todo list yet"),
         }
         Ok(())
@@ -187,8 +227,9 @@ impl Chat {
     /// Shows a turn until it has ended: its text, its calls, its questions to people. Lines that are typed meanwhile go to it.
     /// Returns false if the person leaves; the turn continues.
     async fn follow(&mut self, agent_id: AgentId, first: TurnId) -> Result<bool> {
+        self.running = Some(first);
         let (kernel, project_id) = (self.kernel.clone(), self.project_id);
-        let mut pieces = kernel.bus().watch(project_id, agent_id);
+        let mut pieces = self.live.pieces(&kernel, project_id, agent_id, first);
         let (mut turn_id, mut shown) = (first, Shown { who: self.profile.to_string(), ..Shown::default() });
         let mut then: Vec<TurnId> = Vec::new();
         let mut input_ended = false;
@@ -214,9 +255,12 @@ impl Chat {
                         continue;
                     }
                     if then.is_empty() {
+                        self.running = None;
                         return Ok(true);
                     }
                     turn_id = then.remove(0);
+                    self.running = Some(turn_id);
+                    pieces = self.live.pieces(&kernel, project_id, agent_id, turn_id);
                     shown = Shown { who: self.profile.to_string(), ..Shown::default() };
                 }
             }
@@ -241,6 +285,10 @@ impl Chat {
         if let Some(open) = shown.asking.take() {
             shown.answered = Some(open.tool_call_id);
             self.decide(&open, line).await?;
+            return Ok(None);
+        }
+        if line == "/next" {
+            println!("  (type the text after it: /next TEXT)");
             return Ok(None);
         }
         if let Some(text) = line.strip_prefix("/next ") {
@@ -271,7 +319,7 @@ impl Chat {
                 work.commit().await?;
                 println!("  ({})", decision.as_str());
             }
-            Err(error) => println!("  ({error})"),
+            Err(error) => println!("  ({})", output::printable(&error.to_string())),
         }
         Ok(())
     }
@@ -324,8 +372,7 @@ impl Shown {
     async fn look(&mut self, kernel: &Kernel, project_id: ProjectId, turn_id: TurnId) -> Result<bool> {
         let mut work = connect::begin(kernel, project_id).await?;
         let Some(summary) = turn::show(&mut work, &[turn_id]).await?.pop() else { return Ok(true) };
-        let span = Span { box_id: summary.output_box_id, from: self.upto + 1, upto: self.upto + 200 };
-        for placed in card_box::read(&mut work, span, None).await? {
+        for placed in story::written(&mut work, &summary, self.upto).await? {
             self.upto = placed.place;
             if let Reading::Live(card) = &placed.reading {
                 self.card(&card.content, card.metadata.card_type.as_str());
@@ -348,9 +395,10 @@ impl Shown {
             self.asked = Some(open.tool_call_id);
             self.end_line();
             let how = if open.request.kind == Kind::Approval { "  [y/n]" } else { "" };
-            println!("  ? {}{how}", open.request.question);
+            println!("  ? {}{how}", output::printable(&open.request.question));
             if !open.request.about.is_null() {
-                println!("    {}", output::short(&open.request.about.to_string(), 400));
+                let about = output::short(&open.request.about.to_string(), 400);
+                println!("    {}", output::printable(&about));
             }
         }
         Ok(!summary.status.is_open())
@@ -360,7 +408,8 @@ impl Shown {
         match content {
             Content::ToolCall(call) => {
                 self.end_line();
-                println!("  · {}({})", call.tool_name, output::short(&call.arguments, 120));
+                let call = format!("{}({})", call.tool_name, output::short(&call.arguments, 120));
+                println!("  · {}", output::printable(&call));
             }
             Content::ToolResult(result) => {
                 self.end_line();
@@ -368,14 +417,15 @@ impl Shown {
                     Value::String(text) => text.clone(),
                     other => other.to_string(),
                 };
-                println!("    {}: {}", result.status, output::short(&text, 100));
+                let said = format!("{}: {}", result.status, output::short(&text, 100));
+                println!("    {}", output::printable(&said));
             }
             content if kind == "task.deliverable" || kind == "agent.thought" => {
-                let text = output::printable(&output::content(Some(content)));
+                let text = output::content(Some(content));
                 let was_streamed = std::mem::take(&mut self.streamed).trim() == text.trim();
                 self.end_line();
                 if !was_streamed {
-                    println!("{}> {text}", self.who);
+                    println!("{}> {}", self.who, output::printable(&text));
                 }
             }
             _ => {}

@@ -1,27 +1,27 @@
 //! `waybill context …`: shows what a model saw.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-    str::FromStr,
-};
+use std::{collections::HashMap, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use waybill_context::{call::Call, diff, lint::lint};
-use waybill_core::id::{CardId, Malformed, StepId, TurnId};
-use waybill_kernel::handover;
+use waybill_core::id::{CardId, StepId, TurnId};
+use waybill_kernel::{handover, turn};
 use waybill_orchestrator::replay;
 
-use crate::{connect::Place, output};
+use crate::{
+    connect::Place,
+    named::{Named, NamedCall},
+    output,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the model calls of a turn, each with its time, its number of messages and tokens, and the hash of its request.
     List {
         /// The turn whose calls are listed.
-        turn_id: TurnId,
+        turn: Named<TurnId>,
         #[command(flatten)]
         place: Place,
     },
@@ -29,8 +29,8 @@ pub(crate) enum Command {
     ///
     /// If the same bytes cannot be reproduced, prints the reason and exits with 1.
     Show {
-        /// The model call: `TURN/STEP`, or `TURN` for the last call of the turn.
-        call: CallId,
+        /// The model call: `TURN/STEP`, such as `@last/1`, or `TURN` for the last call of the turn. STEP is the number or the id of the step.
+        call: NamedCall,
         /// Print the request, byte for byte as it was sent. If omitted, a table of its messages is printed.
         #[arg(long)]
         request: bool,
@@ -41,8 +41,8 @@ pub(crate) enum Command {
     ///
     /// Exits with 1 if there are any.
     Lint {
-        /// The model call: `TURN/STEP`, or `TURN` for the last call of the turn.
-        call: CallId,
+        /// The model call: `TURN/STEP`, such as `@last/1`, or `TURN` for the last call of the turn. STEP is the number or the id of the step.
+        call: NamedCall,
         #[command(flatten)]
         place: Place,
     },
@@ -52,63 +52,49 @@ pub(crate) enum Command {
     Why {
         /// The id of the card.
         #[arg(value_name = "CARD")]
-        card_id: CardId,
+        card: Named<CardId>,
         /// The turn that has the card.
         #[arg(long)]
-        turn: TurnId,
+        turn: Named<TurnId>,
         #[command(flatten)]
         place: Place,
     },
     /// Compare the context of two model calls: cards, order, tokens, and the first message that a prompt cache cannot reuse.
     Diff {
         /// The first call: `TURN/STEP`, or `TURN` for the last call of the turn.
-        left: CallId,
+        left: NamedCall,
         /// The second call, in the same form.
-        right: CallId,
+        right: NamedCall,
         #[command(flatten)]
         place: Place,
     },
 }
 
-/// A model call as people write it: `TURN/STEP`, or `TURN` alone. What `TURN` alone means is up to the command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallId {
-    pub(crate) turn_id: TurnId,
-    pub(crate) step_id: Option<StepId>,
-}
-
-impl FromStr for CallId {
-    type Err = Malformed;
-
-    fn from_str(text: &str) -> Result<CallId, Malformed> {
-        let (turn, step) = text.split_once('/').map_or((text, None), |(turn, step)| (turn, Some(step)));
-        Ok(CallId { turn_id: turn.parse()?, step_id: step.map(str::parse).transpose()? })
-    }
-}
-
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::List { turn_id, place } => list(turn_id, &place, as_json).await?,
+        Command::List { turn, place } => list(&turn, &place, as_json).await?,
         Command::Show { call, request, place } => {
-            let call = render(&place, call).await?;
+            let call = render(&place, &call).await?;
             if request {
-                io::stdout().write_all(&call.request)?;
+                output::bytes(&call.request);
             } else {
                 show(&call, as_json)?;
             }
         }
-        Command::Lint { call, place } => return check(&render(&place, call).await?, as_json),
-        Command::Why { card_id, turn, place } => return why(card_id, turn, &place, as_json).await,
+        Command::Lint { call, place } => return check(&render(&place, &call).await?, as_json),
+        Command::Why { card, turn, place } => return why(&card, &turn, &place, as_json).await,
         Command::Diff { left, right, place } => {
-            let (left, right) = (render(&place, left).await?, render(&place, right).await?);
+            let (left, right) = (render(&place, &left).await?, render(&place, &right).await?);
             print_diff(&diff::diff(&left, &right), as_json)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn render(place: &Place, CallId { turn_id, step_id }: CallId) -> Result<Call<'static>> {
-    Ok(replay::replay(&mut place.begin().await?, turn_id, step_id).await?)
+async fn render(place: &Place, call: &NamedCall) -> Result<Call<'static>> {
+    let mut work = place.begin().await?;
+    let (turn_id, step_id) = call.find(&mut work).await?;
+    Ok(replay::replay(&mut work, turn_id, step_id).await?)
 }
 
 /// Shows the defects of a request.
@@ -126,8 +112,10 @@ fn check(call: &Call<'_>, as_json: bool) -> Result<ExitCode> {
 }
 
 /// Shows which handover gave a card to a turn.
-async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> Result<ExitCode> {
-    let found = handover::why(&mut place.begin().await?, card_id, turn_id).await?;
+async fn why(card: &Named<CardId>, turn: &Named<TurnId>, place: &Place, as_json: bool) -> Result<ExitCode> {
+    let mut work = place.begin().await?;
+    let (card_id, turn_id) = (card.find(&mut work).await?, turn.find(&mut work).await?);
+    let found = handover::why(&mut work, card_id, turn_id).await?;
     if as_json {
         output::json(&found)?;
     } else if found.is_empty() {
@@ -138,7 +126,7 @@ async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> 
             found.iter().map(|why| {
                 let from = match (why.rule.as_str(), why.source_agent_id) {
                     ("wrote", _) => "itself".to_owned(),
-                    (_, Some(agent_id)) => agent_id.to_string(),
+                    (_, Some(agent_id)) => output::id(&agent_id),
                     (_, None) => "a person".to_owned(),
                 };
                 [
@@ -146,7 +134,7 @@ async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> 
                     why.arg_key.clone().unwrap_or_default(),
                     why.tool_suffix.clone().unwrap_or_default(),
                     from,
-                    why.source_box_id.unwrap_or(why.box_id).to_string(),
+                    output::id(&why.source_box_id.unwrap_or(why.box_id)),
                     why.upto.map(|upto| upto.to_string()).unwrap_or_default(),
                     why.via.clone().unwrap_or_default(),
                     why.place.to_string(),
@@ -157,26 +145,31 @@ async fn why(card_id: CardId, turn_id: TurnId, place: &Place, as_json: bool) -> 
     Ok(if found.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn list(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
-    let listed = replay::list(&mut place.begin().await?, turn_id).await?;
+async fn list(turn: &Named<TurnId>, place: &Place, as_json: bool) -> Result<()> {
+    let mut work = place.begin().await?;
+    let turn_id = turn.find(&mut work).await?;
+    let listed = replay::list(&mut work, turn_id).await?;
     if as_json {
         for (step_id, receipt) in &listed {
             output::json(&json!({ "step_id": step_id, "receipt": receipt }))?;
         }
         return Ok(());
     }
+    let steps = turn::steps(&mut work, turn_id).await?;
+    let numbers: HashMap<StepId, usize> = steps.iter().enumerate().map(|(n, step)| (step.step_id, n + 1)).collect();
     output::table(
-        ["step_id", "read_at", "messages", "tokens", "left out", "adapter", "request_hash"],
+        ["step", "step_id", "read_at", "messages", "tokens", "left out", "adapter", "hash"],
         listed.iter().map(|(step_id, receipt)| {
             let left_out: Vec<&str> = receipt.left_out.iter().map(|left| left.key.as_str()).collect();
             [
-                step_id.to_string(),
-                receipt.read_at.to_string(),
+                numbers.get(step_id).map(ToString::to_string).unwrap_or_default(),
+                output::id(step_id),
+                output::time(receipt.read_at),
                 receipt.n_messages.to_string(),
                 receipt.n_tokens.get().to_string(),
                 left_out.join(" "),
                 receipt.adapter.clone(),
-                receipt.request_hash.to_string(),
+                output::preview(&receipt.request_hash.to_string(), 8),
             ]
         }),
     );
@@ -193,9 +186,9 @@ fn show(call: &Call<'_>, as_json: bool) -> Result<()> {
     output::table(
         ["", "layer", "role", "tokens", "cards", "says"],
         call.composed.messages.iter().enumerate().map(|(n, message)| {
-            let cards: Vec<String> = message.sources.iter().map(|source| source.card_id.to_string()).collect();
+            let cards: Vec<String> = message.sources.iter().map(|source| output::id(&source.card_id)).collect();
             let calls: Vec<&str> = message.tool_calls.iter().map(|call| call.tool_name.as_str()).collect();
-            let says = output::short(&message.content, 60);
+            let says = output::preview(&message.content, 100);
             [
                 (n + 1).to_string(),
                 message.layer.to_string(),

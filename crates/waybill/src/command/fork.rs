@@ -8,14 +8,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use waybill_context::diff::{self, Diff};
 use waybill_core::{
-    id::{CardId, Name, ProjectId, TurnId},
+    id::{CardId, Name},
     turn::TurnStatus,
 };
-use waybill_kernel::{
-    audit,
-    turn::Summary,
-    work::{Kernel, UnitOfWork},
-};
+use waybill_kernel::{audit, turn::Summary, work::UnitOfWork};
 use waybill_orchestrator::{
     fork::{self, Change, Wanted},
     outcome::{Outcome, outcome},
@@ -23,16 +19,19 @@ use waybill_orchestrator::{
 };
 
 use crate::{
-    command::{context::CallId, turn::tree_of},
+    command::turn::tree_of,
     connect::{self, Bus, Place},
+    follow::{self, Run as Followed},
+    live::Live,
+    named::{Named, NamedCall},
     output,
-    tree::{self, dollars},
+    tree::dollars,
 };
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The model call to start from: `TURN/STEP`, or `TURN` for the first call of the turn.
-    call: CallId,
+    /// The model call to start from: `TURN/STEP`, such as `@last/2`, or `TURN` for the first call of the turn.
+    call: NamedCall,
     /// Change the content of a card: `CARD=TEXT`, or `CARD=@FILE` (JSON or text). Repeat it to change several cards at once.
     #[arg(long = "card", value_name = "CARD=TEXT")]
     cards: Vec<String>,
@@ -72,11 +71,13 @@ const MOST_CARDS: i64 = 100_000;
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
     ensure!((1..=100).contains(&arguments.times), "-n {}: the number of runs must be 1 to 100", arguments.times);
-    let variants = variants(&arguments)?;
     let nats = arguments.bus.connect().await?;
     let (kernel, project_id) = arguments.place.open().await?;
     let kernel = connect::on_bus(kernel, nats.as_ref());
-    let CallId { turn_id, step_id } = arguments.call;
+    let mut work = connect::begin(&kernel, project_id).await?;
+    let (turn_id, step_id) = arguments.call.find(&mut work).await?;
+    let variants = variants(&arguments, &mut work).await?;
+    drop(work);
 
     let mut started = Vec::new();
     let mut source_step_id = None;
@@ -102,7 +103,10 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let recorded = replay::replay(&mut work, turn_id, Some(source_step_id)).await?;
     drop(work);
     for (name, forked) in started {
-        runs.push(finished(&kernel, project_id, &name, forked, &recorded).await?);
+        let run = Followed { kernel: &kernel, project_id, root: forked, live: &Live::default() };
+        let Some(tree) = follow::follow(&run, false).await? else { return Ok(follow::left()) };
+        let mut work = connect::begin(&kernel, project_id).await?;
+        runs.push(finished(&mut work, &name, &tree, &recorded).await?);
     }
     if as_json {
         runs.iter().try_for_each(output::json)?;
@@ -114,25 +118,26 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
 }
 
 async fn finished(
-    kernel: &Kernel,
-    project_id: ProjectId,
+    work: &mut UnitOfWork,
     name: &str,
-    forked: TurnId,
+    tree: &[Summary],
     recorded: &waybill_context::call::Call<'_>,
 ) -> Result<Run> {
-    let tree = tree::watch(kernel, project_id, forked, false).await?;
-    let mut work = connect::begin(kernel, project_id).await?;
-    let mut run = of_tree(&mut work, name, &tree).await?;
-    if let Some(step_id) = replay::first(&mut work, forked).await? {
-        let call = replay::replay(&mut work, forked, Some(step_id)).await?;
+    let forked = tree[0].agent_turn_id;
+    let mut run = of_tree(work, name, tree).await?;
+    if let Some(step_id) = replay::first(work, forked).await? {
+        let call = replay::replay(work, forked, Some(step_id)).await?;
         run.context = Some(diff::diff(recorded, &call));
     }
     Ok(run)
 }
 
 /// Returns the variants by name. Without any change, there is one: the recorded turn again.
-fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
-    let cards: Vec<(CardId, Value)> = arguments.cards.iter().map(|said| changed(said)).collect::<Result<_>>()?;
+async fn variants(arguments: &Arguments, work: &mut UnitOfWork) -> Result<Vec<(String, Change)>> {
+    let mut cards = Vec::new();
+    for said in &arguments.cards {
+        cards.push(changed(said, work).await?);
+    }
     let base = Change { cards, profile_name: arguments.profile.clone(), profile_patch: None };
     let mut variants = Vec::new();
     for model in &arguments.models {
@@ -165,7 +170,7 @@ fn variants(arguments: &Arguments) -> Result<Vec<(String, Change)>> {
     Ok(variants)
 }
 
-fn changed(said: &str) -> Result<(CardId, Value)> {
+async fn changed(said: &str, work: &mut UnitOfWork) -> Result<(CardId, Value)> {
     let Some((card_id, text)) = said.split_once('=') else { bail!("--card {said}: write CARD=TEXT, or CARD=@FILE") };
     let text = match text.strip_prefix('@') {
         Some(path) => fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?,
@@ -173,7 +178,8 @@ fn changed(said: &str) -> Result<(CardId, Value)> {
     };
     // Only a JSON object or list is read as JSON; anything else is text.
     let value = serde_json::from_str(&text).ok().filter(|value: &Value| value.is_object() || value.is_array());
-    Ok((card_id.parse()?, value.unwrap_or(Value::String(text))))
+    let card: Named<CardId> = card_id.parse().map_err(anyhow::Error::msg)?;
+    Ok((card.find(work).await?, value.unwrap_or(Value::String(text))))
 }
 
 async fn of_tree(work: &mut UnitOfWork, variant: &str, tree: &[Summary]) -> Result<Run> {
@@ -197,7 +203,7 @@ fn print(runs: &[Run]) {
             });
             [
                 variant.clone(),
-                one.agent_turn_id.to_string(),
+                output::id(&one.agent_turn_id),
                 one.status.as_str().to_owned(),
                 one.n_turns.to_string(),
                 one.n_steps.to_string(),
@@ -221,7 +227,13 @@ fn print(runs: &[Run]) {
             "\n{}{}:\n  {}",
             run.variant,
             if same { " (delivers the same)" } else { "" },
-            output::short(&text, 400)
+            output::preview(&text, 400)
         );
+        if run.outcome.not_recorded > 0 {
+            println!(
+                "  {} calls of this run have no recorded answer, so it left the recorded path: --live-tools makes such calls for real",
+                run.outcome.not_recorded
+            );
+        }
     }
 }

@@ -7,7 +7,11 @@ use clap::Subcommand;
 use waybill_core::id::{AgentId, BoxId, GrantId};
 use waybill_kernel::grant;
 
-use crate::{connect::Place, output};
+use crate::{
+    connect::Place,
+    named::{Named, find_some},
+    output,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -15,10 +19,10 @@ pub(crate) enum Command {
     Give {
         /// The agent that gets the right.
         #[arg(long)]
-        agent: AgentId,
+        agent: Named<AgentId>,
         /// The box that it may read.
         #[arg(long = "box", value_name = "BOX")]
-        card_box: BoxId,
+        card_box: Named<BoxId>,
         /// Only the first UPTO cards of the box. If omitted, all cards, including those added later.
         #[arg(long)]
         upto: Option<i64>,
@@ -34,7 +38,7 @@ pub(crate) enum Command {
     /// Revoke a grant. Agents to which the box was already handed over can still read it.
     Revoke {
         /// The grant to revoke, as `waybill grant list` shows it.
-        grant: GrantId,
+        grant: Named<GrantId>,
         /// Who decided this. It is kept on record.
         #[arg(long, env = "USER", default_value = "operator")]
         by: String,
@@ -45,7 +49,7 @@ pub(crate) enum Command {
     List {
         /// Only grants of this agent. If omitted, grants of all agents.
         #[arg(long)]
-        agent: Option<AgentId>,
+        agent: Option<Named<AgentId>>,
         /// How many to list at most.
         #[arg(long, default_value_t = 100)]
         most: i64,
@@ -66,7 +70,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Give { agent, card_box, upto, reason, by, place } => {
             let mut work = place.begin().await?;
-            let grant_id = grant::give(&mut work, agent, card_box, upto, &by, &reason).await?;
+            let (agent_id, box_id) = (agent.find(&mut work).await?, card_box.find(&mut work).await?);
+            let grant_id = grant::give(&mut work, agent_id, box_id, upto, &by, &reason).await?;
             work.commit().await?;
             if as_json {
                 output::json(&serde_json::json!({ "grant_id": grant_id }))?;
@@ -76,11 +81,14 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Revoke { grant, by, place } => {
             let mut work = place.begin().await?;
-            grant::revoke(&mut work, grant, &by).await?;
+            let grant_id = grant.find(&mut work).await?;
+            grant::revoke(&mut work, grant_id, &by).await?;
             work.commit().await?;
         }
         Command::List { agent, most, place } => {
-            let grants = grant::list(&mut place.begin().await?, agent, None, most).await?;
+            let mut work = place.begin().await?;
+            let agent_id = find_some(agent.as_ref(), &mut work).await?;
+            let grants = grant::list(&mut work, agent_id, None, most).await?;
             if as_json {
                 output::json(&grants)?;
             } else {
@@ -88,13 +96,13 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     ["grant_id", "agent_id", "box_id", "upto", "by", "reason", "revoked_at"],
                     grants.into_iter().map(|grant| {
                         [
-                            grant.grant_id.to_string(),
-                            grant.agent_id.to_string(),
-                            grant.box_id.to_string(),
+                            output::id(&grant.grant_id),
+                            output::id(&grant.agent_id),
+                            output::id(&grant.box_id),
                             grant.upto.map_or("all".to_owned(), |upto| upto.to_string()),
                             grant.granted_by,
                             grant.reason,
-                            grant.revoked_at.map(|at| at.to_string()).unwrap_or_default(),
+                            grant.revoked_at.map(output::time).unwrap_or_default(),
                         ]
                     }),
                 );
@@ -109,9 +117,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     ["at", "agent_id", "box_id", "tool", "why"],
                     refusals.into_iter().map(|refusal| {
                         [
-                            refusal.created_at.to_string(),
-                            refusal.agent_id.to_string(),
-                            refusal.box_id.to_string(),
+                            output::time(refusal.created_at),
+                            output::id(&refusal.agent_id),
+                            output::id(&refusal.box_id),
                             refusal.tool_suffix,
                             refusal.why,
                         ]

@@ -15,6 +15,7 @@ use waybill_orchestrator::{
 
 use crate::{
     connect::{self, Bus, Place, Storage},
+    named::{Named, find_some},
     output,
 };
 
@@ -53,7 +54,7 @@ pub(crate) enum Command {
         instruction: Option<String>,
         /// Send it to this existing agent, which has a memory. If omitted, a new agent is created for the task.
         #[arg(long)]
-        agent: Option<AgentId>,
+        agent: Option<Named<AgentId>>,
         #[command(flatten)]
         bus: Bus,
         #[command(flatten)]
@@ -119,8 +120,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let verdict = handoff::check(&kernel, &storage.need(&kernel)?, project_id, &package, None).await?;
             let content = verdict.content(&package)?;
             let instruction = instruction.unwrap_or_else(|| handoff::instruction(&content));
-            let wanted = Launch { package: Some(content), agent_id: agent, ..Launch::new(profile, instruction) };
             let mut work = connect::begin(&kernel, project_id).await?;
+            let agent_id = find_some(agent.as_ref(), &mut work).await?;
+            let wanted = Launch { package: Some(content), agent_id, ..Launch::new(profile, instruction) };
             let launched = launch(&mut work, &wanted).await?;
             let detail = json!({ "n_tokens": verdict.n_tokens, "warnings": verdict.warnings });
             let subject = launched.agent_turn_id.to_string();

@@ -13,6 +13,7 @@ use waybill_worker::knowledge as librarian;
 use crate::{
     command::worker::Reached,
     connect::{self, Place},
+    named::Named,
     output,
 };
 
@@ -91,7 +92,7 @@ pub(crate) enum Command {
     /// Publish the result of a turn as experience, so that agents can find it when they search.
     Publish {
         /// The turn whose result is published.
-        turn: TurnId,
+        turn: Named<TurnId>,
         /// The path to publish it under.
         path: ArtifactPath,
         /// The title of the document.
@@ -128,7 +129,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                         one.n_chunks.to_string(),
                         one.n_tokens.to_string(),
                         vectors,
-                        output::short(&one.title, 60),
+                        output::preview(&one.title, 60),
                     ]
                 }),
             );
@@ -161,7 +162,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Publish { turn, path, title, place } => {
             let mut work = place.begin().await?;
-            let published = publish(&mut work, turn, &path, (&title, false), &connect::actor()).await?;
+            let turn_id = turn.find(&mut work).await?;
+            let published = publish(&mut work, turn_id, &path, (&title, false), &connect::actor()).await?;
             work.commit().await?;
             tell(&[published], as_json)?;
             Ok(ExitCode::SUCCESS)

@@ -12,7 +12,7 @@ use waybill_core::{
 };
 use waybill_kernel::{audit, batch, card_box};
 
-use crate::{connect::Place, output};
+use crate::{connect::Place, named::Named, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CardBox {
@@ -20,7 +20,7 @@ pub(crate) enum CardBox {
     Show {
         /// The box to show.
         #[arg(value_name = "BOX")]
-        box_id: BoxId,
+        card_box: Named<BoxId>,
         /// Continue after the card at this position of the box. 0 starts with the first card.
         #[arg(long, default_value_t = 0)]
         after: i64,
@@ -33,8 +33,9 @@ pub(crate) enum CardBox {
 }
 
 pub(crate) async fn card_box(command: CardBox, as_json: bool) -> Result<ExitCode> {
-    let CardBox::Show { box_id, after, most, place } = command;
+    let CardBox::Show { card_box: named, after, most, place } = command;
     let mut work = place.begin().await?;
+    let box_id = named.find(&mut work).await?;
     let found = card_box::find(&mut work, &[box_id]).await?.found.pop();
     let found = found.with_context(|| format!("there is no box {box_id} in this project"))?;
     let from = after.max(0) + 1;
@@ -47,17 +48,17 @@ pub(crate) async fn card_box(command: CardBox, as_json: bool) -> Result<ExitCode
         ["place", "card", "type", "role", "tokens", "put into", "says"],
         cards.iter().map(|placed| {
             let by =
-                if placed.origin.box_id == box_id { "this box".to_owned() } else { placed.origin.box_id.to_string() };
+                if placed.origin.box_id == box_id { "this box".to_owned() } else { output::id(&placed.origin.box_id) };
             let (kind, role, tokens, says) = match &placed.reading {
                 Reading::Live(card) => (
                     card.metadata.card_type.to_string(),
                     card.metadata.role.as_str(),
                     card.n_tokens.get().to_string(),
-                    output::short(&serde_json::to_string(&card.content).unwrap_or_default(), 60),
+                    output::preview(&serde_json::to_string(&card.content).unwrap_or_default(), 60),
                 ),
                 Reading::Gone(_) => ("gone".to_owned(), "", String::new(), String::new()),
             };
-            [placed.place.to_string(), placed.reading.card_id().to_string(), kind, role.to_owned(), tokens, by, says]
+            [placed.place.to_string(), output::id(&placed.reading.card_id()), kind, role.to_owned(), tokens, by, says]
         }),
     );
     println!("{} cards in all", found.length);
@@ -70,7 +71,7 @@ pub(crate) enum Batch {
     Show {
         /// The batch to show.
         #[arg(value_name = "BATCH")]
-        batch_id: BatchId,
+        batch: Named<BatchId>,
         /// Continue after the task with this index. -1 starts with the first task.
         #[arg(long, default_value_t = -1)]
         after: i32,
@@ -83,8 +84,9 @@ pub(crate) enum Batch {
 }
 
 pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
-    let Batch::Show { batch_id, after, most, place } = command;
+    let Batch::Show { batch: named, after, most, place } = command;
     let mut work = place.begin().await?;
+    let batch_id = named.find(&mut work).await?;
     let found = batch::find(&mut work, batch_id).await?;
     let found = found.with_context(|| format!("there is no batch {batch_id} in this project"))?;
     let tasks = batch::tasks(&mut work, batch_id, after, most).await?;
@@ -97,10 +99,10 @@ pub(crate) async fn batch(command: Batch, as_json: bool) -> Result<ExitCode> {
         tasks.into_iter().map(|task| {
             [
                 task.task_index.to_string(),
-                task.agent_id.to_string(),
-                task.agent_turn_id.to_string(),
+                output::id(&task.agent_id),
+                output::id(&task.agent_turn_id),
                 task.status.as_str().to_owned(),
-                task.deliverable_card_id.map(|card_id| card_id.to_string()).unwrap_or_default(),
+                output::id_or_none(task.deliverable_card_id),
                 task.error.unwrap_or_default(),
             ]
         }),
@@ -129,13 +131,7 @@ pub(crate) async fn audit(arguments: Audit, as_json: bool) -> Result<ExitCode> {
         output::table(
             ["at", "who", "did", "to", "detail"],
             entries.into_iter().map(|entry| {
-                [
-                    entry.created_at.format("%F %T").to_string(),
-                    entry.actor,
-                    entry.action,
-                    entry.subject,
-                    entry.detail.to_string(),
-                ]
+                [output::time(entry.created_at), entry.actor, entry.action, entry.subject, entry.detail.to_string()]
             }),
         );
     }

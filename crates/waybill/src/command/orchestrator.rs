@@ -19,6 +19,7 @@ use waybill_services::interrupted;
 
 use crate::{
     connect::{self, Bus, Service, Storage},
+    usage,
     watch::Watch,
 };
 
@@ -37,8 +38,11 @@ pub(crate) struct Arguments {
     /// Run only this part. If omitted, all parts run, but the relay only if --nats-url or --otlp-endpoint is set.
     #[arg(long)]
     only: Option<Part>,
+    /// Maximum number of database connections.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
     /// Lease in seconds: if a process does not renew its lease for this long, other processes take over its work. Use the same value for all of them.
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = 4.0, value_parser = usage::seconds)]
     lease: f64,
     /// The JetStream stream to publish events to.
     #[arg(long, default_value = STREAM)]
@@ -60,7 +64,7 @@ pub(crate) enum Part {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let nats = arguments.bus.connect().await?;
-    let kernel = connect::on_bus(arguments.service.kernel().await?, nats.as_ref());
+    let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     if arguments.only == Some(Part::Relay) && nats.is_none() && arguments.otlp_endpoint.is_none() {
         bail!(
             "the relay has nothing to send events to: set --nats-url (or WAYBILL_NATS_URL) for events, or --otlp-endpoint for traces"

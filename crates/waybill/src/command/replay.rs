@@ -8,12 +8,12 @@ use serde::Serialize;
 use waybill_core::id::{StepId, TurnId};
 use waybill_orchestrator::replay;
 
-use crate::{command::turn::tree_of, connect::Place, output};
+use crate::{command::turn::tree_of, connect::Place, named::Named, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The turn to check.
-    turn: TurnId,
+    turn: Named<TurnId>,
     /// Check only this turn. If omitted, the turns that it started are checked too.
     #[arg(long)]
     alone: bool,
@@ -34,7 +34,8 @@ struct Rendered {
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
     let mut work = arguments.place.begin().await?;
-    let mut turns = tree_of(&mut work, arguments.turn).await?;
+    let turn_id = arguments.turn.find(&mut work).await?;
+    let mut turns = tree_of(&mut work, turn_id).await?;
     if arguments.alone {
         turns.truncate(1);
     }
@@ -59,9 +60,9 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
             ["turn", "profile", "step", "request_hash", ""],
             rendered.iter().map(|one| {
                 [
-                    one.agent_turn_id.to_string(),
+                    output::id(&one.agent_turn_id),
                     one.profile_name.clone().unwrap_or_default(),
-                    one.step_id.to_string(),
+                    output::id(&one.step_id),
                     one.request_hash.chars().take(16).collect(),
                     one.failed.clone().unwrap_or_else(|| "the same bytes".to_owned()),
                 ]

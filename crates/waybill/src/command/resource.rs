@@ -1,17 +1,21 @@
-//! `waybill resource …`: shows the profiles, tools, plans and settings of a project.
+//! `waybill resource …`: shows the profiles, tools, plans and settings of a project, and deletes profiles and tools.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Subcommand, ValueEnum};
+use serde_json::json;
 use waybill_core::id::Name;
-use waybill_kernel::resource;
+use waybill_kernel::{audit, register, resource};
 
-use crate::{connect::Place, output};
+use crate::{
+    connect::{self, Place},
+    output,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List profiles, tools, plans and package types by name, with their versions.
+    /// List profiles, tools, plans, package types and the settings by name, with their versions.
     List {
         #[command(flatten)]
         place: Place,
@@ -28,6 +32,23 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Delete a profile or a tool that is not in use: no open turn has the profile, and no other profile names it or may call the tool.
+    ///
+    /// Turns that have ended keep the version that they ran with.
+    Delete {
+        /// What to delete.
+        kind: Deleted,
+        /// The name of the profile or tool.
+        name: Name,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Deleted {
+    Profile,
+    Tool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,8 +76,8 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                             row.name.to_string(),
                             row.version.to_string(),
                             target,
-                            row.card_id.to_string(),
-                            row.updated_at.to_string(),
+                            output::id(&row.card_id),
+                            output::time(row.updated_at),
                         ]
                     }),
                 );
@@ -70,6 +91,22 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 Kind::Tool => output::json(&resource::tool(&mut work, name()?).await?)?,
                 Kind::Plan => output::json(&resource::plan(&mut work, name()?, version).await?.1)?,
                 Kind::Settings => output::json(&resource::settings(&mut work).await?)?,
+            }
+        }
+        Command::Delete { kind, name, place } => {
+            let mut work = place.begin().await?;
+            let (kind, target) = match kind {
+                Deleted::Profile => (resource::Kind::Profile, register::remove_profile(&mut work, &name).await?),
+                Deleted::Tool => (resource::Kind::Tool, register::remove(&mut work, &name, None).await?),
+            };
+            let subject = format!("{kind}/{name}");
+            audit::record(&mut work, &connect::actor(), "resource.remove", &subject, &json!({ "target": target }))
+                .await?;
+            work.commit().await?;
+            if as_json {
+                output::json(&json!({ "kind": kind, "name": name }))?;
+            } else {
+                println!("deleted {kind} `{name}`");
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use waybill_core::{
     id::{AgentId, BoxId, Name, ProjectId, SessionId},
     label::Label,
+    tokens,
     turn::TurnStatus,
 };
 use waybill_kernel::{turn, work::Kernel};
@@ -14,7 +15,10 @@ use waybill_orchestrator::launch::{DispatchResult, Launch, WhileRunning, launch}
 
 use crate::{
     connect::{self, Bus, Place},
-    output, tree,
+    follow::{self, Run},
+    live::Live,
+    named::{Named, find_all, find_some},
+    output, usage,
 };
 
 /// What to do, and which agent does it.
@@ -40,16 +44,16 @@ pub(crate) struct Wanted {
     arguments: Option<String>,
     /// Use this existing agent, which has a memory. If omitted, a new agent is created for the task.
     #[arg(long)]
-    agent: Option<AgentId>,
-    /// The session that the turn belongs to. It is opened on first use. If omitted, the turn belongs to no session.
+    agent: Option<Named<AgentId>>,
+    /// The session that the turn belongs to: a new UUIDv7 opens one, `@last` is the newest. If omitted, the turn belongs to no session.
     #[arg(long)]
-    session: Option<SessionId>,
+    session: Option<Named<SessionId>>,
     /// What to do if a turn of the session is running: `start` a turn beside it, `queue` the next turn, or `steer` the running one.
     #[arg(long, default_value = "start", value_parser = while_running, requires = "session")]
     while_running: WhileRunning,
     /// A box that the turn also sees; can be repeated. If omitted, none.
     #[arg(long = "box", value_name = "BOX")]
-    context_box_ids: Vec<BoxId>,
+    context_boxes: Vec<Named<BoxId>>,
     /// A label to file the turn under, such as team=blue; can be repeated. If omitted, none.
     #[arg(long = "label", value_name = "NAME=VALUE")]
     labels: Vec<Label>,
@@ -68,6 +72,9 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Dispatches the turn. Also returns the kernel and the project, to follow it.
     pub(crate) async fn start(self) -> Result<(Kernel, ProjectId, DispatchResult)> {
+        // A handover can do without the instruction.
+        let is_said = self.handover.is_some() || !self.instruction.trim().is_empty();
+        ensure!(is_said, "the instruction is empty: say what the agent should do");
         let fields = self.result_fields.map(|text| serde_json::from_str(&text)).transpose().context(
             "--result-fields must be JSON, such as [{\"name\": \"title\", \"description\": \"The title.\"}]",
         )?;
@@ -94,24 +101,31 @@ impl Wanted {
         let labels = labels.try_into()?;
         let nats = self.bus.connect().await?;
         let (kernel, project_id) = self.place.open().await?;
+        tokens::open();
         let kernel = connect::on_bus(kernel, nats.as_ref());
+        let mut work = connect::begin(&kernel, project_id).await?;
         let wanted = Launch {
             result_fields: fields,
             result_schema: schema,
             handover,
             arguments: arguments.unwrap_or_default(),
-            agent_id: self.agent,
-            session_id: self.session,
+            agent_id: find_some(self.agent.as_ref(), &mut work).await?,
+            session_id: find_some(self.session.as_ref(), &mut work).await?,
             while_running: self.while_running,
-            context_box_ids: self.context_box_ids,
+            context_box_ids: find_all(&self.context_boxes, &mut work).await?,
             labels,
             external: self.external,
             on_behalf_of: self.on_behalf_of,
             may_widen: true,
-            ..Launch::new(self.profile, self.instruction)
+            ..Launch::new(self.profile.clone(), self.instruction)
         };
-        let mut work = connect::begin(&kernel, project_id).await?;
-        let launched = launch(&mut work, &wanted).await?;
+        let launched = match launch(&mut work, &wanted).await {
+            Ok(launched) => launched,
+            Err(error) => {
+                drop(work);
+                return Err(usage::of_profile(&kernel, project_id, &self.profile, error.into()).await);
+            }
+        };
         work.commit().await?;
         Ok((kernel, project_id, launched))
     }
@@ -125,9 +139,12 @@ fn while_running(text: &str) -> Result<WhileRunning, String> {
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Show the tree of turns with their tokens and cost while they run. If omitted, only the result is printed.
+    /// Show what happens while the turn runs: the text, the tool calls, the turns that it starts, and the tree with tokens and cost. If omitted,
+    /// only the result is printed.
     #[arg(long)]
     watch: bool,
+    #[command(flatten)]
+    live: Live,
 }
 
 pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode> {
@@ -135,13 +152,14 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     if arguments.watch {
         eprintln!("turn {}", launched.agent_turn_id);
     }
-    let tree = tree::watch(&kernel, project_id, launched.agent_turn_id, arguments.watch).await?;
+    let run = Run { kernel: &kernel, project_id, root: launched.agent_turn_id, live: &arguments.live };
+    let Some(tree) = follow::follow(&run, arguments.watch).await? else { return Ok(follow::left()) };
     let root = &tree[0];
     let content = turn::delivered(&mut connect::begin(&kernel, project_id).await?, root).await?;
     if as_json {
         output::json(&serde_json::json!({ "turn": root, "tree": tree, "deliverable": content }))?;
     } else {
-        println!("{}", output::content(content.as_ref()));
+        output::deliverable(content.as_ref());
     }
     Ok(if root.status == TurnStatus::Success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

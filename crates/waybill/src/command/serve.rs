@@ -13,6 +13,7 @@ use waybill_services::interrupted;
 use crate::{
     command::worker::Reached,
     connect::{self, Bus, Service, Storage},
+    usage,
     watch::Watch,
 };
 
@@ -27,8 +28,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     storage: Storage,
     /// YAML file of providers with the prices of their models. The API composes requests for workers over HTTP in the format of these providers, and
-    /// computes the cost of the model calls that they report from these prices. If omitted, it knows the built-in providers, and uses the cost that
-    /// the worker reports.
+    /// computes the cost of the model calls that they report from these prices. The file is read again when it changes. If omitted, it knows the
+    /// built-in providers, and uses the cost that the worker reports.
     #[arg(long, env = "WAYBILL_PROVIDERS", value_name = "FILE")]
     providers: Option<PathBuf>,
     /// Address to listen on.
@@ -85,13 +86,20 @@ pub(crate) struct Arguments {
     most_connections: usize,
     /// Seconds that a ready turn may wait for a worker of its target. While a turn of a project waits longer, the project cannot start turns for that
     /// target.
-    #[arg(long, default_value_t = Limits::default().most_backlog.as_secs_f64())]
+    #[arg(long, default_value_t = Limits::default().most_backlog.as_secs_f64(), value_parser = usage::seconds)]
     most_backlog: f64,
     /// Maximum number of database connections.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
+    /// Seconds to go on accepting requests at shutdown, while `/ready` already answers 503: as long as a proxy or Kubernetes needs to send them to
+    /// other processes. Requests that are then in progress have --grace to end.
+    #[arg(long, default_value_t = 0.0, value_parser = usage::seconds)]
+    drain: f64,
+    /// Do not serve the console, the pages for browsers at /ui/.
+    #[arg(long, env = "WAYBILL_NO_CONSOLE")]
+    no_console: bool,
     /// Seconds to wait for running requests at shutdown.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = usage::seconds)]
     grace: f64,
 }
 
@@ -117,8 +125,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         most_backlog: Duration::from_secs_f64(arguments.most_backlog),
         ..Limits::default()
     };
-    let installation = Reached { providers: arguments.providers, secrets: None }.read()?;
-    let (prices, models) = (installation.prices(), installation.models());
+    let (installation, followed) =
+        Reached { providers: arguments.providers, secrets: None, also: Vec::new() }.read_and_follow()?;
+    let models = installation.models();
+    followed.follow(models.clone(), None);
     let nats = arguments.bus.connect().await?;
     let kernel = connect::on_bus(arguments.service.kernel_with(arguments.connections).await?, nats.as_ref());
     let login = check::login(&kernel).await?;
@@ -127,10 +137,15 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         "`waybill serve` must connect to the database as {}, but connects as {login}: change the database URL",
         check::SERVICE
     );
-    arguments.watch.begin("api", &kernel, false).await?;
+    // Before `/ready` says so: connections wait until they are accepted.
+    let listener = TcpListener::bind(arguments.listen).await.with_context(|| {
+        format!(
+            "cannot listen on {}: another program may use the port. Name another address with --listen",
+            arguments.listen
+        )
+    })?;
+    let leaving = arguments.watch.begin("api", &kernel, false).await?;
     connect::extend_history(&kernel).await;
-    let listener =
-        TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving the HTTP API");
     let artifacts = arguments.storage.open(&kernel)?;
     let identity = arguments.oidc_issuer.zip(arguments.oidc_audience);
@@ -138,6 +153,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
     let client = arguments.oidc_client_id.map(|id| Client { id, secret });
     let identity = identity.map(|(issuer, audience)| Identity { issuer, audience, claim, client });
     let behind_tls = arguments.behind_tls;
+    let drain = Duration::from_secs_f64(arguments.drain);
     let config = Config {
         access: Access::Keys,
         limits,
@@ -145,14 +161,16 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         behind_tls,
         artifacts,
         identity,
-        prices,
         models,
+        drain,
+        console: !arguments.no_console,
         ..Config::default()
     };
     let stop = async {
         if let Err(error) = interrupted().await {
             tracing::error!(%error, "cannot wait for Ctrl-C or SIGTERM: shutting down");
         }
+        leaving.begin();
     };
     waybill_api::serve(listener, kernel, config, stop, Duration::from_secs_f64(arguments.grace)).await?;
     Ok(ExitCode::SUCCESS)

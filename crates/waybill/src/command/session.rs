@@ -18,6 +18,7 @@ use waybill_kernel::{
 
 use crate::{
     connect::{self, Owner, Place},
+    named::{Named, find_some},
     output,
 };
 
@@ -43,7 +44,7 @@ pub(crate) enum Command {
     List {
         /// Continue after this session, the last one of the previous page. If omitted, start with the newest.
         #[arg(long)]
-        after: Option<SessionId>,
+        after: Option<Named<SessionId>>,
         /// How many to list at most.
         #[arg(long, default_value_t = 50)]
         most: i64,
@@ -53,14 +54,14 @@ pub(crate) enum Command {
     /// Show the messages, the todo list, the summary and the turns of a session. With --json, export all of it.
     Show {
         /// The session to show.
-        session: SessionId,
+        session: Named<SessionId>,
         #[command(flatten)]
         place: Place,
     },
     /// Change the title or the labels of a session.
     Describe {
         /// The session to change.
-        session: SessionId,
+        session: Named<SessionId>,
         /// The new title. If omitted, the title stays.
         #[arg(long)]
         title: Option<String>,
@@ -73,7 +74,7 @@ pub(crate) enum Command {
     /// End a session: no new turn can start in it. Open turns continue.
     End {
         /// The session to end.
-        session: SessionId,
+        session: Named<SessionId>,
         #[command(flatten)]
         place: Place,
     },
@@ -82,7 +83,7 @@ pub(crate) enum Command {
     /// The cards of its turns stay. To erase their content too, use `waybill session erase`.
     Forget {
         /// The session to forget.
-        session: SessionId,
+        session: Named<SessionId>,
         #[command(flatten)]
         place: Place,
     },
@@ -91,7 +92,7 @@ pub(crate) enum Command {
     /// Artifacts that they stored and documents that were published from them stay. The audit records who did it, and why.
     Erase {
         /// The session to erase.
-        session: SessionId,
+        session: Named<SessionId>,
         /// Why the session is erased. This reason is kept in the audit and with each erased card.
         #[arg(long)]
         reason: String,
@@ -117,7 +118,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             }
         }
         Command::List { after, most, place } => {
-            let listed = session::list(&mut place.begin().await?, None, after, most).await?;
+            let mut work = place.begin().await?;
+            let after = find_some(after.as_ref(), &mut work).await?;
+            let listed = session::list(&mut work, None, after, most).await?;
             if as_json {
                 output::json(&listed)?;
             } else {
@@ -125,25 +128,31 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                     ["session", "opened", "messages", "state", "title"],
                     listed.into_iter().map(|session| {
                         [
-                            session.session_id.to_string(),
-                            session.created_at.format("%Y-%m-%d %H:%M").to_string(),
+                            output::id(&session.session_id),
+                            output::time(session.created_at),
                             session.n_messages.to_string(),
                             if session.ended_at.is_some() { "ended" } else { "open" }.to_owned(),
-                            output::short(session.title.as_deref().unwrap_or_default(), 60),
+                            output::preview(session.title.as_deref().unwrap_or_default(), 60),
                         ]
                     }),
                 );
             }
         }
-        Command::Show { session, place } => show(&mut place.begin().await?, session, as_json).await?,
+        Command::Show { session, place } => {
+            let mut work = place.begin().await?;
+            let session = session.find(&mut work).await?;
+            show(&mut work, session, as_json).await?;
+        }
         Command::Describe { session, title, label, place } => {
             let mut work = place.begin().await?;
+            let session = session.find(&mut work).await?;
             session::find(&mut work, session, None).await?;
             session::describe(&mut work, session, &About { title, labels: label }).await?;
             work.commit().await?;
         }
         Command::End { session, place } => {
             let mut work = place.begin().await?;
+            let session = session.find(&mut work).await?;
             session::find(&mut work, session, None).await?;
             session::end(&mut work, session).await?;
             audit::record(&mut work, &connect::actor(), "session.end", &session.to_string(), &json!({})).await?;
@@ -151,12 +160,14 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
         Command::Forget { session, place } => {
             let mut work = place.begin().await?;
+            let session = session.find(&mut work).await?;
             session::find(&mut work, session, None).await?;
             session::forget(&mut work, session).await?;
             audit::record(&mut work, &connect::actor(), "session.forget", &session.to_string(), &json!({})).await?;
             work.commit().await?;
         }
         Command::Erase { session, reason, place, owner } => {
+            let session = session.find(&mut place.begin().await?).await?;
             let n_cards = erase(session, &reason, &place, &owner).await?;
             if as_json {
                 output::json(&json!({ "session_id": session, "n_cards": n_cards }))?;
@@ -248,7 +259,7 @@ async fn show(work: &mut UnitOfWork, session_id: SessionId, as_json: bool) -> Re
         ["turn", "profile", "status", "steps", "tokens in", "cached", "out"],
         turns.into_iter().map(|turn| {
             [
-                turn.agent_turn_id.to_string(),
+                output::id(&turn.agent_turn_id),
                 turn.profile_name.map(|name| name.to_string()).unwrap_or_default(),
                 turn.status.as_str().to_owned(),
                 turn.n_steps.to_string(),

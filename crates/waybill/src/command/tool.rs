@@ -74,7 +74,9 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let names: Vec<&str> = offered.iter().map(|offered| offered.tool.as_str()).collect();
             ensure!(
                 !manifests.is_empty(),
-                "MCP server `{server}` has none of the tools {tools:?}: its tools are {names:?}"
+                "MCP server `{server}` has none of the tools {}: its tools are {}",
+                tools.join(", "),
+                names.join(", ")
             );
             manifests
         }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::{IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
     process::ExitCode,
     time::Duration,
 };
@@ -10,22 +10,25 @@ use std::{
 use anyhow::Result;
 use chrono::Utc;
 use clap::Args;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde::Serialize;
+use tokio::sync::mpsc;
 use waybill_core::metric;
 use waybill_kernel::{
+    outbox::RELAY,
     vitals::{self, Busy, Spent, Vital},
     work::Kernel,
 };
 use waybill_services::interrupted;
 
-use crate::{connect::Service, output};
+use crate::{connect::Service, output, usage};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     service: Service,
     /// Seconds between two refreshes.
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 2.0, value_parser = usage::seconds)]
     every: f64,
     /// Print once and exit. This is the default with --json, or if the output is not a terminal.
     #[arg(long)]
@@ -55,7 +58,8 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
         output::json(&look(&kernel, arguments.projects).await?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let is_live = !arguments.once && std::io::stdout().is_terminal();
+    let is_live = !arguments.once && io::stdout().is_terminal();
+    let mut keys = Keys::read(is_live);
     loop {
         let seen = look(&kernel, arguments.projects).await?;
         if is_live {
@@ -66,13 +70,57 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
         if !is_live {
             return Ok(ExitCode::SUCCESS);
         }
-        std::io::stdout().flush()?;
+        println!("\nq quits");
+        io::stdout().flush()?;
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs_f64(arguments.every.max(0.2))) => {}
+            () = keys.quit() => return Ok(ExitCode::SUCCESS),
             heard = interrupted() => {
                 heard?;
                 return Ok(ExitCode::SUCCESS);
             }
+        }
+    }
+}
+
+/// The keys that are pressed, each at once. When it is dropped, the terminal is as it was.
+struct Keys {
+    pressed: mpsc::UnboundedReceiver<u8>,
+    before: Option<Termios>,
+}
+
+impl Keys {
+    fn read(is_live: bool) -> Keys {
+        let (send, pressed) = mpsc::unbounded_channel();
+        let before = tcgetattr(io::stdin()).ok().filter(|_| is_live);
+        if let Some(before) = &before {
+            let mut at_once = before.clone();
+            at_once.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &at_once);
+            // A thread of its own: a read that waits for a key must not keep the program from ending.
+            std::thread::spawn(move || {
+                let mut key = [0];
+                while matches!(io::stdin().read(&mut key), Ok(1)) && send.send(key[0]).is_ok() {}
+            });
+        }
+        Keys { pressed, before }
+    }
+
+    /// Waits until q is pressed.
+    async fn quit(&mut self) {
+        while let Some(key) = self.pressed.recv().await {
+            if key == b'q' {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
     }
 }
@@ -95,23 +143,35 @@ fn sum(seen: &Seen, name: &str, target: Option<&str>, status: Option<&str>) -> f
             && (target.is_none() || vital.target.as_deref() == target)
             && (status.is_none() || vital.status.as_deref() == status)
     };
-    seen.vitals.iter().filter(of).map(|vital| vital.value).sum()
+    // The sum of no numbers is -0, which would be printed so.
+    seen.vitals.iter().filter(of).map(|vital| vital.value).sum::<f64>() + 0.0
+}
+
+/// Returns how many events wait to be published, and for how long. Without NATS no relay runs, and how long does not matter.
+fn unpublished(seen: &Seen) -> String {
+    let n = sum(seen, metric::OUTBOX_EVENTS, None, None);
+    if sum(seen, metric::WORKERS, Some(RELAY), None) == 0.0 {
+        return format!("  unpublished {n}, no relay runs");
+    }
+    format!("  unpublished {n} ({:.0} s)", sum(seen, metric::OUTBOX_OLDEST_SECONDS, None, None))
 }
 
 fn show(seen: &Seen) {
     let all = |name| sum(seen, name, None, None);
     println!(
-        "{}  batches {}  unpublished {} ({:.0} s)  quarantined {}  oldest transaction {:.0} s\n",
+        "{}  batches {}{}  quarantined {}  oldest transaction {:.0} s\n",
         Utc::now().format("%H:%M:%S"),
         all(metric::BATCHES),
-        all(metric::OUTBOX_EVENTS),
-        all(metric::OUTBOX_OLDEST_SECONDS),
+        unpublished(seen),
         all(metric::QUARANTINED),
         all(metric::OLDEST_TRANSACTION_SECONDS),
     );
     let named = [metric::QUEUE_TURNS, metric::CALLS, metric::WORKERS];
     let of_targets = seen.vitals.iter().filter(|vital| named.contains(&vital.vital.as_str()));
     let targets: BTreeSet<&str> = of_targets.filter_map(|vital| vital.target.as_deref()).collect();
+    if targets.is_empty() {
+        println!("no turn waits or runs. Idle processes are not listed: they ask for nothing until there is work");
+    }
     output::table(
         ["target", "processes", "ready", "running", "queued", "deferred", "oldest", "calls"],
         targets.into_iter().map(|target| {

@@ -22,7 +22,10 @@ use waybill_kernel::{
 use crate::{
     command::run,
     connect::{self, Bus, Place},
-    output,
+    follow::{self, Run},
+    live::Live,
+    named::{Named, find_some},
+    output, story,
     tree::{self, dollars},
 };
 
@@ -38,7 +41,7 @@ pub(crate) enum Command {
     List {
         /// Continue after this turn, the last one of the previous page. If omitted, start with the newest.
         #[arg(long)]
-        after: Option<TurnId>,
+        after: Option<Named<TurnId>>,
         /// How many to list at most.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i32).range(1..=10_000))]
         most: i32,
@@ -50,38 +53,43 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Show a turn: the tree of turns that it started, its steps with tokens and cost, and its result.
+    /// Show a turn as a conversation: its instruction, what it wrote, its tool calls with their results, what people decided, its result, and what
+    /// it used.
     Show {
-        /// The turn to show.
-        turn: TurnId,
+        /// The turn to show: its id, the last 8 digits of the id, or @last for the newest turn that no other turn started.
+        turn: Named<TurnId>,
         #[command(flatten)]
         place: Place,
     },
-    /// Watch a turn and the tree of turns that it started until it ends, then print its result.
+    /// Watch a turn and the turns that it starts until it ends, then print its result. Ctrl-C leaves the turn running.
     Watch {
         /// The turn to watch.
-        turn: TurnId,
+        turn: Named<TurnId>,
+        #[command(flatten)]
+        bus: Bus,
+        #[command(flatten)]
+        live: Live,
         #[command(flatten)]
         place: Place,
     },
     /// Print the log of a turn and of all turns that it started, directly or indirectly, oldest first: starts, steps, calls with their results, ends.
     Logs {
         /// The turn at the root of the tree to print.
-        turn: TurnId,
+        turn: Named<TurnId>,
         #[command(flatten)]
         place: Place,
     },
     /// Export a turn and all turns that it started, directly or indirectly, as JSON lines: turns, steps, edges, receipts, boxes and cards.
     Export {
         /// The turn at the root of the tree to export.
-        turn: TurnId,
+        turn: Named<TurnId>,
         #[command(flatten)]
         place: Place,
     },
     /// Stop a turn. It ends with a deliverable that says that it was stopped.
     Stop {
         /// The turn to stop.
-        turn: TurnId,
+        turn: Named<TurnId>,
         /// Why it is stopped. It is kept on record.
         #[arg(long, default_value = "stopped from the command line")]
         reason: String,
@@ -171,9 +179,11 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             }
         }
         Command::List { after, most, all, wanted, place } => {
+            let mut work = place.begin().await?;
+            let after = find_some(after.as_ref(), &mut work).await?;
             let filter = Filter { roots: !all, ..wanted.filter() };
             let since = wanted.since.map(TurnId::at);
-            let turns = list(&mut place.begin().await?, filter, (since, after), most).await?;
+            let turns = list(&mut work, filter, (since, after), most).await?;
             if as_json {
                 output::json(&turns)?;
             } else {
@@ -183,23 +193,28 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
                 );
             }
         }
-        Command::Show { turn, place } => show(turn, &place, as_json).await?,
-        Command::Watch { turn, place } => {
+        Command::Show { turn, place } => show(&turn, &place, as_json).await?,
+        Command::Watch { turn, bus, live, place } => {
+            let nats = bus.connect().await?;
             let (kernel, project_id) = place.open().await?;
-            let tree = tree::watch(&kernel, project_id, turn, true).await?;
+            let kernel = connect::on_bus(kernel, nats.as_ref());
+            let root = turn.find(&mut connect::begin(&kernel, project_id).await?).await?;
+            let run = Run { kernel: &kernel, project_id, root, live: &live };
+            let Some(tree) = follow::follow(&run, true).await? else { return Ok(follow::left()) };
             let content = turn::delivered(&mut connect::begin(&kernel, project_id).await?, &tree[0]).await?;
             if as_json {
                 output::json(&json!({ "turn": tree[0], "tree": tree, "deliverable": content }))?;
             } else {
-                println!("{}", output::content(content.as_ref()));
+                output::deliverable(content.as_ref());
             }
         }
-        Command::Logs { turn, place } => logs(turn, &place, as_json).await?,
-        Command::Export { turn, place } => export(turn, &place).await?,
+        Command::Logs { turn, place } => logs(&turn, &place, as_json).await?,
+        Command::Export { turn, place } => export(&turn, &place).await?,
         Command::Stop { turn, reason, bus, place } => {
             let nats = bus.connect().await?;
             let (kernel, project_id) = place.open().await?;
             let kernel = connect::on_bus(kernel, nats.as_ref());
+            let turn = turn.find(&mut connect::begin(&kernel, project_id).await?).await?;
             let mut n_tries = 0;
             let (mut work, stopped) = loop {
                 let mut work = connect::begin(&kernel, project_id).await?;
@@ -217,7 +232,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             if as_json {
                 output::json(&json!({ "agent_turn_id": turn, "stopped": said }))?;
             } else {
-                println!("{said}");
+                println!("turn {turn}: {said}");
             }
         }
     }
@@ -226,14 +241,14 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
 
 fn line(turn: &Summary) -> [String; 9] {
     [
-        turn.agent_turn_id.to_string(),
+        output::id(&turn.agent_turn_id),
         turn.profile_name.as_ref().map(ToString::to_string).unwrap_or_default(),
         tree::state(turn).to_owned(),
         turn.n_steps.to_string(),
         turn.input_tokens.to_string(),
         turn.output_tokens.to_string(),
         dollars(turn.microdollars),
-        turn.created_at.format("%F %T").to_string(),
+        output::time(turn.created_at),
         output::short(turn.title.as_deref().unwrap_or_default(), 60),
     ]
 }
@@ -245,24 +260,35 @@ pub(crate) async fn tree_of(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Ve
     Ok(tree)
 }
 
-async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
+async fn show(turn: &Named<TurnId>, place: &Place, as_json: bool) -> Result<()> {
     let mut work = place.begin().await?;
+    let turn_id = turn.find(&mut work).await?;
     let tree = tree_of(&mut work, turn_id).await?;
     let steps = turn::steps(&mut work, turn_id).await?;
     let content = turn::delivered(&mut work, &tree[0]).await?;
     if as_json {
         return output::json(&json!({ "turn": tree[0], "tree": tree, "steps": steps, "deliverable": content }));
     }
+    story::print(&mut work, &tree[0], &steps).await?;
+    for line in follow::held_up(&mut work, &tree).await? {
+        println!();
+        output::indented(&line, "");
+    }
+    if content.is_some() || !tree[0].status.is_open() {
+        println!("\ndeliverable");
+        output::indented(&output::content(content.as_ref()), "  ");
+    }
+    println!();
     if tree.len() > 1 {
         println!("{}\n", tree::draw(&tree, Utc::now()));
     }
     output::table(
-        ["step", "outcome", "model", "read", "cached", "written", "$", "ms", "asked", "calls"],
-        steps.iter().map(row),
+        ["step", "outcome", "model", "read", "cached", "written", "$", "ms", "calls"],
+        steps.iter().enumerate().map(|(n, step)| row(n + 1, step)),
     );
-    for step in &steps {
+    for (n, step) in steps.iter().enumerate() {
         if let Some(why) = &step.cache_miss {
-            println!("step {}: cache miss, as reported by the provider: {why}", step.step_id);
+            println!("step {}: cache miss, as reported by the provider: {why}", n + 1);
         }
     }
     let microdollars: i64 = steps.iter().filter_map(|step| step.microdollars).sum();
@@ -277,9 +303,6 @@ async fn show(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
     if let Some(limits) = &tree[0].limits {
         println!("limits: {}", json!(limits));
     }
-    if content.is_some() {
-        println!("{}", output::content(content.as_ref()));
-    }
     Ok(())
 }
 
@@ -292,8 +315,9 @@ struct Happened {
     what: String,
 }
 
-async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
+async fn logs(turn: &Named<TurnId>, place: &Place, as_json: bool) -> Result<()> {
     let mut work = place.begin().await?;
+    let turn_id = turn.find(&mut work).await?;
     let mut happened = Vec::new();
     for turn in tree_of(&mut work, turn_id).await? {
         let profile_name = turn.profile_name.as_ref().map(ToString::to_string);
@@ -306,10 +330,11 @@ async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
                 format!(", {model}: {} → {} tokens", step.input_tokens.unwrap_or(0), step.output_tokens.unwrap_or(0))
             });
             let calls = if step.n_calls > 0 { format!(", {} calls", step.n_calls) } else { String::new() };
-            add(step.created_at, format!("step {}: {}{asked}{calls}", step.step_id, step.outcome));
+            add(step.created_at, format!("step {}: {}{asked}{calls}", output::id(&step.step_id), step.outcome));
         }
+        let tools = story::tools(&mut work, &turn).await?;
         for edge in turn::edges(&mut work, turn.agent_turn_id).await? {
-            if let Some(what) = of_edge(&edge) {
+            if let Some(what) = of_edge(&edge, tools.get(&edge.correlation_id)) {
                 add(edge.created_at, what);
             }
         }
@@ -323,25 +348,28 @@ async fn logs(turn_id: TurnId, place: &Place, as_json: bool) -> Result<()> {
             output::json(&one)?;
         } else {
             let who = one.profile_name.unwrap_or_default();
-            println!("{}  {}  {who}: {}", one.at.format("%T%.3f"), one.agent_turn_id, one.what);
+            println!("{}  {}  {who}: {}", one.at.format("%T%.3f"), output::id(&one.agent_turn_id), one.what);
         }
     }
     Ok(())
 }
 
 /// Describes calls and their answers. The start and the end of a turn come from the turn itself.
-fn of_edge(edge: &Edge) -> Option<String> {
+fn of_edge(edge: &Edge, tool: Option<&String>) -> Option<String> {
     let status = edge.status.as_deref().unwrap_or_default();
+    let call = output::id(&edge.correlation_id);
+    let call = tool.map_or_else(|| call.clone(), |tool| format!("{tool} ({call})"));
     match (edge.primitive.as_str(), edge.edge_phase.as_str()) {
-        ("command", "request") => Some(format!("call {} was sent", edge.correlation_id)),
-        ("report", "response") => Some(format!("call {} was answered: {status}", edge.correlation_id)),
-        ("report", "dropped") => Some(format!("call {}: an answer came too late", edge.correlation_id)),
+        ("command", "request") => Some(format!("call {call} was sent")),
+        ("report", "response") => Some(format!("call {call} was answered: {status}")),
+        ("report", "dropped") => Some(format!("call {call}: an answer came too late")),
         _ => None,
     }
 }
 
-async fn export(turn_id: TurnId, place: &Place) -> Result<()> {
+async fn export(turn: &Named<TurnId>, place: &Place) -> Result<()> {
     let mut work = place.begin().await?;
+    let turn_id = turn.find(&mut work).await?;
     let tree = tree_of(&mut work, turn_id).await?;
     let mut boxes = BTreeSet::new();
     for turn in &tree {
@@ -375,18 +403,18 @@ async fn export(turn_id: TurnId, place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn row(step: &Taken) -> [String; 10] {
+fn row(n: usize, step: &Taken) -> [String; 9] {
     let number = |n: Option<i32>| n.map(|n| n.to_string()).unwrap_or_default();
+    let again = step.n_asked.filter(|asked| *asked > 1);
     [
-        step.step_id.to_string(),
-        step.outcome.clone(),
+        n.to_string(),
+        again.map_or_else(|| step.outcome.clone(), |again| format!("{} (asked {again}×)", step.outcome)),
         step.model.clone().unwrap_or_default(),
         number(step.input_tokens),
         number(step.cached_tokens),
         number(step.output_tokens),
         step.microdollars.map(dollars).unwrap_or_default(),
         number(step.took_ms),
-        number(step.n_asked.map(i32::from)),
         step.n_calls.to_string(),
     ]
 }

@@ -61,7 +61,15 @@ fn there_is_help_and_there_are_completions() {
 fn a_missing_address_is_named() {
     let output = waybill(&["doctor"], &[]);
     assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("--database-url"), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("--database-url") && said.contains("Run `waybill dev` here"), "{said}");
+    // UI-14: `--json` holds for errors of usage too.
+    for arguments in [&["doctor", "--json"][..], &["turn", "show", "nonsense", "--json"]] {
+        let refused = waybill(arguments, &[]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let said: Value = serde_json::from_slice(&refused.stderr).unwrap();
+        assert!(said["error"].is_string(), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -14,15 +13,15 @@ use waybill_services::postgres::Private;
 
 use crate::cli::{json, text};
 
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// A separate folder, with the program where `cargo build --release` would put it.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub(crate) fn new(name: &str) -> Folder {
         use std::os::unix::fs::PermissionsExt;
         let folder = std::env::temp_dir().join(format!("waybill-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -33,9 +32,11 @@ impl Folder {
     }
 
     /// Returns a command as the README has it, run in this folder.
-    fn shell(&self, line: &str) -> Command {
+    pub(crate) fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("bash");
-        command.args(["-c", line]).current_dir(&self.0).stdin(Stdio::null());
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", self.0.join("target/release").display());
+        command.args(["-c", line]).current_dir(&self.0).stdin(Stdio::null()).env("PATH", path);
         for name in [
             "DATABASE_URL",
             "WAYBILL_DATABASE_URL",
@@ -49,7 +50,7 @@ impl Folder {
         command
     }
 
-    fn run(&self, line: &str) -> Output {
+    pub(crate) fn run(&self, line: &str) -> Output {
         self.shell(line).output().unwrap()
     }
 }
@@ -61,17 +62,22 @@ impl Drop for Folder {
 }
 
 /// A running `waybill dev`. Dropping this value ends it with Ctrl-C.
-struct Dev {
-    child: Child,
+pub(crate) struct Dev {
+    pub(crate) child: Child,
     log: PathBuf,
 }
 
 impl Dev {
-    fn start(folder: &Folder, line: &str) -> Dev {
+    pub(crate) fn start(folder: &Folder, line: &str) -> Dev {
+        Dev::start_as(folder, &format!("{line} --listen 127.0.0.1:0"))
+    }
+
+    /// Starts it with exactly this command.
+    pub(crate) fn start_as(folder: &Folder, line: &str) -> Dev {
         let log = folder.0.join("dev.log");
         let file = File::create(&log).unwrap();
         // `exec`, so that the signal reaches the program and not a shell.
-        let line = format!("exec {line} --listen 127.0.0.1:0");
+        let line = format!("exec {line}");
         let child = folder.shell(&line).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
         let mut dev = Dev { child, log };
         let begun = Instant::now();
@@ -86,18 +92,18 @@ impl Dev {
         dev
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let said = self.said();
         let after = said.split("Waybill is up: ").nth(1).unwrap();
         after.split_whitespace().next().unwrap().to_owned()
     }
 
     /// Ends it with Ctrl-C, and checks that nothing that it started is left.
-    fn end(mut self, folder: &Folder) {
+    pub(crate) fn end(mut self, folder: &Folder) {
         interrupt(&self.child);
         assert!(self.child.wait().unwrap().success(), "{}", self.said());
         let left = folder.0.join(".waybill/postgres/data/postmaster.pid");
@@ -117,101 +123,6 @@ impl Drop for Dev {
 fn interrupt(child: &Child) {
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-}
-
-/// Returns the first block of commands under "Five minutes".
-fn five_minutes() -> Vec<String> {
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    let section = readme.split("## Five minutes").nth(1).unwrap();
-    let block = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
-    let lines = block.lines().map(|line| line.split(" #").next().unwrap().trim().to_owned());
-    lines.filter(|line| !line.is_empty()).collect()
-}
-
-/// UI-3: from nothing to a finished run of several agents, without any key, though every worker is killed in the middle.
-#[test]
-fn the_five_minutes_of_the_readme_are_true() {
-    let lines = five_minutes();
-    assert!(lines.len() <= 5, "{lines:?}");
-    let [build, dev, run, kill, list] = &lines[..] else { panic!("{lines:?}") };
-    assert_eq!(build, "cargo build --release");
-    let folder = Folder::new("first-run");
-    let dev = Dev::start(&folder, dev);
-
-    // Run it in a terminal, so that the tree is drawn.
-    let typed = format!("script -qec {run:?} /dev/null");
-    let mut running = folder.shell(&typed).stdout(Stdio::piped()).spawn().unwrap();
-    // Wait until a researcher runs, so that there is a turn to take over.
-    let (mut stdout, mut shown, mut part) = (running.stdout.take().unwrap(), Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&shown).contains("● researcher") {
-        let n = stdout.read(&mut part).unwrap();
-        assert!(n > 0, "it ended before a researcher ran: {}", String::from_utf8_lossy(&shown));
-        shown.extend_from_slice(&part[..n]);
-    }
-    let killed = folder.run(kill);
-    assert!(killed.status.success(), "{killed:?}");
-    stdout.read_to_end(&mut shown).unwrap();
-    let shown = String::from_utf8_lossy(&shown);
-    assert!(running.wait().unwrap().success(), "{shown}\n{}", dev.said());
-    assert!(dev.said().contains("has exited; other workers continue its work"), "{}", dev.said());
-    for part in ["└─ ", "researcher", "archivist", "taken over 1×", "7 turns", "Here is what my researchers found"]
-    {
-        assert!(shown.contains(part), "{part}: {shown}");
-    }
-    let listed = folder.run(list);
-    assert!(text(&listed.stdout).contains("editor") && text(&listed.stdout).contains("success"), "{listed:?}");
-
-    // Other commands: replay the same bytes, compare two calls, and show where the settings come from.
-    let waybill = |arguments: &str| folder.run(&format!("./target/release/waybill {arguments}"));
-    let turn = json(&waybill("turn list --json"))[0].clone();
-    let turn_id = turn["agent_turn_id"].as_str().unwrap();
-    let replayed = waybill(&format!("replay {turn_id}"));
-    assert!(text(&replayed.stdout).contains("7 turns, 11 model calls, 0 that cannot be reproduced"), "{replayed:?}");
-    let card_id = turn["query_card_ids"][0].as_str().unwrap();
-
-    // NX-6: change one card and run the whole tree three times; without a change, use the recorded answers.
-    let forked = waybill(&format!("fork {turn_id} --card {card_id}='How is beer made?' -n 3 --live-tools --json"));
-    assert!(forked.status.success(), "{forked:?}");
-    let outcomes: Vec<Value> = text(&forked.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(outcomes.len(), 4);
-    for outcome in &outcomes[1..] {
-        assert_eq!((&outcome["n_turns"], &outcome["tools"]), (&outcomes[0]["n_turns"], &outcomes[0]["tools"]));
-        assert_eq!(outcome["context"]["only_right"].as_array().unwrap().len(), 1, "{outcome}");
-        assert!(outcome["deliverable"].as_str().unwrap().contains("beer"), "{outcome}");
-    }
-    let again = waybill(&format!("fork {turn_id}"));
-    assert!(again.status.success(), "{again:?}");
-    assert!(text(&again.stdout).contains("again (delivers the same)"), "{again:?}");
-    let fork_id = outcomes[1]["agent_turn_id"].as_str().unwrap();
-    let first = |turn: &str| {
-        json_lines(&waybill(&format!("context list {turn} --json")))[0]["step_id"].as_str().unwrap().to_owned()
-    };
-    let diff = waybill(&format!("context diff {turn_id}/{} {fork_id}/{}", first(turn_id), first(fork_id)));
-    assert!(
-        text(&diff.stdout).contains(&format!("- query {card_id}")) || text(&diff.stdout).contains(card_id),
-        "{diff:?}"
-    );
-    let settings = text(&waybill("config show").stdout);
-    assert!(settings.contains(".waybill/waybill.toml") && !settings.contains("postgres://"), "{settings}");
-    for arguments in ["turn logs", "turn export", "turn show", "turn watch"] {
-        let output = waybill(&format!("{arguments} {turn_id}"));
-        assert!(output.status.success() && !output.stdout.is_empty(), "{arguments}: {output:?}");
-    }
-    let batch = json(&waybill("turn list --all --json"));
-    let batch = batch.as_array().unwrap().iter().find_map(|turn| turn["batch_id"].as_str()).unwrap().to_owned();
-    assert!(text(&waybill(&format!("batch show {batch}")).stdout).contains("success"));
-    let shown = waybill(&format!("box show {}", turn["context_box_id"].as_str().unwrap()));
-    assert!(text(&shown.stdout).contains("task.instruction"), "{shown:?}");
-
-    // Delete a project with all its data.
-    let key = waybill("keys create ci --scope reader");
-    assert!(text(&key.stdout).starts_with("wb_live_"), "{key:?}");
-    assert!(text(&waybill("keys rotate ci").stdout).starts_with("wb_live_"));
-    assert!(text(&waybill("audit").stdout).contains("key.rotate"));
-    assert!(!waybill("project delete demo --yes dmeo").status.success());
-    let deleted = waybill("project delete demo --yes demo");
-    assert!(text(&deleted.stdout).contains("is deleted"), "{deleted:?}");
-    dev.end(&folder);
 }
 
 /// Only one `waybill dev` runs per folder, its PostgreSQL is restarted when it dies, and data that it cannot read is kept.
@@ -311,10 +222,6 @@ async fn dev_uses_another_database_only_when_it_is_named() {
     assert!(!refused.status.success(), "{refused:?}");
     assert!(text(&refused.stderr).contains("another installation uses the server"), "{refused:?}");
     assert_eq!(sqlx::query_scalar::<_, String>(hash).fetch_one(&mut admin).await.unwrap(), before);
-}
-
-fn json_lines(output: &Output) -> Vec<Value> {
-    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
@@ -422,7 +329,7 @@ fn a_worker_in_python_survives_a_storm() {
 }
 
 /// A process that is ended when this value is dropped.
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -21,7 +21,8 @@ fn metadata() -> Value {
 }
 
 /// For each crate, the Waybill crates that it may use in its code, and those that it may also use in its tests.
-const ARROWS: [(&str, &[&str], &[&str]); 14] = [
+const ARROWS: [(&str, &[&str], &[&str]); 15] = [
+    ("waybill-console", &[], &[]),
     ("waybill-core", &[], &[]),
     ("waybill-kernel", &["waybill-core"], &["waybill-services", "waybill-testkit"]),
     ("waybill-context", &["waybill-core"], &[]),
@@ -42,6 +43,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 14] = [
         "waybill-api",
         &[
             "waybill-artifact",
+            "waybill-console",
             "waybill-core",
             "waybill-context",
             "waybill-kernel",

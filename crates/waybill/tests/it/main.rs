@@ -5,8 +5,15 @@
 mod cli;
 mod dev;
 mod house;
+mod inside;
+mod leaving;
 mod lint;
+mod logins;
+mod newcomer;
+mod screens;
+mod start;
 mod talk;
 mod talks;
 mod team;
 mod watching;
+mod wrong;

@@ -40,7 +40,7 @@ fn script(asked: &Asked) -> Reply {
     let n_results = asked.messages.iter().filter(|said| said.result_of.is_some()).count();
     let is = |prompt: &str| asked.messages.iter().any(|said| said.text.contains(prompt));
     if is("You are asked where sources disagree") {
-        return Reply::say("I believe all of them.").with_usage(50, 0, 5);
+        return Reply::say("← ask_expert").with_usage(50, 0, 5);
     }
     if is("You look into one question") {
         let question = asked.messages.iter().find(|said| said.text.contains("Look into"));
@@ -148,6 +148,17 @@ async fn run_on(adapter: &str) {
 
     let started = start_run(urls).await;
     assert!(started.status.success(), "{adapter}: {started:?}");
+    // UI-14: what happened was shown while it ran.
+    let watched = text(&started.stderr);
+    let told = [
+        "principal  started",
+        "→ fork_join",
+        "associate  started",
+        "→ search",
+        "found: Look into lakes.",
+        "← fork_join ",
+    ];
+    assert!(told.iter().all(|part| watched.contains(part)), "{adapter}: {watched}");
     let delivered = printed(&started);
     assert_eq!(delivered["deliverable"], json!({ "answer": "water" }), "{adapter}");
     let turn_id: TurnId = delivered["turn"]["agent_turn_id"].as_str().unwrap().parse().unwrap();
@@ -180,7 +191,17 @@ fn write_providers(adapter: &str, server: &Server, name: &str) -> PathBuf {
 
 async fn start_run(urls: [(&str, &str); 4]) -> Output {
     let fields = json!([{ "name": "answer", "description": "one word" }]).to_string();
-    let start = ["run", "principal", "Where is the water?", "--result-fields", &fields, "--project", "acme", "--json"];
+    let start = [
+        "run",
+        "principal",
+        "Where is the water?",
+        "--watch",
+        "--result-fields",
+        &fields,
+        "--project",
+        "acme",
+        "--json",
+    ];
     let started = tokio::task::spawn_blocking({
         let (start, urls) = (start.map(str::to_owned), urls.map(|(name, value)| (name.to_owned(), value.to_owned())));
         move || {
@@ -201,6 +222,22 @@ async fn check_steps(t: &TestDb, turn_id: TurnId, urls: &[(&str, &str)]) {
     assert_eq!(used, [Some(146); 3], "{shown}");
     let table = text(&waybill(&[&["turn", "show", &turn_id.to_string()], &place[..]].concat(), urls).stdout);
     assert!(table.contains("success: 3 steps, 330 tokens, $0.000438"), "{table}");
+    // UI-14: a conversation, in its order.
+    let mut rest = table.as_str();
+    for part in [
+        "instruction",
+        "Where is the water?",
+        "step 1",
+        "→ fork_join {",
+        "← fork_join ",
+        "step 2",
+        "→ ask_expert",
+        "← ask_expert",
+        "deliverable",
+        "water",
+    ] {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("{part}: {table}")).1;
+    }
     let verified = waybill(&[&["context", "show", &turn_id.to_string()], &place[..]].concat(), urls);
     assert!(verified.status.success(), "{verified:?}");
     let leaked = t.count("select count(*) from cardbox.cards c where c::text like '%canary%'").await;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -24,7 +24,7 @@ use waybill_core::{
     id::{Name, ProjectId},
     metric,
     resource::{Embedding, LlmConfig, SecretRef},
-    turn::Usage,
+    turn::{Price, Usage},
 };
 use waybill_kernel::intake::jittered;
 use waybill_tool::{
@@ -68,7 +68,7 @@ struct Vector {
     embedding: Vec<f32>,
 }
 
-/// All model providers. Cheap to clone.
+/// All model providers. Cheap to clone: all clones know the same providers.
 #[derive(Clone, Debug)]
 pub struct Models(Arc<Inner>);
 
@@ -76,8 +76,10 @@ pub struct Models(Arc<Inner>);
 struct Inner {
     http: Client,
     secrets: Arc<Secrets>,
-    providers: BTreeMap<Name, (Provider, Gate)>,
+    providers: RwLock<BTreeMap<Name, Gated>>,
 }
+
+type Gated = Arc<(Provider, Gate)>;
 
 /// Limits how many calls run at once, and how many start per minute.
 #[derive(Debug)]
@@ -113,27 +115,48 @@ impl Models {
     pub fn new(providers: Vec<Provider>, secrets: impl Into<Arc<Secrets>>) -> Models {
         let secrets = secrets.into();
         let http = outside::client().build().expect("a client without a certificate of its own");
-        let all = Provider::builtins().into_iter().chain(providers);
-        let gated = |provider: Provider| {
-            let gate = Gate::new(&provider);
-            (provider.name.clone(), (provider, gate))
-        };
-        let providers = all.map(gated).collect();
+        let providers = RwLock::new(gated(providers, &BTreeMap::new()));
         Models(Arc::new(Inner { http, secrets, providers }))
     }
 
-    fn provider(&self, llm: &LlmConfig) -> Result<Option<&(Provider, Gate)>, Error> {
-        match self.0.providers.get(&llm.provider) {
+    /// Takes these providers of the file in place of the earlier ones, for every call that begins from now on.
+    pub fn replace(&self, providers: Vec<Provider>) {
+        let mut known = self.0.providers.write().unwrap_or_else(PoisonError::into_inner);
+        *known = gated(providers, &known);
+    }
+
+    fn find(&self, name: &Name) -> Option<Gated> {
+        self.0.providers.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn provider(&self, llm: &LlmConfig) -> Result<Option<Gated>, Error> {
+        match self.find(&llm.provider) {
             Some(found) => Ok(Some(found)),
             None if llm.provider.as_str() == demo::NAME => Ok(None),
             None => Err(Error::NoProvider(llm.provider.clone())),
         }
     }
 
+    /// Returns the price of a model, if the file has one.
+    pub fn price(&self, provider: &str, model: &str) -> Option<Price> {
+        self.find(&provider.parse().ok()?)?.0.prices.get(model).copied()
+    }
+
+    /// Returns the address of a provider, if requests of agents elsewhere may be sent to it.
+    pub fn upstream(&self, name: &Name) -> Option<String> {
+        self.find(name).filter(|found| found.0.record).map(|found| found.0.base_url.clone())
+    }
+
+    /// Lists the providers that requests of agents elsewhere may be sent to.
+    pub fn upstreams(&self) -> Vec<Name> {
+        let known = self.0.providers.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter(|(_, found)| found.0.record).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Returns the adapter and the parameters of a request for this model.
     pub fn config(&self, llm: &LlmConfig) -> Result<(Adapter, Params), Error> {
         let (adapter, params) = match self.provider(llm)? {
-            Some((provider, _)) => (provider.adapter, provider::params(provider.adapter, &llm.model, &llm.params)),
+            Some(found) => (found.0.adapter, provider::params(found.0.adapter, &llm.model, &llm.params)),
             // The demo's script is not sent.
             None => {
                 (Adapter::OpenaiChat, [("model".to_owned(), Value::from(llm.model.as_str()))].into_iter().collect())
@@ -144,7 +167,7 @@ impl Models {
 
     /// Checks whether the model's price is known. The demo is free. For an unknown provider this returns true: the call itself will fail.
     pub fn has_price(&self, llm: &LlmConfig) -> bool {
-        self.0.providers.get(&llm.provider).is_none_or(|(provider, _)| provider.prices.contains_key(&llm.model))
+        self.find(&llm.provider).is_none_or(|found| found.0.prices.contains_key(&llm.model))
     }
 
     /// Masks every used secret in the text.
@@ -178,7 +201,8 @@ impl Models {
                 on_text(1, &answer.text);
                 answer
             }
-            Some((provider, gate)) => {
+            Some(found) => {
+                let (provider, gate) = &*found;
                 let headers = self.headers(provider, asking)?;
                 let _room = gate.room.acquire().await.map_err(|_| Error::unavailable("the worker is shutting down"))?;
                 loop {
@@ -228,16 +252,16 @@ impl Models {
             cache_miss: answer.cache_miss.take(),
             reported: false,
         };
-        let price = self.0.providers.get(&llm.provider).and_then(|(provider, _)| provider.prices.get(&llm.model));
+        let price = self.price(llm.provider.as_str(), &llm.model);
         usage.microdollars = price.map_or(0, |price| price.of(&usage));
         Answered { answer, usage }
     }
 
     /// Counts metrics under names that the operator chose: a model without a price counts as `other`.
     fn count(&self, llm: &LlmConfig, answered: &Result<Answered, Error>, took: Duration) {
-        let known = self.0.providers.get(&llm.provider);
-        let provider = known.map_or("none", |(provider, _)| provider.name.as_str()).to_owned();
-        let priced = known.is_some_and(|(provider, _)| provider.prices.contains_key(&llm.model));
+        let known = self.find(&llm.provider);
+        let provider = known.as_ref().map_or("none", |found| found.0.name.as_str()).to_owned();
+        let priced = known.is_some_and(|found| found.0.prices.contains_key(&llm.model));
         let model = if priced { llm.model.clone() } else { "other".to_owned() };
         let labels = [("provider", provider), ("model", model)];
         let outcome = match answered {
@@ -283,8 +307,8 @@ impl Models {
         embedding: &Embedding,
         texts: Vec<String>,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let found = self.0.providers.get(&embedding.provider);
-        let (provider, gate) = found.ok_or_else(|| Error::NoProvider(embedding.provider.clone()))?;
+        let found = self.find(&embedding.provider).ok_or_else(|| Error::NoProvider(embedding.provider.clone()))?;
+        let (provider, gate) = &*found;
         if provider.adapter == Adapter::AnthropicMessages {
             return Err(Error::Refused(format!(
                 "provider `{}` does not offer embeddings: use another provider for `embedding`",
@@ -451,6 +475,20 @@ impl Models {
             _ => Error::Refused(why),
         }
     }
+}
+
+/// Returns the built-in providers and those of the file. One that has not changed keeps its limits and the calls that count against them.
+fn gated(providers: Vec<Provider>, known: &BTreeMap<Name, Gated>) -> BTreeMap<Name, Gated> {
+    let gate = |provider: Provider| {
+        let same = known.get(&provider.name).filter(|known| known.0 == provider).cloned();
+        let name = provider.name.clone();
+        let made = same.unwrap_or_else(|| {
+            let gate = Gate::new(&provider);
+            Arc::new((provider, gate))
+        });
+        (name, made)
+    };
+    Provider::builtins().into_iter().chain(providers).map(gate).collect()
 }
 
 /// Returns the request as it was composed. A field is added that asks the provider to explain cache misses; the model does not see it.

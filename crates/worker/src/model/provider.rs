@@ -17,7 +17,7 @@ use waybill_core::{
 
 use super::demo;
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provider {
     pub name: Name,
@@ -52,6 +52,9 @@ pub struct Provider {
     /// API is asked, not other servers that use its format.
     #[serde(default)]
     pub cache_diagnostics: Option<bool>,
+    /// Whether requests of agents elsewhere may be sent to it through the recorder, with their own credentials.
+    #[serde(default)]
+    pub record: bool,
     /// Prices by model.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
@@ -88,7 +91,31 @@ impl Provider {
             most_at_once: many(),
             requests_per_minute: None,
             cache_diagnostics: None,
+            record: false,
             prices: BTreeMap::new(),
+        }
+    }
+
+    /// Returns a provider whose calls are recorded and that nothing else is known of.
+    pub fn recorded(name: Name, base_url: String) -> Provider {
+        let provider = Provider::builtin("recorded", "recorded", Adapter::OpenaiChat, &base_url);
+        Provider { name, record: true, secrets: BTreeSet::new(), ..provider }
+    }
+
+    /// Checks that credentials of clients can be sent to it: with TLS, or on this machine.
+    pub fn check_recorded(&self) -> Result<(), String> {
+        let url = reqwest::Url::parse(&self.base_url).ok();
+        let is_here = |url: &reqwest::Url| match url.host_str() {
+            Some("localhost") => true,
+            Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+            None => false,
+        };
+        match url {
+            Some(url) if url.scheme() == "https" && url.has_host() || url.scheme() == "http" && is_here(&url) => Ok(()),
+            _ => Err(format!(
+                "provider `{}`: its address must begin with https://, or with http:// and a loopback address, because clients send it their keys",
+                self.name
+            )),
         }
     }
 

@@ -27,6 +27,7 @@ struct Said<'a> {
 
 #[derive(Deserialize)]
 struct Response {
+    id: Option<String>,
     usage: Option<Used>,
     error: Option<Failure>,
     incomplete_details: Option<Incomplete>,
@@ -35,6 +36,7 @@ struct Response {
 /// An answer that was not streamed.
 #[derive(Deserialize)]
 struct Whole<'a> {
+    id: Option<String>,
     status: Option<String>,
     #[serde(borrow, default)]
     output: Vec<&'a RawValue>,
@@ -165,6 +167,7 @@ impl Reader for Responses {
             }
             ending @ ("response.completed" | "response.incomplete") => {
                 let response = said.response.ok_or_else(cut_off)?;
+                self.answer.message_id = response.id;
                 self.end(response.usage, response.incomplete_details, ending == "response.incomplete")?;
             }
             "response.failed" => {
@@ -182,6 +185,7 @@ impl Reader for Responses {
         if let Some(failure) = whole.error {
             return Err(failed(&failure.message));
         }
+        self.answer.message_id = whole.id;
         for raw in whole.output {
             match serde_json::from_str(raw.get()).map_err(garbled)? {
                 Spoken::Message { content } => {

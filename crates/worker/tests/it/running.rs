@@ -94,6 +94,50 @@ async fn turns_end_together_and_a_lost_one_alone() {
     hand.end().await;
 }
 
+/// WK-7: an end that the database refuses fails alone: those that were to be written with it are written, and its turn is tried again.
+#[tokio::test]
+async fn an_end_that_is_refused_fails_alone() {
+    const TURNS: usize = 16;
+    let mut shop = Shop::new(|asked: &Asked| {
+        let before = if n_said(asked, "How wide?") > 0 { 1_300 } else { 1_000 };
+        Reply::say("done").paced(Pace { before: Duration::from_millis(before), ..Pace::default() })
+    })
+    .await;
+    shop.provider(json!({ "silence_seconds": 20 }));
+    shop.profile(ADAPTERS[0], json!({})).await;
+    let mut turns = Vec::new();
+    for _ in 1..TURNS {
+        turns.push(shop.ask("How long?").await);
+    }
+    let poisoned = shop.ask("How wide?").await;
+    let hand = shop.hire();
+    while shop.server.n_asked() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The first two ends are slow, so that the others wait and are written together. One of these is refused twice: with them, and alone.
+    let poison = format!(
+        "create sequence public.ends; create sequence public.refused;
+         grant usage on sequence public.ends, public.refused to public;
+         create function public.poison() returns trigger language plpgsql as $$ begin
+           if new.status <> 'open' and new.agent_turn_id = '{poisoned}' then
+             if nextval('public.refused') <= 2 then raise check_violation using message = 'poisoned'; end if;
+           elsif new.status <> 'open' and nextval('public.ends') <= 2 then
+             perform pg_sleep(1);
+           end if;
+           return new;
+         end $$;
+         create trigger poison before update on state.turns for each row execute function public.poison();"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(poison)).execute(&mut shop.t.admin().await).await.unwrap();
+    for turn_id in turns.iter().chain([&poisoned]) {
+        assert_eq!(shop.ended(*turn_id).await, ("success".into(), json!("done")));
+        assert_eq!(shop.output(*turn_id).await.len(), 1, "it delivers once");
+    }
+    // Refused twice in one attempt: so it was in a group, and alone after that. No other turn was tried again.
+    assert_eq!(shop.server.n_asked(), TURNS + 1);
+    hand.end().await;
+}
+
 /// WK-2, WK-3, CX-8, CX-13: a call has its card and leaves with its step; its answer is read in the next one, and what the turn wrote too.
 /// What the model thought goes back to it.
 #[tokio::test]

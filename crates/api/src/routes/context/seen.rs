@@ -9,7 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 use waybill_context::{
     call::Call,
     layer::Layer,
-    receipt::Receipt,
+    receipt::{Digest, Receipt},
+    record,
     unit::{Message, Omitted, Reasoning, Source},
     wire::Tool,
 };
@@ -157,7 +158,7 @@ pub(crate) async fn show_context(
     caller.may_read()?;
     let call = render(&api, &caller, turn, step_id).await?;
     let tools = match call.receipt.tools_card_id {
-        Some(card_id) => list_tools(&api, &caller, card_id).await?,
+        Some(card_id) => list_tools(&api, &caller, card_id, &call.receipt).await?,
         None => None,
     };
     let bodies = bodies.unwrap_or(true);
@@ -175,12 +176,22 @@ pub(crate) async fn show_context(
 }
 
 /// Reads the card that lists the tools, as it was before it ended.
-async fn list_tools(api: &Api, caller: &Caller, card_id: CardId) -> Result<Option<SeenTools>, Problem> {
+async fn list_tools(
+    api: &Api,
+    caller: &Caller,
+    card_id: CardId,
+    receipt: &Receipt,
+) -> Result<Option<SeenTools>, Problem> {
     let mut work = caller.begin(api).await?;
     let found = card::fetch(&mut work, &[card_id], Some(DateTime::UNIX_EPOCH)).await?.found.pop();
     let Some(card) = found.and_then(Reading::into_live) else { return Ok(None) };
-    let tools: Vec<Tool> = card.read_as().map_err(Problem::internal)?;
-    let names = tools.into_iter().map(|tool| tool.tool_name).collect();
+    let names = match &receipt.recorded {
+        Some(_) => record::tool_names(receipt, &card),
+        None => {
+            let tools: Vec<Tool> = card.read_as().map_err(Problem::internal)?;
+            tools.into_iter().map(|tool| tool.tool_name).collect()
+        }
+    };
     Ok(Some(SeenTools { card_id, n_tokens: card.n_tokens, names }))
 }
 
@@ -242,7 +253,7 @@ pub(crate) struct RequestParams {
 ///
 /// The BLAKE3 hash of the bytes is the receipt's `request_hash`, and it is the `ETag` of the answer. `If-None-Match` is answered with 304 if the
 /// client has these bytes; `Range: bytes=0-99` returns a part. If the same bytes cannot be rendered again, the answer is 409 `not_renderable`, with
-/// the reason.
+/// the reason. If credentials of a recorded call were withheld, they are not in the answer: then the `ETag` is the hash of what it has.
 #[utoipa::path(
     get, path = "/turns/{turn}/context/request", tag = "context", params(("turn" = TurnId, Path), RequestParams),
     responses(
@@ -259,6 +270,12 @@ pub(crate) async fn show_context_request(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     caller.may_read()?;
-    let call = render(&api, &caller, turn, params.step_id).await?;
-    kept::bytes(&headers, call.receipt.request_hash, call.request)
+    let Call { receipt, request, .. } = render(&api, &caller, turn, params.step_id).await?;
+    kept::bytes(&headers, named(&receipt, &request), request)
+}
+
+/// Returns the hash that names the bytes of a request. That of the receipt is of other bytes if credentials were withheld from these.
+fn named(receipt: &Receipt, request: &[u8]) -> Digest {
+    let is_part = receipt.recorded.as_ref().is_some_and(|recording| !recording.withheld.is_empty());
+    if is_part { Digest::of(request) } else { receipt.request_hash }
 }

@@ -264,7 +264,7 @@ pub(crate) async fn answer_turn(
         return Err(Problem::invalid("`step_id` must be the one that `compose` returned within the last day"));
     }
     let (fence, proof) = (said.fence.of(&caller, turn), said.proof()?);
-    let usage = said.usage.map(|said| said.check(&api.config.prices)).transpose()?.unwrap_or_default();
+    let usage = said.usage.map(|said| said.check(&api.config.models)).transpose()?.unwrap_or_default();
     let claimed = match held(&api, &caller, &fence, step_id).await? {
         Held::Turn(claimed) => claimed,
         Held::Step(outcome) => return Ok(Json(AnswerTaken::before(step_id, &outcome))),

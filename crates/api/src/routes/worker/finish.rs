@@ -81,7 +81,7 @@ pub(crate) async fn finish_turn(
         status: finish.status,
         step_id: finish.step_id,
         receipt: None,
-        usage: finish.usage.map(|said| said.check(&api.config.prices)).transpose()?,
+        usage: finish.usage.map(|said| said.check(&api.config.models)).transpose()?,
         seen: finish.seen,
         cards,
     };

@@ -9,12 +9,13 @@ use waybill_core::{
     card::NewCard,
     id::{CardId, StepId, Target, ToolCallId, TurnId},
     key::Scope,
-    turn::{Fence, Prices, Usage},
+    turn::{Fence, Usage},
 };
 use waybill_kernel::{
     external,
     turn::{self, Call, Step, Stepped},
 };
+use waybill_worker::model::Models;
 
 use super::{TurnFence, card::CardDraft};
 use crate::{
@@ -104,7 +105,7 @@ pub(crate) struct UsageSaid {
 const MOST_NAME: usize = 200;
 
 impl UsageSaid {
-    pub(super) fn check(self, prices: &Prices) -> Result<Usage, Problem> {
+    pub(super) fn check(self, models: &Models) -> Result<Usage, Problem> {
         let most = i32::MAX.unsigned_abs();
         let said = [self.input_tokens, self.cached_tokens, self.output_tokens, self.microdollars, self.took_ms];
         if said.into_iter().any(|n| n > most) {
@@ -128,7 +129,7 @@ impl UsageSaid {
             cache_miss: None,
             reported: true,
         };
-        if let Some(price) = prices.get(&usage.provider).and_then(|models| models.get(&usage.model)) {
+        if let Some(price) = models.price(&usage.provider, &usage.model) {
             usage.microdollars = price.of(&usage);
         }
         Ok(usage)
@@ -173,7 +174,7 @@ pub(crate) async fn write_step(
         let CallOut { tool_call_id, tool_call_card_id, target, once, .. } = call;
         calls.push(Call { tool_call_id, target, tool_call_card_id, timeout, once });
     }
-    let usage = step.usage.map(|said| said.check(&api.config.prices)).transpose()?;
+    let usage = step.usage.map(|said| said.check(&api.config.models)).transpose()?;
     let fence = step.fence.of(&caller, turn);
     if step.saw_external {
         mark(&api, &caller, &fence).await?;

@@ -1,0 +1,7 @@
+export { Dialog } from './dialog'
+export { glyphs, type Look, stateOf } from './look'
+export { Ago, Command, External, Id, Status, useCopy } from './small'
+export { Asked, Empty, Failed, Loading } from './states'
+export { Tabs } from './tabs'
+export { Text } from './text'
+export { type Piece, plain, visible } from './visible'

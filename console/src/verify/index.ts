@@ -1,0 +1,5 @@
+export type { Outline, Range } from './outline'
+export * from './result'
+export type { Said } from './said'
+export { fitsTogether, type Standing, standing, standsTool } from './stands'
+export { useVerification, type Verifying } from './use'

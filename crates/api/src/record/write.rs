@@ -1,0 +1,405 @@
+//! Writes a call that passed: cut into cards, put where its conversation is.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::OnceCell;
+use waybill_context::{
+    receipt::{Digest, Receipt},
+    record::{
+        self,
+        receipt::{Parts, Recording, RestsOn},
+        withhold,
+    },
+    wire::Adapter,
+};
+use waybill_core::{
+    card::{CardHash, CardType, Content, Draft, Invalid, NewCard, Role},
+    card_box::Span,
+    id::{AgentId, BoxId, CardId, StepId, TraceId, TurnId},
+    json,
+    label::Labels,
+    tokens::Tokens,
+    turn::Usage,
+};
+use waybill_kernel::{
+    card, card_box, offload, project,
+    record::{self as stored, Mark, NewRecording, RecordedCall},
+    retry::Transient,
+    turn,
+    work::{self, DbError, UnitOfWork},
+};
+
+use super::{
+    answer::{self, Said},
+    lock,
+    pieces::Pieces,
+    queue::{Call, Room},
+    sender::Sender,
+};
+use crate::Api;
+
+/// How often a call is tried again whose turn went on meanwhile.
+const MOST_RACES: usize = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Work(#[from] work::Error),
+    #[error(transparent)]
+    Db(#[from] DbError),
+    #[error(transparent)]
+    Card(#[from] card::Error),
+    #[error(transparent)]
+    CardBox(#[from] card_box::Error),
+    #[error(transparent)]
+    Turn(#[from] turn::Error),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error("the request cannot be read")]
+    Unreadable(#[from] record::Unreadable),
+    #[error("the turn went on each time while its next call was written")]
+    Raced,
+}
+
+impl Error {
+    /// Checks whether it may succeed later.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Error::Work(work::Error::Unreachable { .. }) => true,
+            // Locks too: those of an attempt whose connection broke may stay for a while, and agents that start together store the same tools.
+            Error::Work(work::Error::Db(error))
+            | Error::Db(error)
+            | Error::Card(card::Error::Db(error))
+            | Error::CardBox(card_box::Error::Db(error)) => error.is_transient() || error.is_contended(),
+            Error::Turn(error) => error.is_transient(),
+            Error::Work(_) | Error::Card(_) | Error::CardBox(_) | Error::Invalid(_) | Error::Unreadable(_) => false,
+            Error::Raced => true,
+        }
+    }
+}
+
+/// A call that is ready to be written. Written again, it is the same step, and begins the same turn.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    sender: Sender,
+    provider: String,
+    adapter: Adapter,
+    encoding: Option<String>,
+    session: Option<String>,
+    agent: Option<String>,
+    traceparent: Option<String>,
+    /// The request, without its compression.
+    body: Arc<Vec<u8>>,
+    /// The request as cards, once it was cut.
+    pieces: OnceCell<Pieces>,
+    answer: NewCard,
+    said: Said,
+    /// Whether the provider answered, whole and without an error.
+    is_answered: bool,
+    took: Duration,
+    begun: Instant,
+    step_id: StepId,
+    /// The turn that begins with it, if one does.
+    turn_id: TurnId,
+    /// The turn that it was last written to, if it is not known whether that was committed.
+    tried: Mutex<Option<TurnId>>,
+    /// Given back once the call is written.
+    _room: Room,
+}
+
+impl Prepared {
+    /// Unpacks and reads what passed. An error says why it cannot be recorded.
+    pub(super) async fn new(call: Call) -> Result<Prepared, &'static str> {
+        // A compressed body becomes much larger.
+        let is_packed = call.encoding.is_some() || call.answer_encoding.is_some();
+        let n_bytes = call.request.len() + call.answer.iter().map(|(_, piece)| piece.len()).sum::<usize>();
+        offload::run(if is_packed { usize::MAX } else { n_bytes }, move || prepare(call)).await
+    }
+
+    pub(super) fn age(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(self.took)
+    }
+
+    /// Writes the call in one transaction, if it is not on record yet.
+    pub(super) async fn write(&self, api: &Api) -> Result<(), Error> {
+        // Outside the transaction: the server ends one that does nothing for seconds.
+        let pieces = self.pieces.get_or_try_init(|| self.cut(api)).await?;
+        for _ in 0..MOST_RACES {
+            let mut work = api.kernel.begin(self.sender.project_id).await?;
+            let tried = *lock(&self.tried);
+            if let Some(turn_id) = tried
+                && stored::is_written(&mut work, turn_id, self.step_id).await?
+            {
+                return Ok(());
+            }
+            if self.put(api, &mut work, pieces).await? {
+                work.commit().await?;
+                return Ok(());
+            }
+        }
+        Err(Error::Raced)
+    }
+
+    async fn cut(&self, api: &Api) -> Result<Pieces, Error> {
+        let key = project::seal_key(&mut api.kernel.begin(self.sender.project_id).await?).await?;
+        let (body, adapter, source) = (self.body.clone(), self.adapter, self.source());
+        offload::run(body.len(), move || Pieces::new(adapter, &body, &key, &source)).await
+    }
+
+    /// Returns whose conversations it may belong to: none crosses keys, sessions or agents.
+    fn source(&self) -> String {
+        let said = |said: &Option<String>| said.clone().unwrap_or_default();
+        let (session, agent) = (said(&self.session), said(&self.agent));
+        serde_json::json!([self.sender.actor, session, agent, self.provider, self.adapter]).to_string()
+    }
+
+    /// Puts the call where its conversation is. Returns false if that has gone on meanwhile.
+    async fn put(&self, api: &Api, work: &mut UnitOfWork, pieces: &Pieces) -> Result<bool, Error> {
+        let Some(place) = self.place(work, pieces).await? else { return Ok(false) };
+        let new = &pieces.messages[place.n_shared..];
+        let known = card::intern(work, &pieces.shared).await?;
+        let receipt = self.receipt(work, pieces, &place, &known).await?;
+        let call = RecordedCall {
+            agent_turn_id: place.turn_id,
+            agent_id: place.agent_id,
+            step_id: self.step_id,
+            context_box_id: place.context_box_id,
+            output_box_id: place.output_box_id,
+            n_before: place.n_before,
+            tail: pieces.tail(),
+            answer: self.mark().map(|said| pieces.marked("answer", &said)),
+            // After a failed call the same request comes again, with what the provider remembers from before.
+            state: match &self.said.id {
+                Some(id) if !pieces.is_conversation => Some(pieces.marked("state", id)),
+                _ => pieces.state,
+            },
+            n_calls: self.said.n_calls,
+            receipt: serde_json::to_string(&receipt).unwrap_or_default(),
+            usage: self.usage(api, pieces),
+        };
+        Ok(stored::write(work, &call, new, Some(&self.answer)).await?)
+    }
+
+    /// Returns what the next request says of the answer. Of an answer that cannot be read, that is not known; but it is one, and the same request
+    /// again is not the next call of its conversation. None means that the call failed.
+    fn mark(&self) -> Option<String> {
+        let unknown = || self.is_answered.then(|| self.step_id.to_string());
+        self.said.mark.clone().or_else(unknown)
+    }
+
+    /// Finds the turn that the request goes on with, or begins one. None means that an earlier attempt has begun it.
+    async fn place(&self, work: &mut UnitOfWork, pieces: &Pieces) -> Result<Option<Place>, Error> {
+        let agent_id = self.agent_id(work);
+        if let Some(found) = stored::to_extend(work, &pieces.tails(), pieces.state).await? {
+            *lock(&self.tried) = Some(found.agent_turn_id);
+            return Ok(Some(Place {
+                turn_id: found.agent_turn_id,
+                agent_id,
+                context_box_id: found.context_box_id,
+                output_box_id: found.output_box_id,
+                n_before: found.n_messages,
+                // Of what the provider remembers, the request says nothing.
+                n_shared: if pieces.state.is_some() {
+                    0
+                } else {
+                    usize::try_from(found.n_messages).unwrap_or_default()
+                },
+            }));
+        }
+        self.begin(work, pieces, agent_id).await
+    }
+
+    /// Begins a turn, with the messages that it has in common with another one by reference.
+    async fn begin(&self, work: &mut UnitOfWork, pieces: &Pieces, agent_id: AgentId) -> Result<Option<Place>, Error> {
+        let marks: Vec<String> = pieces.marks.iter().map(Mark::to_hex).collect();
+        let alike = match pieces.messages.len() {
+            0 => None,
+            _ => stored::alike(work, pieces.opening(), &marks, pieces.last_answer()).await?,
+        };
+        let by_answer = alike.as_ref().is_some_and(|found| found.by_answer);
+        let (shares_with, n_common, n_theirs, query) = match alike {
+            Some(found) => (Some(found.agent_turn_id), found.n_common, found.n_messages, found.query_card_ids),
+            None => (None, 0, 0, Vec::new()),
+        };
+        let n_shared = usize::try_from(n_common).unwrap_or_default();
+        // What was said before the first answer is often the same in conversations that have nothing to do with each other.
+        let has_answer = pieces.messages[..n_shared].iter().any(|card| card.metadata().role == Role::Assistant);
+        let departs = (has_answer || by_answer) && n_shared < pieces.messages.len() && n_common < n_theirs;
+        // What both have in common is in the cards of the other.
+        let own = pieces.messages[n_shared..].iter().find(|card| card.metadata().role == Role::User);
+        let has_query = pieces.messages[..n_shared].iter().any(|card| card.metadata().role == Role::User);
+        let query_card_ids = if has_query { query } else { own.map(NewCard::card_id).into_iter().collect() };
+        let turn_id = self.turn_id;
+        let place = Place {
+            turn_id,
+            agent_id,
+            context_box_id: BoxId::new(),
+            output_box_id: BoxId::new(),
+            n_before: n_common,
+            n_shared,
+        };
+        let trace_id = self.traceparent.as_deref().and_then(trace_id);
+        let recording = NewRecording {
+            agent_turn_id: turn_id,
+            agent_id,
+            profile_name: self.name(pieces),
+            context_box_id: place.context_box_id,
+            output_box_id: place.output_box_id,
+            query_card_ids,
+            parent_agent_turn_id: None,
+            trace_id,
+            traceparent: self.traceparent.clone().filter(|_| trace_id.is_some()),
+            started_by: self.sender.actor.clone(),
+            opening: pieces.opening(),
+            shares_with,
+            n_common,
+            departs,
+        };
+        *lock(&self.tried) = Some(turn_id);
+        if !stored::begin(work, &recording).await? {
+            return Ok(None);
+        }
+        if let Some(session) = &self.session {
+            let labels = serde_json::json!({ "session": session });
+            if let Ok(labels) = serde_json::from_value::<Labels>(labels) {
+                turn::label(work, turn_id, &labels).await?;
+            }
+        }
+        Ok(Some(place))
+    }
+
+    /// Returns the same id for all turns of an agent, as far as it is known which agent it is.
+    fn agent_id(&self, work: &UnitOfWork) -> AgentId {
+        let named = format!("recorded\n{}\n{}", work.project_id(), self.source());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&blake3::hash(named.as_bytes()).as_bytes()[..16]);
+        AgentId::from_bytes(bytes)
+    }
+
+    fn name(&self, pieces: &Pieces) -> String {
+        let name = self.agent.clone().or_else(|| pieces.model.clone()).unwrap_or_else(|| "recorded".to_owned());
+        json::text(&name).chars().take(200).collect()
+    }
+
+    async fn receipt(
+        &self,
+        work: &mut UnitOfWork,
+        pieces: &Pieces,
+        place: &Place,
+        known: &[CardId],
+    ) -> Result<Receipt, Error> {
+        let mut hashes: Vec<CardHash> = match place.n_shared {
+            0 => Vec::new(),
+            _ => card_box::hashes(work, Span::prefix(place.context_box_id, i64::from(place.n_before))).await?,
+        };
+        hashes.extend(pieces.messages[hashes.len()..].iter().map(NewCard::hash));
+        let mut shared = known.iter().copied().zip(pieces.shared.iter().map(NewCard::hash));
+        let skeleton = shared.next().unwrap_or((CardId::nil(), pieces.shared[0].hash()));
+        let system = pieces.has_system.then(|| shared.next()).flatten();
+        let tools = pieces.has_tools.then(|| shared.next()).flatten();
+        let n_shared = pieces.shared.iter().map(NewCard::n_tokens).sum::<Tokens>();
+        let n_tokens = n_shared + pieces.messages.iter().map(NewCard::n_tokens).sum();
+        let recording = Recording {
+            provider: self.provider.clone(),
+            skeleton_card_id: skeleton.0,
+            rests_on: if pieces.rests_on.is_some() { RestsOn::Provider } else { RestsOn::Bytes },
+            state_id: pieces.rests_on.clone(),
+            withheld: pieces.withheld.clone(),
+            encoding: self.encoding.clone(),
+        };
+        let from = i64::from(place.n_before) - i64::try_from(place.n_shared).unwrap_or_default() + 1;
+        let upto = from + i64::try_from(pieces.messages.len()).unwrap_or(i64::MAX) - 1;
+        let context = Span { box_id: place.context_box_id, from, upto };
+        Ok(Receipt::recorded(Parts {
+            recording,
+            adapter: self.adapter,
+            skeleton: skeleton.1,
+            system,
+            tools,
+            messages: context,
+            hashes: &hashes,
+            n_tokens,
+            request_hash: Digest::of(&self.body),
+        }))
+    }
+
+    fn usage(&self, api: &Api, pieces: &Pieces) -> Usage {
+        let model = pieces.model.clone().unwrap_or_default();
+        let read = self.said.read;
+        let usage = Usage {
+            provider: self.provider.clone(),
+            model: json::text(&model).chars().take(200).collect(),
+            input_tokens: storable(read.input),
+            cached_tokens: storable(read.cached),
+            output_tokens: storable(read.output),
+            microdollars: 0,
+            took_ms: storable(u32::try_from(self.took.as_millis()).unwrap_or(u32::MAX)),
+            n_asked: 1,
+            asked_again: false,
+            cache_miss: self.said.cache_miss.clone(),
+            reported: false,
+        };
+        let price = api.config.models.price(&self.provider, &model);
+        Usage { microdollars: price.map_or(0, |price| price.of(&usage)), ..usage }
+    }
+}
+
+/// Where a call is written.
+struct Place {
+    turn_id: TurnId,
+    agent_id: AgentId,
+    context_box_id: BoxId,
+    output_box_id: BoxId,
+    /// How many messages the turn has already, and how many of these are messages of the request too.
+    n_before: i32,
+    n_shared: usize,
+}
+
+/// A provider may answer with any number.
+fn storable(n: u32) -> u32 {
+    n.min(i32::MAX.unsigned_abs())
+}
+
+fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
+    let encoding = call.encoding.take().filter(|encoding| !encoding.eq_ignore_ascii_case("identity"));
+    let body = answer::unpacked(encoding.as_deref(), call.request.to_vec())?;
+    call.credentials.add(withhold::credentials(call.adapter, &body));
+    let (kept, said) = answer::read(&call);
+    let is_answered = call.is_whole && (200..300).contains(&call.status);
+    let Call { room, sender, provider, adapter, session, agent, traceparent, begun, took, .. } = call;
+    let content = serde_json::to_value(&kept).map_err(|_| "unreadable")?;
+    let n_tokens = i32::try_from(said.read.output).ok().and_then(Tokens::new).unwrap_or_default();
+    let draft = Draft::new(CardType::wire_answer(), Role::Assistant, Content::Json(content));
+    let answer = draft.seal_counted(n_tokens).map_err(|_| "unreadable")?;
+    let inside = |text: Option<String>| text.map(|text| json::text(&text).into_owned());
+    Ok(Prepared {
+        sender,
+        provider,
+        adapter,
+        encoding,
+        session: inside(session),
+        agent: inside(agent),
+        traceparent,
+        body: Arc::new(body),
+        pieces: OnceCell::new(),
+        answer,
+        said,
+        is_answered,
+        took,
+        begun,
+        step_id: StepId::new(),
+        turn_id: TurnId::new(),
+        tried: Mutex::default(),
+        _room: room,
+    })
+}
+
+/// Returns the trace of a W3C `traceparent`.
+fn trace_id(traceparent: &str) -> Option<TraceId> {
+    let id = traceparent.split('-').nth(1).filter(|id| id.len() == 32)?;
+    let n = u128::from_str_radix(id, 16).ok().filter(|n| *n != 0)?;
+    Some(TraceId::from_bytes(n.to_be_bytes()))
+}

@@ -1,0 +1,320 @@
+//! The recorder: calls of agents elsewhere, forwarded and put on record.
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use waybill_api::Config;
+use waybill_core::{
+    card::{CardType, Content, Draft, NewCard, Role},
+    id::{AgentId, BoxId, StepId, TurnId},
+    key::Scope,
+    turn::Usage,
+};
+use waybill_kernel::record::{self, Mark, NewRecording, RecordedCall};
+use waybill_lab::model::{Asked, Pace, Reply, Server};
+use waybill_tool::secret::Secrets;
+use waybill_worker::model::{Models, Provider};
+
+use crate::House;
+
+/// A house with a recorder in front of a model that repeats what it is told.
+struct Studio {
+    house: House,
+    model: Server,
+    key: String,
+}
+
+impl Studio {
+    async fn open() -> Studio {
+        Studio::with(|asked| Reply::say(format!("You said: {}", asked.last())).with_usage(10, 4, 2)).await
+    }
+
+    async fn with(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Studio {
+        let model = Server::start(script).await.unwrap();
+        let provider = |name: &str| Provider::recorded(name.parse().unwrap(), model.url());
+        let models = Models::new(vec![provider("openai"), provider("anthropic")], Secrets::default());
+        let house = House::open_with(Config { models, ..Config::default() }).await;
+        let key = house.key("recorder", Scope::Recorder).await;
+        Studio { house, model, key }
+    }
+
+    /// Makes a request through the recorder.
+    fn request(&self, path: &str, body: String) -> RequestBuilder {
+        let url = format!("{}/record/acme/{path}", self.house.base);
+        let request = self.house.http.post(url).header("x-waybill-key", &self.key);
+        request.header("content-type", "application/json").header("authorization", "Bearer sk-client").body(body)
+    }
+
+    /// Sends messages of a chat, and returns what the model says.
+    async fn chat(&self, messages: &[Value]) -> String {
+        let body = json!({ "model": "m", "messages": messages }).to_string();
+        let answer = self.request("openai/v1/chat/completions", body).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let answer: Value = answer.json().await.unwrap();
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until this many calls are on record, and returns their turns, the oldest first.
+    async fn recorded(&self, n_calls: u64) -> Vec<Value> {
+        for _ in 0..200 {
+            let mut turns = self.house.get("/turns?status=recorded").await["items"].as_array().unwrap().clone();
+            if turns.iter().map(|turn| turn["n_steps"].as_u64().unwrap()).sum::<u64>() >= n_calls {
+                turns.reverse();
+                return turns;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{n_calls} calls are not on record");
+    }
+}
+
+fn said(role: &str, content: &str) -> Value {
+    json!({ "role": role, "content": content })
+}
+
+/// RC-4, RC-5: a conversation is one turn, one that is changed departs from it, and each call gives the bytes that were sent.
+#[tokio::test]
+async fn conversations_are_chained_and_verify() {
+    let studio = Studio::open().await;
+    let mut messages = vec![said("system", "Be brief."), said("user", "Hello Zürich")];
+    for n in 0..3 {
+        let answer = studio.chat(&messages).await;
+        studio.recorded(n + 1).await;
+        messages.extend([said("assistant", &answer), said("user", &format!("More {n} \u{241b}"))]);
+    }
+    let turns = studio.recorded(3).await;
+    assert_eq!((turns.len(), &turns[0]["n_steps"]), (1, &json!(3)), "{turns:#?}");
+    assert_eq!((&turns[0]["title"], &turns[0]["profile_name"]), (&json!("Hello Zürich"), &json!("m")));
+    assert_eq!(turns[0]["external"], json!(true));
+    let turn = turns[0]["agent_turn_id"].as_str().unwrap();
+
+    // An earlier message is changed: what is before it is shared.
+    messages[3] = said("user", "Something else");
+    studio.chat(&messages).await;
+    let turns = studio.recorded(4).await;
+    assert_eq!((turns.len(), &turns[1]["forked_from"]), (2, &json!(turn)));
+    // The same request again is another turn of its own, unless the call had failed.
+    studio.chat(&messages).await;
+    let turns = studio.recorded(5).await;
+    assert_eq!((turns.len(), &turns[2]["forked_from"]), (3, &Value::Null));
+
+    for turn in &turns {
+        let path = format!("/turns/{}/context", turn["agent_turn_id"].as_str().unwrap());
+        let verified = studio.house.post(&format!("{path}/verify"), json!({})).await;
+        for call in verified["items"].as_array().unwrap() {
+            assert_eq!((&call["request"], &call["cards"]), (&json!("ok"), &json!("ok")), "{call:#}");
+        }
+        let seen = studio.house.get(&path).await;
+        let shown = seen["messages"].as_array().unwrap();
+        assert_eq!((&shown[0]["content"], &shown[0]["role"]), (&json!("Be brief."), &json!("system")));
+        assert_eq!(seen["receipt"]["recorded"]["rests_on"], json!("bytes"));
+    }
+    // Nobody can claim a recorded turn, and the database says that all is in order.
+    let broken = waybill_kernel::invariant::of_project(&studio.house.kernel, studio.house.t.project_id).await.unwrap();
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// RC-1: a stream passes piece by piece, an error as it is, and what is no model call is not recorded.
+#[tokio::test]
+async fn what_passes_is_not_changed() {
+    let studio = Studio::open().await;
+    let body = json!({ "model": "m", "stream": true, "stream_options": { "include_usage": true }, "messages": [said("user", "Hi")] }).to_string();
+    let direct = studio.house.http.post(format!("{}/chat/completions", studio.model.url())).body(body.clone());
+    let direct = direct.send().await.unwrap().text().await.unwrap();
+    let through = studio.request("openai/chat/completions", body).send().await.unwrap();
+    assert!(through.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    let through = through.text().await.unwrap();
+    assert_eq!(direct.matches("data:").count(), through.matches("data:").count());
+    let turns = studio.recorded(1).await;
+    assert_eq!((&turns[0]["input_tokens"], &turns[0]["output_tokens"]), (&json!(10), &json!(2)));
+
+    let missing = studio.request("openai/v1/nothing", "{}".into()).send().await.unwrap();
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    let garbage = studio.request("openai/v1/chat/completions", "{\"messages\": [".into()).send().await.unwrap();
+    assert!(garbage.status().is_client_error());
+    assert_eq!(studio.recorded(1).await.len(), 1);
+}
+
+/// RC-1: an offer to speak HTTP/2 is passed over; a WebSocket is refused.
+#[tokio::test]
+async fn only_websockets_are_refused() {
+    let studio = Studio::open().await;
+    let body = json!({ "model": "m", "messages": [said("user", "Hi")] }).to_string();
+    let request = |upgrade: &str| {
+        let request = studio.request("openai/v1/chat/completions", body.clone()).header("upgrade", upgrade);
+        request.header("connection", "Upgrade, HTTP2-Settings").header("http2-settings", "AAMAAABk")
+    };
+    assert_eq!(request("h2c").send().await.unwrap().status(), StatusCode::OK);
+    assert_eq!(request("websocket").send().await.unwrap().status(), StatusCode::NOT_IMPLEMENTED);
+}
+
+/// RC-2: a call is on record also if its client does not wait for the answer.
+#[tokio::test]
+async fn a_call_whose_client_gives_up_is_recorded() {
+    let slow = Pace { before: Duration::from_secs(60), ..Pace::default() };
+    let studio = Studio::with(move |_| Reply::say("late").paced(slow)).await;
+    let body = json!({ "model": "m", "messages": [said("user", "Hi")] }).to_string();
+    let request = studio.request("openai/v1/chat/completions", body).send();
+    tokio::select! {
+        answer = request => panic!("{answer:?}"),
+        () = studio.model.until(|asked| !asked.is_empty()) => {}
+    }
+    let turns = studio.recorded(1).await;
+    assert_eq!((turns.len(), &turns[0]["title"]), (1, &json!("Hi")));
+}
+
+/// RC-5: where the first message is another one each time, such as with a clock in it, the last answer says what a request goes on from.
+#[tokio::test]
+async fn a_clock_in_the_first_message_does_not_hide_the_conversation() {
+    let studio = Studio::open().await;
+    let mut messages = vec![said("system", "It is 10:00."), said("user", "Tell me how warm it is in Zürich today.")];
+    let answer = studio.chat(&messages).await;
+    studio.recorded(1).await;
+    messages[0] = said("system", "It is 10:01.");
+    messages.extend([said("assistant", &answer), said("user", "And tomorrow?")]);
+    studio.chat(&messages).await;
+    let turns = studio.recorded(2).await;
+    assert_eq!((turns.len(), &turns[1]["forked_from"]), (2, &turns[0]["agent_turn_id"]), "{turns:#?}");
+}
+
+/// A call that is ready to be written, of one message, in a turn of its own.
+fn call(answer: Option<u8>) -> (NewRecording, RecordedCall) {
+    let mark = |n: u8| Mark::from_bytes([n; 16]);
+    let recording = NewRecording {
+        agent_turn_id: TurnId::new(),
+        agent_id: AgentId::new(),
+        profile_name: "elsewhere".to_owned(),
+        context_box_id: BoxId::new(),
+        output_box_id: BoxId::new(),
+        query_card_ids: Vec::new(),
+        parent_agent_turn_id: None,
+        trace_id: None,
+        traceparent: None,
+        started_by: "key:recorder".to_owned(),
+        opening: mark(1),
+        shares_with: None,
+        n_common: 0,
+        departs: false,
+    };
+    let call = RecordedCall {
+        agent_turn_id: recording.agent_turn_id,
+        agent_id: recording.agent_id,
+        step_id: StepId::new(),
+        context_box_id: recording.context_box_id,
+        output_box_id: recording.output_box_id,
+        n_before: 0,
+        tail: mark(2),
+        answer: answer.map(mark),
+        state: None,
+        n_calls: 0,
+        receipt: "{}".to_owned(),
+        usage: Usage::default(),
+    };
+    (recording, call)
+}
+
+fn answer_card() -> NewCard {
+    let content = Content::Json(json!({ "status": 200 }));
+    Draft::new(CardType::wire_answer(), Role::Assistant, content).seal().unwrap()
+}
+
+/// RC-5: of conversations that are the same so far, a request goes on with the one whose answer it has, and what was written is found again.
+#[tokio::test]
+async fn a_request_goes_on_with_the_conversation_whose_answer_it_has() {
+    let house = House::open().await;
+    let mut work = house.kernel.begin(house.t.project_id).await.unwrap();
+    let mut turns = Vec::new();
+    for answer in [Some(3), Some(4)] {
+        let (recording, call) = call(answer);
+        let message = Draft::instruction("Hello").seal().unwrap();
+        assert!(!record::is_written(&mut work, call.agent_turn_id, call.step_id).await.unwrap());
+        assert!(record::begin(&mut work, &recording).await.unwrap());
+        assert!(record::write(&mut work, &call, &[message], Some(&answer_card())).await.unwrap());
+        assert!(record::is_written(&mut work, call.agent_turn_id, call.step_id).await.unwrap());
+        assert!(!record::begin(&mut work, &recording).await.unwrap(), "it had begun");
+        turns.push(call.agent_turn_id);
+    }
+    let mark = |n: u8| Mark::from_bytes([n; 16]);
+    let mut goes_on = async |tail: u8, follows: Option<u8>| {
+        let found = record::to_extend(&mut work, &[(mark(tail), follows.map(mark))], None).await.unwrap();
+        found.map(|found| found.agent_turn_id)
+    };
+    assert_eq!(goes_on(2, Some(3)).await, Some(turns[0]));
+    assert_eq!(goes_on(2, Some(4)).await, Some(turns[1]));
+    assert_eq!(goes_on(2, Some(9)).await, Some(turns[1]), "else with the newest");
+    assert_eq!(goes_on(2, None).await, None, "both were answered");
+    assert_eq!(goes_on(3, Some(3)).await, None);
+    let (recording, failed) = call(None);
+    let failed = RecordedCall { tail: mark(5), ..failed };
+    assert!(record::begin(&mut work, &recording).await.unwrap());
+    assert!(record::write(&mut work, &failed, &[], Some(&answer_card())).await.unwrap());
+    let found = record::to_extend(&mut work, &[(mark(5), None)], None).await.unwrap();
+    assert_eq!(found.map(|found| found.agent_turn_id), Some(failed.agent_turn_id), "that call had failed");
+    work.commit().await.unwrap();
+}
+
+/// RC-7: a key of the recorder can do nothing else, and no other key can record.
+#[tokio::test]
+async fn a_recorder_records_and_nothing_else() {
+    let Studio { house, key, model: _model } = Studio::open().await;
+    for path in ["/turns", "/agents", "/audit", "/now"] {
+        let refused = house.refused(Method::GET, path, Some(&key), None).await;
+        assert_eq!(refused, (403, "forbidden".to_owned()), "{path}");
+    }
+    let reader = house.key("reader", Scope::Reader).await;
+    let post = async |place: &str, key: Option<&str>| {
+        let mut request = house.http.post(format!("{}/record/{place}/v1/chat/completions", house.base)).body("{}");
+        if let Some(key) = key {
+            request = request.header("x-waybill-key", key);
+        }
+        let answer = request.send().await.unwrap();
+        (
+            answer.status().as_u16(),
+            answer.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    assert_eq!(post("acme/openai", Some(&reader)).await, (403, "forbidden".to_owned()));
+    assert_eq!(post("acme/openai", None).await, (401, "unauthorized".to_owned()));
+    assert_eq!(post("acme/openai", Some("wb_test_x")).await, (401, "unauthorized".to_owned()));
+    assert_eq!(post("other/openai", Some(&key)).await, (404, "not_found".to_owned()));
+    assert_eq!(post("acme/elsewhere", Some(&key)).await, (404, "not_found".to_owned()));
+    // In the URL it stands in place of the project.
+    let (status, _) = post(&format!("{key}/openai"), None).await;
+    assert_eq!(status, 200);
+}
+
+/// RC-3: no credential of a client is anywhere in the database, also if the provider repeats everything that it was sent.
+#[tokio::test]
+async fn no_credential_is_stored() {
+    let studio = Studio::with(|asked| Reply::say(format!("{:?} {}", asked.headers, asked.body))).await;
+    let n = 25;
+    for n in 0..n {
+        let canary = |place: &str| format!("canary{n}{place}");
+        let (mcp, header) = (canary("authorization"), canary("header"));
+        let tool = json!({
+            "type": "mcp", "server_label": "l", "server_url": format!("https://u:{}@example.com/?api_key={}", canary("userinfo"), canary("parameter")),
+            "authorization": mcp, "headers": { "X-Key": header },
+        });
+        let responses = json!({ "model": "m", "input": [said("user", &format!("say {n}"))], "tools": [tool] });
+        let servers = json!([{ "type": "url", "name": "s", "url": "https://example.com", "authorization_token": canary("token") }]);
+        let messages = json!({ "model": "m", "max_tokens": 9, "messages": [said("user", &format!("say {n}"))], "mcp_servers": servers });
+        for (path, body) in [("openai/v1/responses", responses), ("anthropic/v1/messages", messages)] {
+            let query = format!("{path}?key={}&beta=true", canary("query"));
+            let request = studio.request(&query, body.to_string()).header("x-api-key", canary("key"));
+            let request = request.header("cookie", format!("session={}", canary("cookie")));
+            let answer = request.header("api-key", canary("azure")).send().await.unwrap();
+            assert_eq!(answer.status(), StatusCode::OK, "{path}: {}", answer.text().await.unwrap());
+        }
+    }
+    let turns = studio.recorded(2 * n).await;
+    let (n_rows, found) = studio.house.t.search("canary|sk-client").await;
+    assert!(found.is_empty(), "{found:?}");
+    assert!(n_rows > 200, "the search looks at something");
+    // The receipt says what it does not have, and claims no rendering.
+    let receipts = studio.house.get(&format!("/turns/{}/receipts", turns[0]["agent_turn_id"].as_str().unwrap())).await;
+    let withheld = receipts[0]["receipt"]["recorded"]["withheld"].as_array().unwrap();
+    assert!(withheld.contains(&json!("tools[0].authorization")), "{withheld:?}");
+    assert!(withheld.contains(&json!("tools[0].headers.X-Key")), "{withheld:?}");
+}

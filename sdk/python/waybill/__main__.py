@@ -1,0 +1,5 @@
+"""`python -m waybill`: runs the program."""
+
+from waybill import main
+
+main()
