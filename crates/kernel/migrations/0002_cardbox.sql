@@ -1,6 +1,6 @@
 -- Immutable cards, boxes that only grow. docs/spec.md, CB-1 … CB-13.
 
--- Words of a closed set are domains: a CHECK on the table would be read from the catalog's text anew by every statement.
+-- Words of a closed set are domains: a CHECK on the table would be read from the catalog's text again by every statement.
 create domain cardbox.role as text check (value in ('system', 'user', 'assistant', 'tool'));
 
 create table cardbox.cards (
@@ -145,7 +145,7 @@ grant select on cardbox.cards to waybill_eraser;
 grant update (salt, content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_eraser;
 grant select, insert on cardbox.erasures to waybill_eraser;
 
--- ── the backstop: whoever asks ──────────────────────────────────────────────────────────────────────────────────
+-- ── the backstop, for every role ────────────────────────────────────────────────────────────────────────────────
 
 -- Who deletes a project says so first (waybill.deleting), and may then delete its rows: each guard of rows asks for that before it calls this. The
 -- service may not delete any of them in the first place.
@@ -199,7 +199,7 @@ create trigger keep before delete on cardbox.cards for each row
   when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a card is kept for ever');
 create trigger keep_all before truncate on cardbox.cards execute function cardbox.refuse('cards are kept for ever');
 
--- A row that nobody erased for could never be removed, and would stand in the way of the real one.
+-- A row without an erasure could never be removed, and would stand in the way of the real one.
 create trigger real before insert on cardbox.erasures for each row when (pg_trigger_depth() = 0)
   execute function cardbox.refuse('only an erasure writes its record');
 create trigger fixed before update on cardbox.erasures for each row execute function cardbox.refuse('the audit is append-only');
@@ -256,7 +256,7 @@ alter function cardbox.erase owner to waybill_eraser;
 -- ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 -- Definitions that every read and every inheritance is made of. Plain SQL, so that the planner writes them into the caller, under the
 -- caller's row policy; `offset 0` keeps the nested loops that read nothing beyond what was asked for. Bounds are worked out first: under a row
--- policy an index serves `seq <= last`, and not `seq <= n - 1`, which could fail on somebody else's row.
+-- policy an index serves `seq <= last`, and not `seq <= n - 1`, which could fail on another project's row.
 
 -- The cards at positions lo … hi of a box, repeats included, and where each stands itself.
 create function cardbox.places(project uuid, box uuid, lo bigint, hi bigint)
@@ -288,7 +288,7 @@ language sql stable as $$
                 offset 0) s) p
 $$;
 
--- The same span as runs, for whoever inherits it: the ranges it holds, and one range for each run of its own cards.
+-- The same span as runs, for each box that inherits it: the ranges it holds, and one range for each run of its own cards.
 -- A range always points at plain cards, however deep the inheritance.
 create function cardbox.runs(project uuid, box uuid, lo bigint, hi bigint)
 returns table (place bigint, source_box_id uuid, from_seq bigint, to_seq bigint)

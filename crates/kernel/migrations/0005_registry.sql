@@ -37,7 +37,7 @@ create table resource.tools (
   primary key (project_id, name)
 );
 
--- Every version stays: somebody may be following it.
+-- Every version stays: a turn may be following it.
 create table resource.plans (
   project_id   uuid        not null,
   name         text        not null check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),

@@ -18,7 +18,7 @@ create table state.handovers (
   -- The places of the context box that it filled.
   from_seq        bigint      not null,
   n_cards         bigint      not null,
-  -- What it was taken from, how far, and by which right of whoever handed it over.
+  -- What it was taken from, how far, and by which right of the agent that handed it over.
   source_box_id   uuid,
   upto            bigint,
   via             state.reading_right,
@@ -29,7 +29,7 @@ create table state.handovers (
 -- "Was this box ever handed to this agent": by the receiver, then the box.
 create index handed on state.handovers (agent_id, source_box_id, upto) where source_box_id is not null;
 
--- What somebody decided outside of any handover. Never changed but for its end.
+-- What a person or key decided outside of any handover. Never changed but for its end.
 create table state.grants (
   project_id uuid        not null,
   grant_id   uuid        not null,
@@ -71,6 +71,6 @@ create trigger once before update on state.grants for each row when (old.revoked
 create trigger keep before delete on state.grants for each row
   when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('a grant is on record');
 
--- For finding, over all projects, whom nobody asked for any more.
+-- For finding, over all projects, whom no caller asked for any more.
 create policy scheduler on resource.project_agents for select to waybill_scheduler using (true);
 grant select (project_id, agent_id, retire_by, retired_at) on resource.project_agents to waybill_scheduler;

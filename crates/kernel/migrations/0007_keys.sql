@@ -16,7 +16,7 @@ create table resource.api_keys (
   revoked_at timestamptz,
   primary key (project_id, key_id)
 );
--- A request names its key before anybody knows the project.
+-- A request names its key before the project is known.
 create unique index api_keys_by_id on resource.api_keys (key_id);
 create index api_keys_by_name on resource.api_keys (name, project_id);
 
@@ -34,7 +34,7 @@ create table resource.browser_sessions (
   check ((key_id is null) = (actor is not null) and (key_id is null) = (scope is not null)),
   check (expires_at <= created_at + interval '12 hours')
 );
--- A request has its secret before anybody knows the project.
+-- A request has its secret before the project is known.
 create index browser_sessions_by_hash on resource.browser_sessions (hash);
 create index browser_sessions_ended on resource.browser_sessions (expires_at);
 
@@ -42,7 +42,7 @@ create index browser_sessions_ended on resource.browser_sessions (expires_at);
 create table state.audit (
   project_id uuid        not null,
   audit_id   uuid        not null,
-  -- `key:NAME`, or whoever has the database: `cli:USER`.
+  -- `key:NAME`, or a person with the database: `cli:USER`.
   actor      text        not null check (actor <> ''),
   action     text        not null check (action <> ''),
   subject    text        not null,
@@ -54,7 +54,7 @@ create table state.audit (
   primary key (project_id, audit_id)
 );
 
--- A turn that does a recorded one again from a step on. Its tools answer as they did then, or anew.
+-- A turn that does a recorded one again from a step on. Its tools answer as they did then, or run again.
 create table state.forks (
   project_id     uuid        not null,
   agent_turn_id  uuid        not null,

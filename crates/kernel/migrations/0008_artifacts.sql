@@ -57,7 +57,7 @@ create index pins_by_path on cardbox.pins (path, project_id, hash);
 alter table resource.projects add column artifact_bytes bigint not null default 0;
 grant select (artifact_bytes), update (artifact_bytes) on resource.projects to waybill_common;
 
--- No card names an artifact that is not there, whoever writes it.
+-- No card names an artifact that is not there, whichever role writes it.
 create function cardbox.pin() returns trigger
 language plpgsql as $$
 declare
@@ -103,7 +103,7 @@ create table resource.handoff_types (
 );
 
 -- ── people who are asked ────────────────────────────────────────────────────────────────────────────────────────
---   asking      somebody is asked: once it is decided, it is pending again, and its handler goes on
+--   asking      a person is asked: once it is decided, it is pending again, and its handler goes on
 
 alter domain state.call_status drop constraint call_status_check;
 alter domain state.call_status add constraint call_status_check check (value in ('pending', 'processing', 'awaiting', 'asking'));

@@ -9,7 +9,7 @@ alter table cardbox.cards
 alter table cardbox.artifacts
   add column is_external boolean not null default coalesce(current_setting('waybill.external', true), '') = 'on';
 
--- A box that has held such a card, or was handed one that had. It carries the label to whoever is handed it.
+-- A box that has held such a card, or was handed one that had. It carries the label to each agent that is handed it.
 alter table cardbox.boxes add column has_external boolean not null default false;
 grant update (has_external) on cardbox.boxes to waybill_common;
 
@@ -116,7 +116,7 @@ create trigger stay before update on cardbox.boxes for each row when (old.has_ex
 create trigger stay before update on cardbox.cards for each row when (new.is_external <> old.is_external)
   execute function cardbox.refuse('where a card came from never changes');
 
--- The claim that was let through: whoever has it is not asked again.
+-- The claim that was let through: its handler is not asked again.
 alter table state.waiting_calls add column admitted_token bigint;
 
 -- ── what a project knows ────────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +197,7 @@ create policy librarian on resource.documents for select to waybill_librarian us
 create policy librarian on resource.chunks for select to waybill_librarian using (true);
 create policy librarian on resource.words for select to waybill_librarian using (true);
 
--- ── made anew ───────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── made again ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- What reading a card gives now says where it came from.
 drop function cardbox.reading(uuid, uuid, timestamptz);

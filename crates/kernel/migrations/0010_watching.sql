@@ -16,7 +16,7 @@ grant select on waybill.schema to waybill_common;
 grant select (armed_at, dispatched_at, created_at) on state.agent_inbox to waybill_scheduler;
 
 -- ── the queue of ready turns, where something keeps vacuum from it ──────────────────────────────────────────────
--- While a transaction stays open, what was claimed since stays in the indexes, and whoever looks for the next turn walks over it. So a turn has
+-- While a transaction stays open, what was claimed since stays in the indexes, and each look for the next turn walks over it. So a turn has
 -- a new place with every arming and every claim, a long look writes down how far the queue is done, and the next one begins there.
 
 -- A place: of turns that are new above zero, of turns that were begun below, so that they come first. See state.place_of_begun.
@@ -53,7 +53,7 @@ grant update (inbox_seq) on state.agent_inbox to waybill_scheduler;
 grant usage, select on sequence state.agent_inbox_inbox_seq_seq to waybill_scheduler;
 grant usage on sequence state.agent_inbox_inbox_seq_seq to waybill_common;
 
--- So that the oldest transaction is seen whoever holds it. Not every owner may give this away: see `waybill doctor`.
+-- So that the oldest transaction is seen, whichever role holds it. Not every owner may give this away: see `waybill doctor`.
 do $$
 begin
   grant pg_read_all_stats to waybill_scheduler;

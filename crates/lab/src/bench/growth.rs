@@ -1,5 +1,5 @@
 //! A year of turns in ten thousand projects, one of which holds a third of everything, compared with a hundredth of it: turns a second, what
-//! transitions take and lock, and turns beside a vacuum that freezes all cards.
+//! transitions take and lock, turns beside a vacuum that freezes all cards, and turns beside the retention of the large project.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::{sync::watch, task::JoinSet};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, postgres::PgQueryResult};
+use tokio::{
+    sync::watch as gate,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
 use waybill_core::{
     card::{CardType, NewCard, Role},
     handover::{Handover, TargetProfile},
@@ -25,9 +29,11 @@ use waybill_kernel::{
     card_box::{self, Window},
     handover::{Pack, Packing, pack_context},
     lease, resource,
+    retain::{self, Kept, Portion},
     turn::{self, Claiming, DispatchRequest},
     work::{Kernel, Work},
 };
+use waybill_orchestrator::watch;
 
 use super::{
     fill::{self, BYTES_EACH, CARDS_EACH, Filled},
@@ -44,12 +50,12 @@ pub struct Options {
     pub turns: Option<u64>,
     pub window: Duration,
     pub rounds: usize,
-    /// How long turns run beside a vacuum, at most.
-    pub vacuum: Duration,
+    /// How long turns run beside a vacuum, and beside a walk of retention, at most.
+    pub beside: Duration,
     /// The bar for what the larger database does ÷ what the smaller one does.
     pub growth: Bar,
-    /// The bar for turns/s beside a vacuum ÷ without it.
-    pub beside_vacuum: Bar,
+    /// The bar for turns/s beside a vacuum ÷ without it, and beside a walk of retention ÷ without it.
+    pub beside_work: Bar,
     /// The bar for relations that a transition locks.
     pub locks: Bar,
 }
@@ -64,6 +70,9 @@ const PLACES: usize = 256;
 const ALONE: usize = 64;
 const CONTEXT: usize = 100;
 const LONG: Duration = Duration::from_secs(7200);
+/// How long the large project keeps its turns, once that is measured, and how many rows are looked at where nothing is measured.
+const MONTHS: i32 = 6;
+const PORTION: i32 = 5_000;
 
 pub async fn run(options: Options) -> Result<Vec<Figure>> {
     let turns = match options.turns {
@@ -94,6 +103,7 @@ pub async fn run(options: Options) -> Result<Vec<Figure>> {
     }
     figures.extend(large.widths().await?);
     figures.push(large.beside_vacuum(options).await?);
+    figures.extend(large.beside_retention(options).await?);
     Ok(figures)
 }
 
@@ -222,7 +232,7 @@ impl Year {
 
     /// Starts clients that enqueue a turn, claim one and end it, a third of them in the large project.
     fn crew(&self) -> Side {
-        let (gate, open) = watch::channel(false);
+        let (gate, open) = gate::channel(false);
         let done = Arc::new(AtomicU64::new(0));
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
@@ -375,41 +385,150 @@ impl Year {
 
     /// Runs turns while another connection freezes all cards, at the pace of autovacuum.
     async fn beside_vacuum(&self, options: Options) -> Result<Figure> {
+        let mut vacuuming = self.admin().await?;
+        sqlx::raw_sql("set vacuum_cost_delay = '2ms'").execute(&mut vacuuming).await?;
+        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut vacuuming).await?;
+        let freeze = async move { Ok(sqlx::raw_sql("vacuum (freeze) cardbox.cards").execute(&mut vacuuming).await?) };
+        let stop = async |vacuum: JoinHandle<Result<PgQueryResult>>| {
+            if vacuum.is_finished() {
+                vacuum.await??;
+            } else {
+                // Long enough: it fails with this, as it should.
+                let stop = sqlx::query("select pg_cancel_backend($1)").bind(pid);
+                stop.execute(&mut self.admin().await?).await?;
+                let _ = vacuum.await?;
+            }
+            Ok(())
+        };
+        let ratio = self.beside("a vacuum that freezes cards", options, freeze, stop).await?;
+        let name = "turns/s beside a vacuum that freezes all cards ÷ without it";
+        Ok(Figure::new(name, ratio, "ratio", options.beside_work))
+    }
+
+    /// Runs turns while the orchestrator removes what the large project no longer keeps: turns that ended more than half a year ago.
+    async fn beside_retention(&self, options: Options) -> Result<Vec<Figure>> {
+        let [_, old] = self.turns_kept().await?;
+        let before = self.bytes_kept().await?;
+        let mut work = self.kernel.begin(self.project_id).await?;
+        retain::set(&mut work, Kept { content_months: Some(MONTHS), record_months: Some(MONTHS) }).await?;
+        work.commit().await?;
+        // It takes effect now, not in seven days.
+        let sql =
+            "update resource.retention set next_at = now(), next_by = null, walk_at = now() where project_id = $1";
+        sqlx::query(sql).bind(self.project_id).execute(&mut self.admin().await?).await?;
+        let kernel = self.kernel.clone();
+        let orchestrate = async move { match watch::run(&kernel, &watch::Config::default()).await {} };
+        let stop = async |orchestrator: JoinHandle<Result<()>>| {
+            orchestrator.abort();
+            let _ = orchestrator.await;
+            Ok(())
+        };
+        let ratio = self.beside("a walk of retention", options, orchestrate, stop).await?;
+        let [_, left] = self.turns_kept().await?;
+        let beside = old - left;
+        // The rest of it at once. A lock of the walk that was cut off ends with its connection.
+        let bar = progress("turns removed", left as u64);
+        loop {
+            match retain::portion(&self.kernel, self.project_id, PORTION).await? {
+                Some(Portion { removed, is_over }) => {
+                    bar.inc(removed.get("turns").copied().unwrap_or_default().unsigned_abs());
+                    if is_over {
+                        break;
+                    }
+                }
+                None => sleep(Duration::from_millis(100)).await,
+            }
+        }
+        bar.finish_and_clear();
+        let [_, stayed] = self.turns_kept().await?;
+        let after = self.bytes_kept().await?;
+        let share = |bytes: i64| bytes as f64 / before.turns as f64;
+        Ok(vec![
+            Figure::new(
+                "turns/s beside the retention of the large project ÷ without it",
+                ratio,
+                "ratio",
+                options.beside_work,
+            ),
+            Figure::new("turns that retention removed beside them", beside as f64, "turns", Bar::AtLeast(1.0)),
+            Figure::new("turns of more than half a year that stayed", stayed as f64, "turns", Bar::AtMost(0.0)),
+            Figure::new(
+                "bytes of rows per turn of the large project, before retention",
+                share(before.bytes),
+                "bytes",
+                Bar::None,
+            ),
+            Figure::new("the same after retention, per turn that it ever had", share(after.bytes), "bytes", Bar::None),
+            Figure::new(
+                "bytes per turn that it still has, after retention ÷ before",
+                after.bytes as f64 / after.turns as f64 / share(before.bytes),
+                "ratio",
+                Bar::AtMost(1.1),
+            ),
+        ])
+    }
+
+    /// Compares turns/s beside this work with turns/s before it and after it was stopped.
+    async fn beside<T: Send + 'static>(
+        &self,
+        what: &str,
+        options: Options,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        stop: impl AsyncFnOnce(JoinHandle<Result<T>>) -> Result<()>,
+    ) -> Result<f64> {
         let mut crew = self.crew();
         crew.run(Duration::from_secs(1)).await?;
         let (mut without, mut during) = (Vec::new(), Vec::new());
         for _ in 0..options.rounds {
             without.push(crew.run(options.window).await?);
         }
-        let mut vacuuming = self.admin().await?;
-        sqlx::raw_sql("set vacuum_cost_delay = '2ms'").execute(&mut vacuuming).await?;
-        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut vacuuming).await?;
         let begun = Instant::now();
-        let vacuum =
-            tokio::spawn(async move { sqlx::raw_sql("vacuum (freeze) cardbox.cards").execute(&mut vacuuming).await });
-        while during.is_empty() || !vacuum.is_finished() && begun.elapsed() < options.vacuum {
+        let work = tokio::spawn(work);
+        while during.is_empty() || !work.is_finished() && begun.elapsed() < options.beside {
             during.push(crew.run(options.window).await?);
         }
-        if vacuum.is_finished() {
-            vacuum.await??;
-        } else {
-            // Long enough: it fails with this, as it should.
-            let stop = sqlx::query("select pg_cancel_backend($1)").bind(pid);
-            stop.execute(&mut self.admin().await?).await?;
-            let _ = vacuum.await?;
-        }
+        stop(work).await?;
         for _ in 0..options.rounds {
             without.push(crew.run(options.window).await?);
         }
-        eprintln!("{} windows beside a vacuum that freezes cards", during.len());
-        let ratio = median(during) / median(without);
-        Ok(Figure::new(
-            "turns/s beside a vacuum that freezes all cards ÷ without it",
-            ratio,
-            "ratio",
-            options.beside_vacuum,
-        ))
+        eprintln!("{} windows beside {what}", during.len());
+        Ok(median(during) / median(without))
     }
+
+    /// Counts the turns of the large project, and those that ended more than half a year ago.
+    async fn turns_kept(&self) -> Result<[i64; 2]> {
+        let sql = "select count(*), count(*) filter (where finished_at < now() - make_interval(months => $2)) from state.turns where project_id = $1";
+        let (all, old) =
+            sqlx::query_as(sql).bind(self.project_id).bind(MONTHS).fetch_one(&mut self.admin().await?).await?;
+        Ok([all, old])
+    }
+
+    /// Adds up the rows of the large project: what its turns left.
+    async fn bytes_kept(&self) -> Result<Stored> {
+        let mut admin = self.admin().await?;
+        let mut bytes = 0;
+        for table in [
+            "cardbox.cards",
+            "cardbox.boxes",
+            "cardbox.box_entries",
+            "state.turns",
+            "state.agent_steps",
+            "state.outbox",
+        ] {
+            let sql =
+                format!("select coalesce(sum(pg_column_size(r.*)), 0)::bigint from {table} r where project_id = $1");
+            let sum: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(self.project_id).fetch_one(&mut admin).await?;
+            bytes += sum;
+        }
+        let [turns, _] = self.turns_kept().await?;
+        Ok(Stored { bytes, turns })
+    }
+}
+
+/// What the large project has.
+struct Stored {
+    bytes: i64,
+    turns: i64,
 }
 
 fn instructed(agent_id: AgentId) -> ([DispatchRequest; 1], [NewCard; 1]) {
