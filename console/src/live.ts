@@ -115,7 +115,7 @@ class Live {
       if (source.readyState !== EventSource.CLOSED) return
       const status = await statusOf(address)
       if (this.source !== source || status === 401) return
-      if (status === 403) return this.say({ state: 'refused' })
+      if (status === 403 || status === 404) return this.say({ state: 'refused' })
       this.timer = setTimeout(() => {
         if (this.source === source) this.connect()
       }, 2_000)

@@ -266,7 +266,7 @@ async function select(page: Page): Promise<number> {
 }
 
 /** 500 events per second leave it smooth, and nothing piles up. */
-async function manyEvents(page: Page) {
+async function manyEvents(page: Page): Promise<number> {
   const seconds = isLong ? 60 : 6
   const cdp = await page.context().newCDPSession(page)
   await cdp.send('Network.enable')
@@ -299,6 +299,34 @@ async function manyEvents(page: Page) {
   await page.getByLabel('Time shown').press('Home')
   const later = await write(500, 1)
   await expect(page.getByRole('button', { name: `${later.toLocaleString('en')} new` })).toBeVisible()
+  return written + later
+}
+
+/** A run is soon there and moves smoothly, however many events lie behind it. */
+async function afterManyEvents(page: Page, written: number) {
+  const events = isLong ? 100_000 : 6_000
+  await page.goto('about:blank')
+  const rate = 2_000
+  const all = written + (await write(rate, Math.max(1, Math.ceil((events - written) / rate))))
+  expect(all).toBeGreaterThanOrEqual(events)
+  const name = `run with ${events} events behind it`
+  await best(`${name}: interactive, at what is live`, 'ms', 1_500, async () => {
+    await openRun(page)
+    const ready = await page.evaluate(() => performance.getEntriesByName('waybill.graph.ready')[0]?.startTime)
+    await expect(page.getByRole('status').filter({ hasText: /^●live$/ })).toBeVisible()
+    return ready ?? Number.NaN
+  })
+  await page.getByRole('tab', { name: 'Timeline' }).click()
+  await expect(page.getByRole('group', { name: /^Timeline of the turns/ })).toBeVisible()
+  await best(`${name}: timeline, frame p95 while it scrolls`, 'ms', 33, async () => {
+    const box = (await page.getByRole('group', { name: /^Timeline of the turns/ }).boundingBox())!
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2)
+    const times = await frames(page)
+    for (let n = 0, from = Date.now(); Date.now() - from < 2_000; n += 1) {
+      await page.mouse.wheel(0, n % 40 < 20 ? 120 : -120)
+    }
+    return p95(await times())
+  })
 }
 
 /** Makes a model call that read about so many tokens: a turn is handed what many others wrote. */
@@ -440,7 +468,8 @@ async function leftAlone() {
 test('the console is fast enough', async ({ browser, page, faults }) => {
   await test.step('the first page', () => firstPage(browser))
   await test.step('a large run', () => largeRun(page))
-  await test.step('many events', () => manyEvents(page))
+  const written = await test.step('many events', () => manyEvents(page))
+  await test.step('a run with many events behind it', () => afterManyEvents(page, written))
   await test.step('a long context', () => longContext(browser, faults))
   await test.step('a page that is left alone', leftAlone)
 })

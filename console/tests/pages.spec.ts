@@ -1,6 +1,6 @@
 /** Every view in every state: as it should be, in both themes and languages, on a narrow screen, by keys alone; empty, loading, failed, gone, refused, cut off. */
 import type { Locator, Page } from '@playwright/test'
-import { accessible, anEndedRun, call, expect, fits, newProject, show, test, turnsOf } from './lib'
+import { accessible, anEndedRun, call, expect, fits, newProject, show, start, test, turnsOf } from './lib'
 
 interface View {
   name: string
@@ -373,6 +373,30 @@ test('a key that may not read is refused in every view, and a key of another pro
   await logIn(other.key ?? '')
   await page.goto(`/ui/${project}/runs`)
   await expect(page.getByRole('heading', { name: 'This does not exist in this project' })).toBeVisible()
+})
+
+test('two tabs of one browser each show the runs of their own project, live', async ({ page, context }) => {
+  const tabs: [Page, string, string][] = []
+  const projects = [await newProject(), await newProject()]
+  for (const [n, tab] of [page, await context.newPage()].entries()) {
+    const slug = projects[n]?.slug ?? ''
+    const llm_config = { provider: 'demo', model: 'demo', params: { script: [{ say: 'You said {{query}}' }] } }
+    const profile = { name: 'echo', worker_target: 'llm', system_prompt_template: 'You repeat.', llm_config }
+    await call('POST', `/v1/projects/${slug}/resources`, { manifests: [{ profile }] })
+    await tab.goto(`/ui/${slug}/runs`)
+    await expect(tab.getByRole('banner').getByRole('status')).toHaveText(/live/)
+    tabs.push([tab, slug, `Only ${slug} sees this`])
+  }
+  for (const [, slug, says] of tabs) await start('echo', says, slug)
+  for (const [tab, slug, says] of tabs) {
+    await expect(tab.getByRole('link', { name: says })).toBeVisible()
+    await expect(tab.getByLabel('Project')).toHaveValue(slug)
+    for (const [, , other] of tabs) if (other !== says) await expect(tab.getByText(other)).toHaveCount(0)
+  }
+  // The one can go where the other is.
+  const [[first], [, slug, says]] = tabs as [(typeof tabs)[0], (typeof tabs)[0]]
+  await first.getByLabel('Project').selectOption(slug)
+  await expect(first.getByRole('link', { name: says })).toBeVisible()
 })
 
 test('a stream that is cut is said to be cut in every view, and goes on', async ({ page }) => {

@@ -239,11 +239,43 @@ test('two keys in two browsers each see the project of their own', async ({ page
     '/ui/no-such-project/runs',
   ]) {
     await second.goto(path)
-    await expect(second.getByRole('alert').first()).toContainText(/may not see this|does not exist/)
+    const said = second.getByRole('main').getByRole('alert').first()
+    await expect(said).toContainText(/may not see this|does not exist/)
   }
   await page.goto(`/ui/${theirs}/runs/${other.agent_turn_id}`)
-  await expect(page.getByRole('alert').first()).toContainText(/may not see this|does not exist/)
+  await expect(page.getByRole('main').getByRole('alert').first()).toContainText(/may not see this|does not exist/)
   await second.context().close()
+})
+
+test('two projects in two tabs of one browser: the login is that of the last key, and the other tab says so', async ({
+  page,
+  context,
+}) => {
+  const { slug: theirs } = await newProject()
+  const { agent_turn_id } = await start('archivist', 'Only demo has this')
+  const keys = [await makeKey('tab-one', 'reader'), await makeKey('tab-two', 'reader', theirs)]
+  await logIn(page, keys[0]!.key, '/ui/demo/runs')
+  await expect(page.getByText('Only demo has this').first()).toBeVisible()
+  const second = await context.newPage()
+  const other = (page: Page) => page.getByRole('alert').filter({ hasText: 'All its tabs share one login' })
+  await second.goto(`/ui/${theirs}/runs`)
+  await expect(other(second)).toContainText(`logged in as key:${keys[0]!.name}, which reaches only demo`)
+  await accessible(second)
+  await second.getByRole('link', { name: 'Log in with another key' }).click()
+  await second.getByLabel('API key').fill(keys[1]!.key)
+  await second.getByRole('button', { name: 'Log in', exact: true }).click()
+  await expect(second).toHaveURL(new RegExp(`/ui/${theirs}/runs$`))
+  await expect(second.getByRole('heading', { name: 'No runs yet' })).toBeVisible()
+  await expect(other(second)).toHaveCount(0)
+  // What the first tab asks for now, it asks with the second key: it is told nothing of the project, and whose login it is.
+  await page.getByRole('link', { name: 'Only demo has this' }).first().click()
+  await expect(other(page)).toContainText(`logged in as key:${keys[1]!.name}, which reaches only ${theirs}`)
+  await expect(page.getByRole('main')).not.toContainText('archivist')
+  await page.getByRole('link', { name: 'Log in with another key' }).click()
+  await page.getByLabel('API key').fill(keys[0]!.key)
+  await page.getByRole('button', { name: 'Log in', exact: true }).click()
+  await expect(page).toHaveURL(new RegExp(agent_turn_id))
+  await expect(page.getByRole('heading', { name: 'Only demo has this' })).toBeVisible()
 })
 
 test('when its key is revoked, an open page leads to the login and says why', async ({ page }) => {

@@ -71,7 +71,8 @@ const flip = (text: string) => (text.startsWith('0') ? '1' : '0') + text.slice(1
 const ofType = ({ found }: Cards, type: string) => found.find(card => card.metadata?.type === type)!
 
 /** What is changed, in which answer, and what the page must name. */
-const tampered: [string, string, (route: Route) => Promise<void>, RegExp][] = [
+type Tampered = [string, string, (route: Route) => Promise<void>, RegExp]
+const tampered: Tampered[] = [
   [
     'one bit of the request',
     request,
@@ -209,11 +210,55 @@ const tampered: [string, string, (route: Route) => Promise<void>, RegExp][] = [
   ],
 ]
 
-test('every change of an answer is seen, and named', async ({ page }) => {
+/** As many changes again and more, spread over all that is hashed: bits of the request, cards, and digits of the hashes of the receipt. */
+function* spread(): Generator<Tampered> {
+  const at = <T>(list: T[], share: number) => list[Math.floor(share * list.length)]!
+  const spoil = (card: Schemas['Reading'], share: number) => {
+    const text = card.content
+    if (typeof text === 'string' && text !== '') {
+      const place = Math.floor(share * text.length)
+      card.content = `${text.slice(0, place)}${text[place] === 'x' ? 'y' : 'x'}${text.slice(place + 1)}`
+    } else card.metadata!.type = 'another'
+  }
+  const digit = (hash: string, n: number) => hash.slice(0, n) + flip(hash.slice(n))
+  for (let n = 0; n < 40; n += 1) {
+    const change = bytes(body => {
+      const place = Math.floor((n / 40) * body.length)
+      body[place] = body[place]! ^ (1 << (n % 8))
+      return body
+    })
+    yield [`bit ${n % 8} of the byte at ${n}/40 of the request`, request, change, /request/]
+  }
+  for (let n = 0; n < 16; n += 1) {
+    const change = json<Places>(({ items }) => spoil(at(items, n / 16).reading, n / 16))
+    yield [`a card at ${n}/16 of the list`, places, change, /card/]
+  }
+  for (let n = 0; n < 10; n += 1) {
+    yield [
+      `a card at ${n}/10 of the others`,
+      cards,
+      json<Cards>(({ found }) => spoil(at(found, n / 10), n / 10)),
+      /card/,
+    ]
+  }
+  for (let n = 1; n < 64; n += 5) {
+    const ofRequest = json<Schemas['Seen']>(({ receipt }) => {
+      receipt.request_hash = digit(receipt.request_hash, n)
+    })
+    yield [`digit ${n} of the hash of the request`, context, ofRequest, /request/]
+    const ofList = json<Schemas['Seen']>(({ receipt }) => {
+      receipt.cards_hash = digit(receipt.cards_hash, n)
+    })
+    yield [`digit ${n} of the hash of the list`, context, ofList, /list of cards/]
+  }
+}
+
+/** Makes each change, and checks that the page names it. */
+async function areSeen(page: Page, all: Tampered[]) {
   test.slow()
   await page.goto(address)
   await expect(badge(page)).toHaveAccessibleName(allVerified)
-  for (const [what, answers, change, named] of tampered) {
+  for (const [what, answers, change, named] of all) {
     await test.step(what, async () => {
       let changed = 0
       await page.route(answers, async route => {
@@ -234,6 +279,14 @@ test('every change of an answer is seen, and named', async ({ page }) => {
   await page.reload()
   await expect(badge(page)).toHaveAccessibleName(allVerified)
   await expect(banner(page)).toHaveCount(0)
+}
+
+test('every change of an answer is seen, and named', ({ page }) => areSeen(page, tampered))
+
+test('with these, a hundred changes are seen, and named', async ({ page }) => {
+  const all = [...spread()]
+  expect(tampered.length + all.length).toBeGreaterThanOrEqual(100)
+  await areSeen(page, all)
 })
 
 test('what cannot be checked has no tick, and is no alarm', async ({ page }) => {

@@ -1,13 +1,13 @@
 /** The frame around every view: where you are, who you are, whether it is live. */
 import { useQueryClient } from '@tanstack/react-query'
-import { getRouteApi, Link, Outlet, useNavigate } from '@tanstack/react-router'
+import { getRouteApi, Link, Outlet, useLocation, useNavigate } from '@tanstack/react-router'
 import { lazy, Suspense, useEffect, useRef, useState } from 'react'
 import { api, Problem, take } from '../api'
 import { useChoices } from '../choices'
 import { helpNow, rememberKeys, useKeys } from '../keys'
 import { useLiveState } from '../live'
 import { Dialog } from '../parts'
-import { mayOperate, useScope, useWho } from '../who'
+import { mayOperate, useScope, useWho, type Who } from '../who'
 import { useFormat } from '../words'
 import { Find } from './find'
 import style from './frame.module.css'
@@ -94,6 +94,7 @@ export function Frame() {
         {who?.canLogOut && <LogOut />}
       </header>
       <CutOff />
+      {who && !projects.some(one => one.slug === project) && <NotYours who={who} />}
       <nav className={style.side} aria-label={w.navigation}>
         <Link to="/$project/now" params={{ project }} activeProps={{ 'aria-current': 'page' }}>
           {w.now}
@@ -176,6 +177,22 @@ function CutOff() {
   return (
     <div className={style.banner} role="alert" data-state="cut">
       {w.cutBanner(format.took(Math.round((now - since) / 1_000) * 1_000))}
+    </div>
+  )
+}
+
+/** Says which projects the login reaches, where this is none of them: another tab may have logged in with another key. */
+function NotYours({ who: { actor, projects, canLogOut } }: { who: Who }) {
+  const w = useWords()
+  const { pathname, searchStr } = useLocation()
+  if (!canLogOut) return null
+  const reached = projects.map(one => one.slug).join(', ')
+  return (
+    <div className={style.banner} role="alert" data-state="other">
+      {reached === '' ? w.noProjects : w.otherProject(actor, reached)}{' '}
+      <Link to="/welcome" search={{ next: pathname + searchStr }}>
+        {w.otherKey}
+      </Link>
     </div>
   )
 }

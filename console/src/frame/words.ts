@@ -56,6 +56,9 @@ export const useWords = words(
     missing: 'There is no page here',
     missingSays: 'Check the address, or begin at the list of runs.',
     noProjects: 'Your login reaches no project.',
+    otherProject: (actor: string, projects: string) =>
+      `This browser is logged in as ${actor}, which reaches only ${projects}. All its tabs share one login.`,
+    otherKey: 'Log in with another key',
     toRuns: 'To the runs',
     broken: 'This page failed',
     brokenSays: 'That is a fault of the console. Load the page again; if it fails again, please report what is below.',
@@ -116,6 +119,9 @@ export const useWords = words(
     missing: '这里没有页面',
     missingSays: '请检查地址，或从运行列表开始。',
     noProjects: '你的登录不能访问任何项目。',
+    otherProject: (actor: string, projects: string) =>
+      `此浏览器以 ${actor} 的身份登录，只能访问 ${projects}。所有标签页共用一个登录。`,
+    otherKey: '用另一个密钥登录',
     toRuns: '到运行列表',
     broken: '这个页面出错了',
     brokenSays: '这是控制台的故障。请重新加载；如果再次出错，请报告下面的内容。',

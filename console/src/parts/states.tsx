@@ -1,7 +1,8 @@
 /** What a view shows while there is nothing to show. */
-import type { UseQueryResult } from '@tanstack/react-query'
+import { type UseQueryResult, useQueryClient } from '@tanstack/react-query'
 import { type ReactNode, useEffect, useState } from 'react'
 import { Problem } from '../api'
+import { whoQuery } from '../who'
 import style from './parts.module.css'
 import { useWords } from './words'
 
@@ -47,6 +48,12 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
           ? w.notFound
           : w.failedToLoad
   const state = isRefused ? 'refused' : problem.status === 410 || problem.status === 404 ? 'gone' : 'error'
+  const queries = useQueryClient()
+  // Another tab may have logged in with another key: the login is that of the whole browser.
+  useEffect(() => {
+    if (state !== 'error' && queries.getQueryData(whoQuery.queryKey)?.canLogOut)
+      queries.invalidateQueries({ queryKey: whoQuery.queryKey })
+  }, [state, queries])
   return (
     <div className={style.state} role="alert" data-state={state}>
       <h2>{title}</h2>
