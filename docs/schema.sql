@@ -131,7 +131,7 @@ begin
      limit p_most
        for update skip locked
   loop
-    -- A later statement than the lock: whoever named it meanwhile is seen.
+    -- A later statement than the lock: a card that named it meanwhile is seen.
     continue when exists (
       select from cardbox.pins p
        where p.project_id = p_project and p.path = v_removed.path and p.hash = v_removed.hash
@@ -581,7 +581,7 @@ begin
         on conflict do nothing;
     v_new := found;
     exit when v_new;
-    -- Held, so that nobody deletes it before it is named.
+    -- Held, so that it is not deleted before it is named.
     perform from cardbox.blobs b where b.project_id = p_project and b.hash = p_hash for key share;
     exit when found;
   end loop;
@@ -918,6 +918,7 @@ begin
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
   delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
   delete from state.recordings r where r.project_id = p_project and r.agent_turn_id = p_turn;
+  delete from state.recorded_asks a where a.project_id = p_project and a.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -1820,7 +1821,7 @@ begin
                for update skip locked) f
      where s.shard = f.shard;
   end if;
-  -- Of what is told again nothing is left. What commits later with a number of that range is not published yet, so it is found.
+  -- All that is published again has been. What commits later with a number of that range is not published yet, so it is found.
   update state.relay_shards s
      set replay_after = s.replay_upto
    where s.worker_id = p_worker and s.replay_after < s.replay_upto
@@ -1862,7 +1863,7 @@ declare
   v_lapsed integer;
 begin
   update state.sweep_clock c
-     -- While the server was away nobody could sweep: that is not another outage.
+     -- While the server was away no process could sweep: that is not another outage.
      set steady_since = case when clock_timestamp() - greatest(c.beat_at, pg_postmaster_start_time()) > p_lease then clock_timestamp()
                              else c.steady_since end,
          beat_at = clock_timestamp()
@@ -2010,7 +2011,7 @@ declare
   v_moved integer;
   v_aside record;
 begin
-  -- Agents in quarantine are left out while everything is told again: what was published of them is told once they are let out.
+  -- Agents in quarantine are left out while all events are published again: their events are published again once they are let out.
   if exists (select from state.relay_shards s where s.stream_made_at <> p_made_at) then
     for v_aside in
       select t.project_id, t.agent_turn_id
@@ -2076,7 +2077,7 @@ begin
   if v_failures is null or v_failures < p_most then
     return false;
   end if;
-  -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
+  -- Events that are being published again to a new stream: this goes on without this agent, so its events are published later.
   for v_event in
     select o.agent_turn_id, o.event, o.event_id
       from state.relay_shards s
@@ -2487,7 +2488,7 @@ declare
   v_depth   integer;
   v_held    integer;
 begin
-  -- Retired from the start: nobody can start a turn of it.
+  -- Retired from the start: no turn of it can be started.
   insert into resource.project_agents (project_id, agent_id, worker_target, profile_name, retired_at)
   values (p_project, v_agent, 'recorded', p_turn ->> 'profile_name', now())
       on conflict do nothing;
@@ -2691,7 +2692,7 @@ begin
   end if;
   --! join.results
   if v_batch.joins_as = 'resume' then
-    -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
+    -- Under its lock: a child that hands it over to us just now waits, and sees that the batch is closed.
     perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
     update state.waiting_calls c
        set status = 'pending', retry_count = 0
@@ -2797,7 +2798,7 @@ begin
     return;
   end if;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
-  -- Again, now that nobody else is at it.
+  -- Again, now that no other caller is at it.
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for update;
   if not found or v_call.status <> 'asking' then
     return query select case when v_call.decision_card_id = (p_cards[1]).card_id then 'duplicate' else 'gone' end, v_call.agent_turn_id, null::text;
@@ -2923,7 +2924,7 @@ begin
     v_left := state.spend(p_project, p_end.agent_turn_id, p_end.usage);
   end if;
   -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
-  -- parent's head comes first: whoever joins does both.
+  -- parent's head comes first: a child that joins does both.
   if end_turn.batch_id is null
      and exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = p_end.agent_turn_id) then
     v_told := state.settle(p_project, array[p_end.agent_turn_id]);
@@ -3986,7 +3987,7 @@ begin
     from pg_locks o
    where o.database = (select d.oid from pg_database d where d.datname = current_database())
      and o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid is distinct from pg_backend_pid();
-  -- Nothing to begin from yet, and somebody whose places are not known.
+  -- Nothing to begin from yet, and a writer whose places are not known.
   if not v_over and v_mark.project_id is null then
     return false;
   end if;
@@ -4066,7 +4067,7 @@ begin
             where a.project_id = p_project and a.agent_id = asked.agent_id and a.memory_box_id is null
               for no key update) a
   loop
-    -- Somebody may have been faster while we waited for its row.
+    -- Another caller may have been faster while we waited for its row.
     continue when exists (select from resource.project_agents a
                            where a.project_id = p_project and a.agent_id = v_agent.agent_id and a.memory_box_id is not null);
     -- One that was cloned begins with what it was given of the other.
@@ -4315,7 +4316,7 @@ begin
   end loop;
   -- One row at a time: see docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
   foreach v_agent in array p_agents loop
-    -- Idle and with nobody behind, it can have turns only that are to start later.
+    -- Idle and with no turn behind, it can have turns only that are to start later.
     delete from state.agent_state_head h
      where h.project_id = p_project and h.agent_id = v_agent and h.ephemeral and h.status = 'idle' and h.n_queued = 0
        and not exists (select from state.agent_inbox i
@@ -4387,7 +4388,7 @@ begin
       then 'compression ' || coalesce(v_board.compression_card_id::text, '')
   end;
   if v_changed is not null then
-    raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
+    raise exception 'the session was changed by another writer' using errcode = 'WB015', detail = v_changed;
   end if;
   v_written := cardbox.put(p_project, p_cards);
   select array_agg(a.card_id) into v_unknown
@@ -4652,7 +4653,7 @@ begin
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
   loop
-    -- Whoever comes meanwhile waits for this row.
+    -- A caller that comes meanwhile waits for this row.
     insert into state.agent_state_head (project_id, agent_id, worker_target, ephemeral, memory_box_id)
     values (p_project, p_agent, v_agent.worker_target, v_agent.ephemeral, v_agent.memory_box_id)
         on conflict do nothing;
@@ -4719,7 +4720,7 @@ begin
          status = case when i.status in ('processing', 'queued') then 'pending' else i.status end, inbox_seq = state.place_of_begun()
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
   --! rebuild.armed
-  -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
+  -- Suspended on calls that were all answered while there was no head: nothing else would resume it.
   update state.agent_inbox i
      set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id
@@ -4773,7 +4774,7 @@ begin
      set status = 'dispatched', turn_epoch = p_fence.turn_epoch + 1, claim_token = p_fence.claim_token + 1
    where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
   --! reclaim.head
-  -- One that is to stop does not wait: whoever claims it ends it.
+  -- One that is to stop does not wait: the worker that claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
      set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),
@@ -4828,8 +4829,9 @@ begin
   select b.length into strict v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = v_output for no key update;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
-  select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request)
+  select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*,
+         decode(p_call ->> 'request', 'hex')
     from jsonb_to_record(p_call -> 'usage') as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
           n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
@@ -4840,7 +4842,7 @@ begin
   insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, v_turn, v_step, (p_call ->> 'receipt')::json);
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_project, v_turn, 'step', v_step, v_agent, 'running', 0, v_step);
-  -- Whoever wrote it, it was not Waybill.
+  -- Its writer was not Waybill.
   v_label := state.label(true);
   v_written := cardbox.put(p_project, p_messages || p_answer);
   if v_new > 0 then
@@ -5493,7 +5495,7 @@ begin
    cross join lateral (
          select b.box_id, b.length, b.has_external from cardbox.boxes b where b.project_id = p_fence.project_id and b.box_id = t.output_box_id offset 0) b
    where t.project_id = p_fence.project_id and t.agent_turn_id = p_fence.agent_turn_id;
-  -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
+  -- No caller waits for it any more: it ends, also where the sweep has not come to it yet.
   if v_batch is not null and v_stop is null
      and exists (select from state.pmo_batches p where p.project_id = p_fence.project_id and p.batch_id = v_batch and p.status <> 'open') then
     v_stop := 'its batch has ended';
@@ -5606,7 +5608,7 @@ begin
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! stop.locked
-  -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
+  -- A claim may hold the row, but it never waits: it sees our lock on the head, leaves the row, and we go on.
   select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
   if not found then
     return query select 'over'::text, '{}'::text[], '{}'::uuid[];
@@ -6094,8 +6096,10 @@ CREATE TABLE state.agent_steps (
     asked_again boolean,
     cache_miss jsonb,
     reported boolean,
+    request bytea,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT agent_steps_cache_miss_check CHECK ((pg_column_size(cache_miss) <= 2000))
+    CONSTRAINT agent_steps_cache_miss_check CHECK ((pg_column_size(cache_miss) <= 2000)),
+    CONSTRAINT agent_steps_request_check CHECK ((octet_length(request) = 16))
 )
 PARTITION BY RANGE (agent_turn_id);
 ALTER TABLE ONLY state.agent_steps FORCE ROW LEVEL SECURITY;
@@ -6668,6 +6672,13 @@ CREATE TABLE state.queue_marks (
 )
 WITH (fillfactor='50');
 ALTER TABLE ONLY state.queue_marks FORCE ROW LEVEL SECURITY;
+CREATE TABLE state.recorded_asks (
+    project_id uuid NOT NULL,
+    said bytea NOT NULL,
+    agent_turn_id uuid NOT NULL,
+    CONSTRAINT recorded_asks_said_check CHECK ((octet_length(said) = 16))
+);
+ALTER TABLE ONLY state.recorded_asks FORCE ROW LEVEL SECURITY;
 CREATE TABLE state.recordings (
     project_id uuid NOT NULL,
     agent_turn_id uuid NOT NULL,
@@ -6855,6 +6866,8 @@ ALTER TABLE ONLY state.queue_marks
     ADD CONSTRAINT queue_marks_pkey PRIMARY KEY (worker_target, project_id);
 ALTER TABLE ONLY state.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (project_id, agent_turn_id, step_id);
+ALTER TABLE ONLY state.recorded_asks
+    ADD CONSTRAINT recorded_asks_pkey PRIMARY KEY (project_id, said, agent_turn_id);
 ALTER TABLE ONLY state.recordings
     ADD CONSTRAINT recordings_pkey PRIMARY KEY (project_id, agent_turn_id);
 ALTER TABLE ONLY state.refusals
@@ -6893,6 +6906,7 @@ CREATE INDEX chunks_by_word ON resource.chunks USING gin (words) WITH (fastupdat
 CREATE UNIQUE INDEX documents_by_id ON resource.documents USING btree (document_id, project_id);
 CREATE INDEX retention_due ON resource.retention USING btree (walk_at);
 CREATE INDEX retention_held ON resource.retention USING btree (project_id) WHERE (held_since IS NOT NULL);
+CREATE INDEX agent_steps_by_request ON ONLY state.agent_steps USING btree (request, project_id, step_id) WHERE (request IS NOT NULL);
 CREATE UNIQUE INDEX batches_by_call ON state.pmo_batches USING btree (tool_call_id, project_id, stage);
 CREATE INDEX batches_due ON state.pmo_batches USING btree (shard, deadline_at) WHERE (closed_at IS NULL);
 CREATE INDEX batches_stopping ON state.pmo_batches USING btree (shard) WHERE stopping;
@@ -6920,6 +6934,7 @@ CREATE INDEX outbox_by_project ON ONLY state.outbox USING btree (project_id, out
 CREATE INDEX outbox_order ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_unpublished ON ONLY state.outbox USING btree (shard, outbox_seq) WHERE (published_at IS NULL);
 CREATE INDEX quarantined ON state.quarantine USING btree (subject_id, sweep) WHERE (quarantined_at IS NOT NULL);
+CREATE INDEX recorded_asks_by_turn ON state.recorded_asks USING btree (agent_turn_id, project_id);
 CREATE INDEX recordings_by_answer ON state.recordings USING btree (answer, project_id, agent_turn_id) WHERE (answer IS NOT NULL);
 CREATE INDEX recordings_by_leads_to ON state.recordings USING btree (leads_to, project_id, agent_turn_id);
 CREATE INDEX recordings_by_opening ON state.recordings USING btree (opening, project_id, agent_turn_id);
@@ -7066,6 +7081,7 @@ CREATE POLICY project ON state.pmo_batches USING ((project_id = (current_setting
 CREATE POLICY project ON state.quarantine USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.queue_marks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.receipts USING ((project_id = (current_setting('waybill.project'::text))::uuid));
+CREATE POLICY project ON state.recorded_asks USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.recordings USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.refusals USING ((project_id = (current_setting('waybill.project'::text))::uuid));
 CREATE POLICY project ON state.requests USING ((project_id = (current_setting('waybill.project'::text))::uuid));
@@ -7075,6 +7091,7 @@ CREATE POLICY project ON state.waiting_calls USING ((project_id = (current_setti
 ALTER TABLE state.quarantine ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.queue_marks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.receipts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE state.recorded_asks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.recordings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.refusals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE state.relay_shards ENABLE ROW LEVEL SECURITY;
@@ -7851,6 +7868,8 @@ GRANT SELECT,INSERT,UPDATE ON TABLE state.quarantine TO waybill_scheduler;
 GRANT SELECT,DELETE ON TABLE state.quarantine TO waybill_remover;
 GRANT SELECT ON TABLE state.queue_marks TO waybill_common;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE state.queue_marks TO waybill_scheduler;
+GRANT SELECT,INSERT ON TABLE state.recorded_asks TO waybill_common;
+GRANT SELECT,DELETE ON TABLE state.recorded_asks TO waybill_remover;
 GRANT SELECT,INSERT ON TABLE state.recordings TO waybill_common;
 GRANT SELECT,DELETE ON TABLE state.recordings TO waybill_remover;
 GRANT UPDATE(tail) ON TABLE state.recordings TO waybill_common;

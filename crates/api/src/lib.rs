@@ -75,6 +75,7 @@ mod write;
 pub use limit::Limits;
 pub use login::Client;
 pub use problem::Problem;
+pub use record::replay::{Replay, Unknown};
 pub use tls::{Tls, TlsError};
 pub use token::{Identity, IdentityError};
 
@@ -111,6 +112,10 @@ pub struct Config {
     pub console: bool,
     /// Whether the recorder refuses calls that it cannot record. If not, they pass and are counted.
     pub record_all: bool,
+    /// Whether the recorder answers from the record, for clients that do not say so themselves.
+    pub replay: Option<Replay>,
+    /// Whether clients with a key may have recorded answers replayed: they get back what they have recorded. Those on this machine always may.
+    pub may_replay: bool,
 }
 
 impl Default for Config {
@@ -127,6 +132,8 @@ impl Default for Config {
             drain: Duration::ZERO,
             console: true,
             record_all: false,
+            replay: None,
+            may_replay: false,
         }
     }
 }

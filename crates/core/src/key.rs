@@ -33,7 +33,7 @@ pub enum Scope {
     Auditor,
     /// Apply profiles, register tools of its own targets, and read.
     Developer,
-    /// Send requests to model providers, which are recorded. Nothing else: it cannot read what was recorded.
+    /// Send requests to model providers, which are recorded. Nothing else: it cannot read what was recorded, unless the operator allows replays.
     Recorder,
 }
 

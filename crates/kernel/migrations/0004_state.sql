@@ -86,9 +86,9 @@ create table resource.project_agents (
   agent_id      uuid        not null,
   worker_target state.target        not null,
   profile_name  text,
-  -- What it remembers of its turns. None until somebody asks for it, except of those that are here to stay.
+  -- What it remembers of its turns. None until a caller asks for it, except of those that are here to stay.
   memory_box_id uuid,
-  -- Made for one task: it has a head while it has work, and is retired once nobody asked for it until then.
+  -- Made for one task: it has a head while it has work, and is retired if no caller asked for it until then.
   ephemeral     boolean     not null default false,
   retire_by     timestamptz,
   created_at    timestamptz not null default now(),
@@ -276,7 +276,7 @@ create table state.waiting_calls (
   target            state.target        not null,
   status            state.call_status        not null default 'pending',
   tool_call_card_id uuid        not null,
-  -- Nobody may do it twice: of whoever claimed it and was lost it is not known whether it was done.
+  -- It may not be done twice: if the handler that claimed it was lost, it is not known whether it was done.
   once              boolean     not null default false,
   deadline_at       timestamptz not null,
   claim_token       bigint      not null default 0,
@@ -357,7 +357,7 @@ create table state.pmo_batch_tasks (
 create table state.blackboards (
   project_id               uuid        not null,
   session_id               uuid        not null,
-  -- Who opened it: for other keys and users it is not there. Null: nobody in particular, whoever has the database.
+  -- Who opened it: for other keys and users it is not there. Null: no key or user, but a person with the database.
   owner                    text        check (length(owner) <= 1000),
   title                    text        check (length(title) <= 300),
   labels                   text[]      not null default '{}' check (cardinality(labels) <= 32),
@@ -381,7 +381,7 @@ create table state.forgotten_sessions (
 );
 
 -- ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────
--- Belongs to no project, so nobody but the scheduler's functions can reach it.
+-- Belongs to no project, so only the scheduler's functions can reach it.
 
 create table state.worker_leases (
   worker_id     uuid        not null primary key,
@@ -391,7 +391,7 @@ create table state.worker_leases (
   expires_at    timestamptz not null
 ) with (fillfactor = 50);
 
--- When somebody last swept. A gap means that leases may have lapsed while nobody could renew them.
+-- When a process last swept. A gap means that leases may have lapsed while no worker could renew them.
 create table state.sweep_clock (
   one          boolean     not null primary key default true check (one),
   beat_at      timestamptz not null default now(),
@@ -405,13 +405,13 @@ create table state.relay_shards (
   worker_id      uuid,
   -- The stream that is published to, known by when it was made.
   stream_made_at timestamptz,
-  -- Of a stream that was lost: what is told again, after this and up to that. Equal: nothing.
+  -- Events of a lost stream that are published again: those after this number and up to the next one. Equal: none.
   replay_after   bigint      not null default 0,
   replay_upto    bigint      not null default 0
 ) with (fillfactor = 50);
 insert into state.relay_shards (shard) select generate_series(0, 15);
 
--- Rows whose sweep failed again and again stand aside until somebody looks.
+-- Rows whose sweep failed again and again stand aside until a person looks.
 create table state.quarantine (
   project_id     uuid        not null,
   sweep          text        not null,
@@ -459,16 +459,19 @@ create table state.agent_steps (
   output_tokens integer,
   microdollars  bigint,
   took_ms       integer,
-  -- How often it was asked until it answered; and whether somebody who was lost may have asked before.
+  -- How often it was asked until it answered; and whether a lost worker may have asked before.
   n_asked       smallint,
   asked_again   boolean,
   -- Why the provider found less in its prompt cache than it could, in its own words.
   cache_miss    jsonb check (pg_column_size(cache_miss) <= 2000),
   -- A worker reported these numbers over HTTP; Waybill did not make the call.
   reported      boolean,
+  -- Of a recorded call with a whole answer: what its request was, as a digest with the key of the project. A replay finds the call by it.
+  request       bytea       check (octet_length(request) = 16),
   created_at    timestamptz not null default now(),
   primary key (project_id, agent_turn_id, step_id)
 ) partition by range (agent_turn_id);
+create index agent_steps_by_request on state.agent_steps (request, project_id, step_id) where request is not null;
 
 create table state.execution_edges (
   project_id      uuid        not null,
@@ -576,7 +579,7 @@ begin
     execute format('alter table %s force row level security', t);
     execute format('create policy project on %s using (project_id = current_setting(''waybill.project'')::uuid)', t);
   end loop;
-  -- What the scheduler's functions cross projects for. Pointers only: no card, no box, no text of anybody.
+  -- What the scheduler's functions cross projects for. Pointers only: no card, no box, no text of a user.
   foreach t in array array['state.agent_state_head', 'state.agent_inbox', 'state.waiting_calls', 'state.pmo_batches',
                            'state.turns', 'state.quarantine', 'state.idempotency', 'state.outbox'] loop
     execute format('create policy scheduler on %s to waybill_scheduler using (true)', t);
@@ -602,7 +605,7 @@ grant select, insert on resource.project_agents to waybill_common;
 grant update (memory_box_id, retire_by, retired_at) on resource.project_agents to waybill_common;
 
 grant select on state.agent_state_head, state.waiting_calls to waybill_scheduler;
--- All but why a turn is to stop: that is somebody's text.
+-- All but why a turn is to stop: that is a user's text.
 grant select (project_id, agent_turn_id, agent_id, inbox_seq, message_type, status, worker_target, turn_epoch, claim_token, worker_id,
               silent_by, next_retry_at, retry_count, n_lost_leases, stop_asked, shard) on state.agent_inbox to waybill_scheduler;
 grant update (status, claim_token) on state.agent_state_head to waybill_scheduler;
@@ -630,7 +633,7 @@ alter table state.relay_shards force row level security;
 create policy scheduler on state.relay_shards to waybill_scheduler using (true);
 create policy remover on state.relay_shards for select to waybill_remover using (true);
 
--- History is not rewritten, whoever asks. Whole partitions are dropped.
+-- History is not rewritten, by any role. Whole partitions are dropped.
 create trigger fixed before update on state.agent_steps for each row execute function cardbox.refuse('history is append-only');
 create trigger keep before delete on state.agent_steps for each row
   when (old.project_id::text is distinct from current_setting('waybill.deleting', true)) execute function cardbox.refuse('history is append-only');

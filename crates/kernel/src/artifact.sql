@@ -33,7 +33,7 @@ begin
         on conflict do nothing;
     v_new := found;
     exit when v_new;
-    -- Held, so that nobody deletes it before it is named.
+    -- Held, so that it is not deleted before it is named.
     perform from cardbox.blobs b where b.project_id = p_project and b.hash = p_hash for key share;
     exit when found;
   end loop;
@@ -89,7 +89,7 @@ begin
      limit p_most
        for update skip locked
   loop
-    -- A later statement than the lock: whoever named it meanwhile is seen.
+    -- A later statement than the lock: a card that named it meanwhile is seen.
     continue when exists (
       select from cardbox.pins p
        where p.project_id = p_project and p.path = v_removed.path and p.hash = v_removed.hash

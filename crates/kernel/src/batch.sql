@@ -54,7 +54,7 @@ begin
   return query select v_batch, false;
 end $$;
 
--- All children are dispatched: from here on the call waits for the join alone, and whoever handled it has nothing more to say.
+-- All children are dispatched: from here on the call waits for the join alone, and its handler has nothing more to say.
 -- A handler that dies before leaves the call to another, who finds the batch open and dispatches the rest: their turns' ids are known.
 -- One whose end gives the call back to its handler, and that has ended already, gives it back here.
 create or replace function state.await_batch(p_project uuid, p_call uuid, p_token bigint, out awaited boolean, out call_target text)
@@ -303,7 +303,7 @@ begin
   end if;
   --! join.results
   if v_batch.joins_as = 'resume' then
-    -- Under its lock: whoever hands it over to us just now waits, and sees that the batch is closed.
+    -- Under its lock: a child that hands it over to us just now waits, and sees that the batch is closed.
     perform from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = v_batch.tool_call_id for no key update;
     update state.waiting_calls c
        set status = 'pending', retry_count = 0

@@ -1,4 +1,4 @@
--- Puts cards that a box does not hold yet at its end; says how many. Whoever calls holds the lock that orders the box's writers.
+-- Puts cards that a box does not hold yet at its end; says how many. The caller holds the lock that orders the box's writers.
 create or replace function state.append_new(p_project uuid, p_box uuid, p_cards uuid[]) returns integer
 language plpgsql as $$
 declare
@@ -52,7 +52,7 @@ language sql stable as $$
 $$;
 
 -- What turns of sessions said, when they have ended: the question, what they were told meanwhile, and the answer. In one order for everybody, and after every head
--- that the transaction locks: whoever holds a head may wait for a blackboard, never the other way round.
+-- that the transaction locks: a holder of a head may wait for a blackboard, never the other way round.
 create or replace function state.remember_turns(p_project uuid, p_turns uuid[]) returns integer
 language plpgsql as $$
 declare
@@ -78,7 +78,7 @@ end $$;
 -- One patch of a blackboard, all of it or nothing. The step that made it is its key: written again it changes nothing.
 --   p_patch  {append: [card_id], replace: {messages_box_id, card_ids, instead_of, upto}, results: [card_id], reset: box_id,
 --             todo: {card_id, instead_of}, compression: {card_id, instead_of, messages_box_id}}
--- WB015: somebody else was faster; the detail says with what.
+-- WB015: another writer was faster; the detail says with what.
 create or replace function state.patch(p_project uuid, p_session uuid, p_step uuid, p_patch jsonb, p_cards cardbox.new_card[],
   out duplicate boolean)
 language plpgsql as $$
@@ -127,7 +127,7 @@ begin
       then 'compression ' || coalesce(v_board.compression_card_id::text, '')
   end;
   if v_changed is not null then
-    raise exception 'the session was changed by somebody else' using errcode = 'WB015', detail = v_changed;
+    raise exception 'the session was changed by another writer' using errcode = 'WB015', detail = v_changed;
   end if;
   v_written := cardbox.put(p_project, p_cards);
   select array_agg(a.card_id) into v_unknown

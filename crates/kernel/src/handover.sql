@@ -1,9 +1,9 @@
 -- How far an agent may read each of these boxes, and by which right (SE-3). No row: there is no such box. No right: it may not.
 --   own      it was made for it
 --   handed   a handover put it into one of its context boxes, so far
---   granted  somebody decided so
+--   granted  a person or key decided so
 --   joined   a child of one of its batches wrote it, and had written so much when it ended
---   asked    nobody asks but a person: all of it
+--   asked    only a person asks, no agent: all of it
 -- Two more stand in handovers alone: `cloned`, the memory of the agent it is made of; `session`, the messages of a session that the turn is in.
 create or replace function state.readable(p_project uuid, p_agent uuid, p_boxes uuid[])
 returns table (box_id uuid, length bigint, upto bigint, via text)
@@ -82,7 +82,7 @@ language sql stable as $$
 $$;
 
 -- Puts a turn's question and what came of it at the end of a memory, by reference and once. Few cards one by one, so that the memory
--- stays one run for whoever inherits it; many as one range.
+-- stays one run for each box that inherits it; many as one range.
 create or replace function state.memorise(p_project uuid, p_memory uuid, p_question uuid[], p_output uuid) returns integer
 language plpgsql as $$
 declare
@@ -132,7 +132,7 @@ begin
             where a.project_id = p_project and a.agent_id = asked.agent_id and a.memory_box_id is null
               for no key update) a
   loop
-    -- Somebody may have been faster while we waited for its row.
+    -- Another caller may have been faster while we waited for its row.
     continue when exists (select from resource.project_agents a
                            where a.project_id = p_project and a.agent_id = v_agent.agent_id and a.memory_box_id is not null);
     -- One that was cloned begins with what it was given of the other.
@@ -195,7 +195,7 @@ begin
          offset 0) t on true;
 end $$;
 
--- Agents that were made for a task and that nobody asked for until their time: off the roster. Who they were stays on record.
+-- Agents that were made for a task and that no caller asked for until their time: off the roster. Who they were stays on record.
 create or replace function state.retire(p_project uuid, p_agents uuid[]) returns integer
 language plpgsql as $$
 declare

@@ -29,7 +29,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Ends the leases that lapsed, for good. Not within one lease after the database, or sweeping itself, came up:
--- until then nobody could have renewed.
+-- until then no worker could have renewed.
 create or replace function scheduler.lapse_leases(p_lease interval) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -37,7 +37,7 @@ declare
   v_lapsed integer;
 begin
   update state.sweep_clock c
-     -- While the server was away nobody could sweep: that is not another outage.
+     -- While the server was away no process could sweep: that is not another outage.
      set steady_since = case when clock_timestamp() - greatest(c.beat_at, pg_postmaster_start_time()) > p_lease then clock_timestamp()
                              else c.steady_since end,
          beat_at = clock_timestamp()

@@ -56,7 +56,7 @@ begin
                for update skip locked) f
      where s.shard = f.shard;
   end if;
-  -- Of what is told again nothing is left. What commits later with a number of that range is not published yet, so it is found.
+  -- All that is published again has been. What commits later with a number of that range is not published yet, so it is found.
   update state.relay_shards s
      set replay_after = s.replay_upto
    where s.worker_id = p_worker and s.replay_after < s.replay_upto
@@ -75,14 +75,14 @@ begin
   return array(select s.shard from state.relay_shards s where s.worker_id = p_worker order by s.shard);
 end $$;
 
--- The stream that events go to, known by when it was made. Another one than before: it was lost, and everything is told again.
+-- The stream that events go to, known by when it was made. Another one than before: it was lost, and all events are published again.
 create or replace function scheduler.publish_to(p_made_at timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_moved integer;
   v_aside record;
 begin
-  -- Agents in quarantine are left out while everything is told again: what was published of them is told once they are let out.
+  -- Agents in quarantine are left out while all events are published again: their events are published again once they are let out.
   if exists (select from state.relay_shards s where s.stream_made_at <> p_made_at) then
     for v_aside in
       select t.project_id, t.agent_turn_id
@@ -155,7 +155,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    order by o.outbox_seq
 $$;
 
--- These have arrived in the stream. What is told again goes on behind p_replayed, where the shard and the stream are still the same.
+-- These have arrived in the stream. What is published again goes on behind p_replayed, where the shard and the stream are still the same.
 create or replace function scheduler.mark_published(p_worker uuid, p_projects uuid[], p_turns uuid[], p_events text[], p_event_ids uuid[],
   p_shards smallint[], p_replayed bigint[], p_made_at timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -197,7 +197,7 @@ begin
   if v_failures is null or v_failures < p_most then
     return false;
   end if;
-  -- What is being told again to a new stream, and was published to the one before: it goes on without this agent, so these are told later.
+  -- Events that are being published again to a new stream: this goes on without this agent, so its events are published later.
   for v_event in
     select o.agent_turn_id, o.event, o.event_id
       from state.relay_shards s

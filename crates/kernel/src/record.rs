@@ -100,6 +100,8 @@ pub struct RecordedCall {
     pub answer: Option<Mark>,
     /// The mark of what the provider remembers the call by.
     pub state: Option<Mark>,
+    /// The mark of the whole request. `None` means that the answer is not whole, so that it cannot be replayed.
+    pub request: Option<Mark>,
     /// How many tools the model called.
     pub n_calls: usize,
     pub receipt: String,
@@ -171,6 +173,148 @@ pub async fn is_written(work: &mut UnitOfWork, agent_turn_id: TurnId, step_id: S
     .fetch_one(&mut **work)
     .await?;
     Ok(written)
+}
+
+/// Notes what tool calls of a turn said, so that the conversations that begin with it are found to be those of its sub-agents.
+pub async fn note_asks(work: &mut UnitOfWork, turn_id: TurnId, said: &[Mark]) -> Result<(), DbError> {
+    if said.is_empty() {
+        return Ok(());
+    }
+    let project_id = work.project_id();
+    sqlx::query(
+        "insert into state.recorded_asks (project_id, said, agent_turn_id) select $1, unnest($2::bytea[]), $3
+             on conflict do nothing",
+    )
+    .bind(project_id)
+    .bind(said.iter().map(|said| said.0.as_slice()).collect::<Vec<_>>())
+    .bind(turn_id)
+    .execute(&mut **work)
+    .await?;
+    Ok(())
+}
+
+/// How deep recorded turns may stand below each other: a job that asks itself the same again and again must not make one tree without end.
+const DEEPEST: i32 = 16;
+
+/// Finds the last turn with a tool call that said this, in a conversation of the last hour.
+pub async fn asked_by(work: &mut UnitOfWork, said: Mark) -> Result<Option<TurnId>, DbError> {
+    let project_id = work.project_id();
+    let found = sqlx::query_scalar(
+        "select t.agent_turn_id
+           from (select a.agent_turn_id
+                   from state.recorded_asks a
+                  where a.project_id = $1 and a.said = $2 and a.agent_turn_id >= state.first_id(now() - interval '1 day')
+                  order by a.agent_turn_id desc
+                  limit 1) a
+           cross join lateral (
+                 select t.agent_turn_id, t.finished_at, t.recursion_depth
+                   from state.turns t
+                  where t.project_id = $1 and t.agent_turn_id = a.agent_turn_id
+                 offset 0) t
+          where t.finished_at > now() - interval '1 hour' and t.recursion_depth < $3",
+    )
+    .bind(project_id)
+    .bind(said.0.as_slice())
+    .bind(DEEPEST)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// Returns the turn that a turn stands below.
+pub async fn parent_of(work: &mut UnitOfWork, turn_id: TurnId) -> Result<Option<TurnId>, DbError> {
+    let project_id = work.project_id();
+    let found: Option<Option<TurnId>> = sqlx::query_scalar(
+        "select t.parent_agent_turn_id from state.turns t where t.project_id = $1 and t.agent_turn_id = $2",
+    )
+    .bind(project_id)
+    .bind(turn_id)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found.flatten())
+}
+
+/// Finds the last recorded turn of an agent, of the last day.
+pub async fn last_turn(work: &mut UnitOfWork, agent_id: AgentId) -> Result<Option<TurnId>, DbError> {
+    let project_id = work.project_id();
+    let found = sqlx::query_scalar(
+        "select t.agent_turn_id
+           from (select t.agent_turn_id, t.recursion_depth
+                   from state.turns t
+                  where t.agent_id = $2 and t.project_id = $1 and t.agent_turn_id >= state.first_id(now() - interval '1 day')
+                  order by t.agent_turn_id desc
+                  limit 1) t
+          where t.recursion_depth < $3",
+    )
+    .bind(project_id)
+    .bind(agent_id)
+    .bind(DEEPEST)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// A recorded call with a whole answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
+pub struct Answered {
+    pub agent_turn_id: TurnId,
+    pub step_id: StepId,
+    /// The card with the answer.
+    pub card_id: CardId,
+    pub took_ms: i32,
+}
+
+/// Finds the first call with this request after another one, in the order in which they were recorded.
+pub async fn next_answer(work: &mut UnitOfWork, request: Mark, after: StepId) -> Result<Option<Answered>, DbError> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select s.agent_turn_id, s.step_id, p.card_id, coalesce(s.took_ms, 0) as took_ms
+           from (select s.agent_turn_id, s.step_id, s.from_seq, s.took_ms
+                   from state.agent_steps s
+                  where s.request = $2 and s.project_id = $1 and s.step_id > $3
+                  order by s.step_id
+                  limit 1) s
+          cross join lateral (
+                select t.output_box_id from state.turns t where t.project_id = $1 and t.agent_turn_id = s.agent_turn_id offset 0) t
+          cross join lateral cardbox.places($1, t.output_box_id, s.from_seq, s.from_seq) p",
+    )
+    .bind(project_id)
+    .bind(request.0.as_slice())
+    .bind(after)
+    .fetch_optional(&mut **work)
+    .await?;
+    Ok(found)
+}
+
+/// Lists the last calls of an agent whose answers are whole, the newest first.
+pub async fn last_answered(
+    work: &mut UnitOfWork,
+    agent_id: AgentId,
+    most: i64,
+) -> Result<Vec<(TurnId, StepId)>, DbError> {
+    let project_id = work.project_id();
+    let found = sqlx::query_as(
+        "select s.agent_turn_id, s.step_id
+           from (select t.agent_turn_id
+                   from state.turns t
+                  where t.agent_id = $2 and t.project_id = $1
+                  order by t.agent_turn_id desc
+                  limit $3) t
+          cross join lateral (
+                select s.agent_turn_id, s.step_id
+                  from state.agent_steps s
+                 where s.project_id = $1 and s.agent_turn_id = t.agent_turn_id and s.request is not null
+                 order by s.step_id desc
+                 limit $3) s
+          order by s.step_id desc
+          limit $3",
+    )
+    .bind(project_id)
+    .bind(agent_id)
+    .bind(most)
+    .fetch_all(&mut **work)
+    .await?;
+    Ok(found)
 }
 
 /// Writes a recorded call. Returns false if the turn has gone on meanwhile, with this call or another one: then nothing is written.

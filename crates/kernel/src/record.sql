@@ -130,7 +130,7 @@ declare
   v_depth   integer;
   v_held    integer;
 begin
-  -- Retired from the start: nobody can start a turn of it.
+  -- Retired from the start: no turn of it can be started.
   insert into resource.project_agents (project_id, agent_id, worker_target, profile_name, retired_at)
   values (p_project, v_agent, 'recorded', p_turn ->> 'profile_name', now())
       on conflict do nothing;
@@ -166,7 +166,7 @@ begin
 end $$;
 
 -- Writes a recorded call as a step of its turn. False: the turn has gone on meanwhile, with this call or another one, and nothing was written.
---   p_call      {agent_turn_id, agent_id, step_id, context_box_id, output_box_id, n_before, tail, answer?, state?, n_calls, receipt, usage}
+--   p_call      {agent_turn_id, agent_id, step_id, context_box_id, output_box_id, n_before, tail, answer?, state?, request?, n_calls, receipt, usage}
 --   p_messages  those that are new, for the context box
 --   p_answer    for the output box; none: there was no answer
 create or replace function state.record_call(p_project uuid, p_call jsonb, p_messages cardbox.new_card[], p_answer cardbox.new_card[]) returns boolean
@@ -192,8 +192,9 @@ begin
   select b.length into strict v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = v_output for no key update;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported)
-  select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request)
+  select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*,
+         decode(p_call ->> 'request', 'hex')
     from jsonb_to_record(p_call -> 'usage') as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
           n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
@@ -204,7 +205,7 @@ begin
   insert into state.receipts (project_id, agent_turn_id, step_id, receipt) values (p_project, v_turn, v_step, (p_call ->> 'receipt')::json);
   insert into state.outbox (project_id, agent_turn_id, event, event_id, agent_id, status, turn_epoch, step_id)
   values (p_project, v_turn, 'step', v_step, v_agent, 'running', 0, v_step);
-  -- Whoever wrote it, it was not Waybill.
+  -- Its writer was not Waybill.
   v_label := state.label(true);
   v_written := cardbox.put(p_project, p_messages || p_answer);
   if v_new > 0 then

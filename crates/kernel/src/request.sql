@@ -1,4 +1,4 @@
--- People are asked about a call: it waits for them instead of for its handler. Whoever handles it has claimed it.
+-- People are asked about a call: it waits for them instead of for its handler. Its handler has claimed it.
 create or replace function state.ask(p_project uuid, p_call uuid, p_token bigint, p_timeout interval, p_cards cardbox.new_card[])
 returns boolean language plpgsql as $$
 declare
@@ -24,7 +24,7 @@ begin
 end $$;
 
 -- It is decided: the call is ready again, and its handler finds the decision with it.
--- outcome  decided · duplicate (the same decision came before) · gone (nobody waits for it any more, or somebody else decided)
+-- outcome  decided · duplicate (the same decision came before) · gone (no call waits for it any more, or another person decided)
 create or replace function state.decide(p_project uuid, p_call uuid, p_status text, p_timeout interval, p_cards cardbox.new_card[])
 returns table (outcome text, agent_turn_id uuid, target text)
 language plpgsql as $$
@@ -41,7 +41,7 @@ begin
     return;
   end if;
   perform from state.agent_state_head h where h.project_id = p_project and h.agent_id = v_call.agent_id for no key update;
-  -- Again, now that nobody else is at it.
+  -- Again, now that no other caller is at it.
   select c.* into v_call from state.waiting_calls c where c.project_id = p_project and c.tool_call_id = p_call for update;
   if not found or v_call.status <> 'asking' then
     return query select case when v_call.decision_card_id = (p_cards[1]).card_id then 'duplicate' else 'gone' end, v_call.agent_turn_id, null::text;

@@ -465,6 +465,7 @@ begin
   delete from state.forks f where f.project_id = p_project and f.agent_turn_id = p_turn;
   delete from state.labels l where l.project_id = p_project and l.agent_turn_id = p_turn;
   delete from state.recordings r where r.project_id = p_project and r.agent_turn_id = p_turn;
+  delete from state.recorded_asks a where a.project_id = p_project and a.agent_turn_id = p_turn;
   delete from state.quarantine q where q.subject_id = p_turn and q.project_id = p_project and q.quarantined_at is not null;
   delete from state.turns t where t.project_id = p_project and t.agent_turn_id = p_turn;
   v_removed := cardbox.add_counts(v_removed, cardbox.remove_boxes(p_project, v_boxes));
@@ -881,10 +882,10 @@ grant execute on function state.enter, state.first_id, state.why_kept, state.cal
 grant select on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.agent_inbox, state.agent_state_head,
   state.waiting_calls, state.pmo_batches, state.pmo_batch_tasks, state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps,
   state.execution_edges, state.patches, state.receipts, state.refusals, state.outbox, state.requests, state.handovers, state.grants,
-  state.forks, state.labels, state.recordings, state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
+  state.forks, state.labels, state.recordings, state.recorded_asks, state.identity_edges, resource.project_agents, resource.retention to waybill_remover;
 grant delete on cardbox.cards, cardbox.boxes, cardbox.box_entries, cardbox.pins, state.turns, state.pmo_batches, state.pmo_batch_tasks,
   state.pmo_batch_slots, state.blackboards, state.quarantine, state.agent_steps, state.execution_edges, state.patches, state.receipts,
-  state.refusals, state.outbox, state.requests, state.handovers, state.grants, state.forks, state.labels, state.recordings, state.identity_edges,
+  state.refusals, state.outbox, state.requests, state.handovers, state.grants, state.forks, state.labels, state.recordings, state.recorded_asks, state.identity_edges,
   resource.project_agents
   to waybill_remover;
 grant update (salt, content, tool_calls, metadata, erased_at, erased_reason) on cardbox.cards to waybill_remover;

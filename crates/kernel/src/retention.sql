@@ -12,7 +12,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select (lpad(to_hex((extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
--- The time of such an id.
+-- The time of an id of version 7.
 create or replace function state.time_of(p_id text) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select to_timestamp(('x' || lpad(replace(left(p_id, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0)

@@ -112,7 +112,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    limit p_most
 $$;
 
--- Doors behind which work is ready, of which perhaps nobody has heard; of each one project that has some.
+-- Doors behind which work is ready, of which perhaps no worker has heard; of each one project that has some.
 create or replace function scheduler.ready_doors()
 returns table (project_id uuid, target text, calls boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -160,7 +160,7 @@ begin
   return v_gone;
 end $$;
 
--- Marks of queues that are of no use any more: nobody's look was long for a minute.
+-- Marks of queues that are of no use any more: no look was long for a minute.
 create or replace function scheduler.forget_marks() returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -221,7 +221,7 @@ begin
 end $$;
 
 -- An agent's head, from what else is known of it: the inbox says what it is about, turns and steps which epochs were used.
--- A turn that somebody was running is armed again under a new fence, as in a reclaim.
+-- A turn that a worker was running is armed again under a new fence, as in a reclaim.
 create or replace function state.rebuild_head(p_project uuid, p_agent uuid)
 returns table (status text, active_agent_turn_id uuid, turn_epoch bigint, n_queued integer, worker_target text)
 language plpgsql as $$
@@ -244,7 +244,7 @@ begin
     raise exception 'no such agent' using errcode = 'WB404', detail = p_agent::text;
   end if;
   loop
-    -- Whoever comes meanwhile waits for this row.
+    -- A caller that comes meanwhile waits for this row.
     insert into state.agent_state_head (project_id, agent_id, worker_target, ephemeral, memory_box_id)
     values (p_project, p_agent, v_agent.worker_target, v_agent.ephemeral, v_agent.memory_box_id)
         on conflict do nothing;
@@ -311,7 +311,7 @@ begin
          status = case when i.status in ('processing', 'queued') then 'pending' else i.status end, inbox_seq = state.place_of_begun()
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id;
   --! rebuild.armed
-  -- Suspended on calls that were all answered while there was no head: nobody else would resume it.
+  -- Suspended on calls that were all answered while there was no head: nothing else would resume it.
   update state.agent_inbox i
      set status = 'pending', inbox_seq = state.place_of_begun(), message_type = 'tool_result'
    where i.project_id = p_project and i.agent_turn_id = v_active.agent_turn_id

@@ -80,8 +80,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 alter function scheduler.late_turns owner to waybill_scheduler;
 
--- The oldest turn of which an event was not published yet, as the partitions of events are cut. Null where no relay has ever published: nobody
--- waits for them.
+-- The oldest turn of which an event was not published yet, as the partitions of events are cut. Null where no relay has ever published: then
+-- nothing waits for them.
 create or replace function scheduler.oldest_unpublished() returns uuid
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select o.agent_turn_id

@@ -129,6 +129,21 @@ pub async fn recorded(work: &mut UnitOfWork, turn_id: TurnId, step_id: Option<St
     record(work, stored.step_id, read(&stored)?).await
 }
 
+/// Reads a call, unless it has more bytes than this. Nothing but its receipt is read of one that has.
+pub async fn recorded_within(
+    work: &mut UnitOfWork,
+    turn_id: TurnId,
+    step_id: StepId,
+    most_bytes: usize,
+) -> Result<Option<Recorded>, Error> {
+    let Some(stored) = stored::find(work, turn_id, Some(step_id)).await? else { return Ok(None) };
+    let receipt = read(&stored)?;
+    if usize::try_from(receipt.n_tokens.get()).unwrap_or_default() * 4 > most_bytes {
+        return Ok(None);
+    }
+    record(work, stored.step_id, receipt).await.map(Some)
+}
+
 /// Reads the call of a receipt.
 pub async fn record(work: &mut UnitOfWork, step_id: StepId, receipt: Receipt) -> Result<Recorded, Error> {
     Ok(Recorded { step_id, found: find(work, &receipt).await?, receipt })

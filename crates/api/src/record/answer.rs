@@ -3,7 +3,7 @@
 use std::{io::Read as _, time::Duration};
 
 use axum::body::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use waybill_context::wire::Adapter;
 use waybill_core::json;
@@ -13,27 +13,29 @@ use super::queue::Call;
 
 /// A body may become this many bytes when it is unpacked.
 const MOST_UNPACKED: u64 = 64 << 20;
+/// How many texts of its calls are looked at.
+const MOST_ASKS: usize = 64;
 /// The most pieces of an answer whose times are kept.
 const MOST_PIECES: usize = 4_000;
 
 /// The content of a `wire.answer` card.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_type: Option<String>,
+    pub(super) status: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) content_type: Option<String>,
     /// Absent if it came in a compression that is not read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<String>,
     /// Whether the answer ended before it was whole: the client or the provider went away, or there was no room for the rest.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_cut: bool,
     /// In how many places the body repeated a credential of the request, which is not stored.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     n_withheld: usize,
     /// Of a stream of which nothing is withheld: for each piece, after how many milliseconds it came and how many bytes it had.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pieces: Vec<(u64, usize)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) pieces: Vec<(u64, usize)>,
 }
 
 /// What is known of an answer.
@@ -46,6 +48,8 @@ pub(super) struct Said {
     pub(super) mark: Option<String>,
     /// The provider's id of it.
     pub(super) id: Option<String>,
+    /// What its calls say: texts of their arguments, in which a sub-agent may find its task.
+    pub(super) asks: Vec<String>,
 }
 
 fn is_zero(n: &usize) -> bool {
@@ -106,9 +110,23 @@ fn understood(adapter: Adapter, body: &str, is_stream: bool) -> Said {
     };
     let Some(answer) = raw.and_then(|raw| model::read(adapter, &raw).ok()) else { return Said::default() };
     let n_calls = answer.calls.len();
+    let mut asks = Vec::new();
+    for call in &answer.calls {
+        texts(&serde_json::from_str(&call.arguments).unwrap_or_default(), &mut asks);
+    }
     let first = answer.calls.into_iter().next().map(|call| call.provider_call_id);
     let mark = first.filter(|id| !id.is_empty()).or(Some(answer.text));
-    Said { read: answer.read, n_calls, cache_miss: answer.cache_miss, mark, id: answer.message_id }
+    Said { read: answer.read, n_calls, cache_miss: answer.cache_miss, mark, id: answer.message_id, asks }
+}
+
+/// Collects the texts of arguments.
+fn texts(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if found.len() < MOST_ASKS => found.push(text.clone()),
+        Value::Array(all) => all.iter().for_each(|value| texts(value, found)),
+        Value::Object(all) => all.values().for_each(|value| texts(value, found)),
+        _ => {}
+    }
 }
 
 /// Unpacks a body.

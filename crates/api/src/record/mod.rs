@@ -18,7 +18,7 @@ use axum::{
 };
 use reqwest::Client;
 use serde::Deserialize;
-use waybill_context::wire::Adapter;
+use waybill_context::{record::withhold, wire::Adapter};
 use waybill_core::{id::Name, metric};
 use waybill_tool::outside;
 
@@ -28,7 +28,9 @@ use self::{
     credentials::Credentials,
     headers::{own, text},
     queue::{Call, Queue},
+    replay::Replays,
     sender::Senders,
+    source::Keys,
     tee::{Tee, Underway},
 };
 
@@ -37,7 +39,9 @@ mod credentials;
 mod headers;
 mod pieces;
 mod queue;
+pub(crate) mod replay;
 mod sender;
+mod source;
 mod tee;
 mod write;
 
@@ -46,13 +50,16 @@ mod write;
 pub(crate) struct Recorder {
     http: Client,
     senders: Senders,
+    keys: Keys,
     queue: Queue,
+    replays: Replays,
 }
 
 impl Recorder {
     pub(crate) fn new() -> Recorder {
         let http = outside::client().build().expect("a client without a certificate of its own");
-        Recorder { http, senders: Senders::default(), queue: Queue::new() }
+        let (senders, keys, replays) = (Senders::default(), Keys::default(), Replays::default());
+        Recorder { http, senders, keys, queue: Queue::new(), replays }
     }
 
     /// Returns once everything that was taken is recorded.
@@ -87,19 +94,18 @@ async fn forward(
     State(api): State<Arc<Api>>,
     Path(Where { project, provider }): Path<Where>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let upstream = upstream(&api, &provider)?;
     let sender = sender::recognise(&api, &parts, &project).await?;
     if headers::is_websocket(&parts.headers) {
         count("websocket");
-        return Err(Problem::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "websocket",
-            "the recorder does not forward WebSockets: let the client use HTTP, or connect it to the provider itself",
-        ));
+        let said =
+            "the recorder does not forward WebSockets: let the client use HTTP, or connect it to the provider itself";
+        return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "websocket", said).into());
     }
-    if api.config.record_all {
+    let replay = replay::wanted(&parts.headers, &api.config, &sender)?;
+    if api.config.record_all && !replay.as_ref().is_some_and(replay::Wanted::is_strict) {
         api.recorder.queue.ready(&api, sender.project_id).await?;
     }
     let begun = Instant::now();
@@ -108,7 +114,8 @@ async fn forward(
     let url = joined(&upstream, path, parts.uri.query());
     let (sent, body) = api.recorder.queue.read(body).await?;
     let passed = headers::passed(&parts.headers);
-    let call = match (adapter(path).filter(|_| parts.method == "POST"), sent) {
+    let adapter = adapter(path).filter(|_| parts.method == "POST");
+    let call = match (adapter, sent) {
         (Some(adapter), Some((request, room))) => Some(Call {
             room,
             sender,
@@ -117,7 +124,9 @@ async fn forward(
             encoding: text(&parts.headers, &header::CONTENT_ENCODING),
             session: own(&parts.headers, "x-waybill-session"),
             agent: own(&parts.headers, "x-waybill-agent"),
+            parent: own(&parts.headers, "x-waybill-parent"),
             traceparent: text(&parts.headers, &HeaderName::from_static("traceparent")),
+            address: address(path, parts.uri.query()),
             request,
             credentials: Credentials::of(&passed, parts.uri.query()),
             status: 0,
@@ -138,6 +147,11 @@ async fn forward(
             None
         }
     };
+    if let Some(replay) = replay
+        && let Some(answer) = replay.answer(&api, call.as_ref(), adapter.is_some()).await?
+    {
+        return Ok(answer);
+    }
     // From here on it is on record, also if the client goes away before the provider answers.
     let mut underway = call.map(|call| Underway::new(&api, call));
     let answer = match api.recorder.http.request(parts.method, &url).headers(passed).body(body).send().await {
@@ -148,7 +162,7 @@ async fn forward(
                 underway.forget();
                 count("provider");
             }
-            return Err(unanswered(&provider, &error));
+            return Err(unanswered(&provider, &error).into());
         }
     };
     if let Some(underway) = &mut underway {
@@ -158,6 +172,26 @@ async fn forward(
     let mut response = (status, Body::from_stream(Tee::new(answer.bytes_stream(), underway))).into_response();
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+/// A problem as clients of models read it: what is wrong stands in `error.message` too.
+#[derive(Debug)]
+struct Refusal(Problem);
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Refusal {
+        Refusal(problem)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut said = serde_json::to_value(&self.0).unwrap_or_default();
+        said["error"] = serde_json::json!({ "message": said["detail"], "type": said["code"], "code": said["code"] });
+        let mut response = self.0.into_response();
+        *response.body_mut() = Body::from(said.to_string());
+        response
+    }
 }
 
 /// Says why a provider did not answer. The error itself would show the URL, and with it what the query says.
@@ -189,10 +223,20 @@ fn joined(upstream: &str, path: &str, query: Option<&str>) -> String {
     let version =
         base.rsplit('/').next().filter(|last| last.starts_with('v') && last[1..].bytes().all(|b| b.is_ascii_digit()));
     let path = version.and_then(|version| path.strip_prefix(version)?.strip_prefix('/')).unwrap_or(path);
+    // Anthropic's own SDK has the version in its paths; other clients of Anthropic expect it in their base URL.
+    let is_short = version.is_none() && (path == "messages" || path.starts_with("messages/"));
+    let path = if is_short { &format!("v1/{path}") } else { path };
     match query {
         Some(query) => format!("{base}/{path}?{query}"),
         None => format!("{base}/{path}"),
     }
+}
+
+/// Returns the path and the query of a request, without the credentials in it.
+fn address(path: &str, query: Option<&str>) -> String {
+    let is_kept = |parameter: &&str| !withhold::is_credential(parameter.split('=').next().unwrap_or_default());
+    let kept: Vec<&str> = query.unwrap_or_default().split('&').filter(is_kept).collect();
+    format!("{path}?{}", kept.join("&"))
 }
 
 /// Returns the format of a request, by its path.
@@ -229,6 +273,9 @@ mod tests {
             "https://api.example.com/v1/messages?beta=true"
         );
         assert_eq!(joined(base, "v2/messages", None), "https://api.example.com/v1/v2/messages");
+        let bare = "https://api.example.com";
+        assert_eq!(joined(bare, "messages", None), "https://api.example.com/v1/messages");
+        assert_eq!(joined(bare, "messages/count_tokens", None), "https://api.example.com/v1/messages/count_tokens");
     }
 
     #[test]

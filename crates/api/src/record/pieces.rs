@@ -1,12 +1,13 @@
 //! A request as cards, and the marks by which its conversation is found.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde_json::Value;
 use waybill_context::{
     record::{
         self, Cut,
         view::{self, View},
+        withhold,
     },
     wire::Adapter,
 };
@@ -17,12 +18,16 @@ use waybill_core::{
 };
 use waybill_kernel::record::Mark;
 
-use super::write::Error;
+use super::{source::Whose, write::Error};
 
 /// How many of the last messages of a request may be new, for it to be found at once that it goes on with a turn.
 const MOST_NEW: usize = 64;
 /// A shorter text is said in many conversations: it does not tell which one a request goes on with.
 const TELLING: usize = 40;
+/// With more, a request is another one whenever one of them changes.
+const MOST_CREDENTIALS: usize = 16;
+/// What stands in place of a credential in a request that is compared with others.
+pub(super) const WITHHELD: &str = "withheld";
 /// From here on the tokens of a message are estimated: a token is about four bytes.
 const COUNTED: usize = 64 << 10;
 
@@ -43,6 +48,10 @@ pub(super) struct Pieces {
     /// The mark of the earlier call or conversation at the provider that the request builds on.
     pub(super) state: Option<Mark>,
     pub(super) is_conversation: bool,
+    /// The mark of the whole request.
+    pub(super) request: Mark,
+    /// The mark of the first words of the user, if they tell who asked for it.
+    pub(super) asked: Option<Mark>,
     /// For each message: what it says as a part of an answer. None: the model did not write it.
     answers: Vec<Option<Part>>,
     marking: Marking,
@@ -64,7 +73,9 @@ impl fmt::Debug for Pieces {
 
 impl Pieces {
     /// Cuts a request. `source` says whose conversations it may belong to.
-    pub(super) fn new(adapter: Adapter, body: &[u8], key: &[u8; 32], source: &str) -> Result<Pieces, Error> {
+    pub(super) fn new(adapter: Adapter, body: &[u8], key: &[u8; 32], whose: &Whose) -> Result<Pieces, Error> {
+        let Whose { source, kin, address } = whose;
+        let source = source.as_str();
         let cut = record::cut(adapter, body, key, &[])?;
         let Cut { skeleton, system, tools, messages, withheld, model, rests_on, goes_on, is_conversation, .. } = cut;
         let (has_system, has_tools) = (system.is_some(), tools.is_some());
@@ -80,11 +91,14 @@ impl Pieces {
         };
         let n = messages.len();
         let (mut marks, mut cards, mut answers) = (Vec::with_capacity(n), Vec::with_capacity(n), Vec::with_capacity(n));
-        let mut last = empty;
+        let (mut last, mut asked) = (empty, None);
         for raw in messages {
             last = marking.after(&last, raw.as_bytes());
             let view = view::view(adapter, &raw);
             let role = view.role;
+            if role == Role::User && asked.is_none() {
+                asked = Some(asks(&view.text, key, kin));
+            }
             answers.push(marking.part(view));
             let mut draft = Draft::new(CardType::wire_message(), role, Content::Text(json::text(&raw).into_owned()));
             draft.metadata.extra.insert("mark".to_owned(), Value::from(last.to_hex()));
@@ -104,6 +118,8 @@ impl Pieces {
             rests_on,
             state,
             is_conversation,
+            request: marking.request(adapter, body, address),
+            asked: asked.flatten(),
             answers,
             marking,
         })
@@ -147,6 +163,28 @@ impl Pieces {
     }
 }
 
+/// Returns the mark of what one agent asks another. None means that it is too short to tell.
+pub(super) fn asks(said: &str, key: &[u8; 32], kin: &str) -> Option<Mark> {
+    let said = said.trim();
+    (said.len() >= TELLING).then(|| mark(key, &[b"asks\n", kin.as_bytes(), b"\n", said.as_bytes()]))
+}
+
+/// Returns the mark of a whole request.
+pub(super) fn request_mark(adapter: Adapter, body: &[u8], key: &[u8; 32], whose: &Whose) -> Mark {
+    Marking::new(key, whose.source.as_str()).request(adapter, body, &whose.address)
+}
+
+/// Returns a body with `withheld` in place of each of its credentials: they change, and the request stays the same.
+pub(super) fn without_credentials(adapter: Adapter, body: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(body);
+    let found = withhold::credentials(adapter, body);
+    if found.is_empty() || found.len() > MOST_CREDENTIALS {
+        return text;
+    }
+    let all = found.iter().filter(|credential| !credential.is_empty());
+    Cow::Owned(all.fold(text.into_owned(), |text, credential| text.replace(credential.as_str(), WITHHELD)))
+}
+
 /// Makes marks with the key of a project, for the conversations of one source.
 struct Marking {
     key: [u8; 32],
@@ -160,6 +198,11 @@ impl Marking {
 
     fn of(&self, what: &str, said: &str) -> Mark {
         mark(&self.key, &[self.whose.as_bytes(), what.as_bytes(), b"\n", said.as_bytes()])
+    }
+
+    fn request(&self, adapter: Adapter, body: &[u8], address: &str) -> Mark {
+        let body = without_credentials(adapter, body);
+        mark(&self.key, &[self.whose.as_bytes(), b"request\n", address.as_bytes(), b"\n", body.as_bytes()])
     }
 
     fn after(&self, last: &Mark, raw: &[u8]) -> Mark {
@@ -207,7 +250,8 @@ mod tests {
     use super::*;
 
     fn pieces(adapter: Adapter, body: &str) -> Pieces {
-        Pieces::new(adapter, body.as_bytes(), &[1; 32], "me").unwrap_or_else(|error| panic!("{error}: {body}"))
+        Pieces::new(adapter, body.as_bytes(), &[1; 32], &Whose::named("me"))
+            .unwrap_or_else(|error| panic!("{error}: {body}"))
     }
 
     /// RC-5: a request says which answer it goes on from, also where a model reasons before it speaks.
@@ -274,7 +318,8 @@ mod tests {
         let earlier = of(r#"{"input":"Hi","previous_response_id":"resp_1"}"#);
         assert_eq!(earlier.state, Some(plain.marked("state", "resp_1")));
         assert_ne!(earlier.tail(), plain.tail());
-        let other = Pieces::new(Adapter::OpenaiResponses, br#"{"input":"Hi"}"#, &[1; 32], "you").unwrap();
+        let other =
+            Pieces::new(Adapter::OpenaiResponses, br#"{"input":"Hi"}"#, &[1; 32], &Whose::named("you")).unwrap();
         assert_ne!(other.tail(), plain.tail());
         assert_ne!(other.marked("state", "resp_1"), plain.marked("state", "resp_1"));
     }

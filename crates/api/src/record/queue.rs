@@ -42,7 +42,11 @@ pub(crate) struct Call {
     pub(super) encoding: Option<String>,
     pub(super) session: Option<String>,
     pub(super) agent: Option<String>,
+    /// The name of the agent that asked this one, if the client says so.
+    pub(super) parent: Option<String>,
     pub(super) traceparent: Option<String>,
+    /// The path and the query, without the credentials in it.
+    pub(super) address: String,
     pub(super) request: Bytes,
     pub(super) credentials: Credentials,
     /// Zero until the provider answers.

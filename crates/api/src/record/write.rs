@@ -25,7 +25,7 @@ use waybill_core::{
     turn::Usage,
 };
 use waybill_kernel::{
-    card, card_box, offload, project,
+    card, card_box, offload,
     record::{self as stored, Mark, NewRecording, RecordedCall},
     retry::Transient,
     turn,
@@ -35,9 +35,10 @@ use waybill_kernel::{
 use super::{
     answer::{self, Said},
     lock,
-    pieces::Pieces,
+    pieces::{self, Pieces},
     queue::{Call, Room},
     sender::Sender,
+    source::{Source, Whose},
 };
 use crate::Api;
 
@@ -85,6 +86,9 @@ impl Error {
 #[derive(Debug)]
 pub(super) struct Prepared {
     sender: Sender,
+    whose: Whose,
+    /// The agent that asked this one, if the client says so.
+    parent: Option<Source>,
     provider: String,
     adapter: Adapter,
     encoding: Option<String>,
@@ -99,6 +103,8 @@ pub(super) struct Prepared {
     said: Said,
     /// Whether the provider answered, whole and without an error.
     is_answered: bool,
+    /// Whether the answer is there whole, as it was sent, also if it is an error.
+    is_replayable: bool,
     took: Duration,
     begun: Instant,
     step_id: StepId,
@@ -144,16 +150,9 @@ impl Prepared {
     }
 
     async fn cut(&self, api: &Api) -> Result<Pieces, Error> {
-        let key = project::seal_key(&mut api.kernel.begin(self.sender.project_id).await?).await?;
-        let (body, adapter, source) = (self.body.clone(), self.adapter, self.source());
-        offload::run(body.len(), move || Pieces::new(adapter, &body, &key, &source)).await
-    }
-
-    /// Returns whose conversations it may belong to: none crosses keys, sessions or agents.
-    fn source(&self) -> String {
-        let said = |said: &Option<String>| said.clone().unwrap_or_default();
-        let (session, agent) = (said(&self.session), said(&self.agent));
-        serde_json::json!([self.sender.actor, session, agent, self.provider, self.adapter]).to_string()
+        let key = api.recorder.keys.of(api, self.sender.project_id).await?;
+        let (body, adapter, whose) = (self.body.clone(), self.adapter, self.whose.clone());
+        offload::run(body.len(), move || Pieces::new(adapter, &body, &key, &whose)).await
     }
 
     /// Puts the call where its conversation is. Returns false if that has gone on meanwhile.
@@ -171,6 +170,7 @@ impl Prepared {
             n_before: place.n_before,
             tail: pieces.tail(),
             answer: self.mark().map(|said| pieces.marked("answer", &said)),
+            request: self.is_replayable.then_some(pieces.request),
             // After a failed call the same request comes again, with what the provider remembers from before.
             state: match &self.said.id {
                 Some(id) if !pieces.is_conversation => Some(pieces.marked("state", id)),
@@ -180,7 +180,14 @@ impl Prepared {
             receipt: serde_json::to_string(&receipt).unwrap_or_default(),
             usage: self.usage(api, pieces),
         };
-        Ok(stored::write(work, &call, new, Some(&self.answer)).await?)
+        if !stored::write(work, &call, new, Some(&self.answer)).await? {
+            return Ok(false);
+        }
+        let key = api.recorder.keys.of(api, self.sender.project_id).await?;
+        let asks: Vec<Mark> =
+            self.said.asks.iter().filter_map(|said| pieces::asks(said, &key, &self.whose.kin)).collect();
+        stored::note_asks(work, place.turn_id, &asks).await?;
+        Ok(true)
     }
 
     /// Returns what the next request says of the answer. Of an answer that cannot be read, that is not known; but it is one, and the same request
@@ -192,7 +199,7 @@ impl Prepared {
 
     /// Finds the turn that the request goes on with, or begins one. None means that an earlier attempt has begun it.
     async fn place(&self, work: &mut UnitOfWork, pieces: &Pieces) -> Result<Option<Place>, Error> {
-        let agent_id = self.agent_id(work);
+        let agent_id = self.whose.source.agent_id(work.project_id());
         if let Some(found) = stored::to_extend(work, &pieces.tails(), pieces.state).await? {
             *lock(&self.tried) = Some(found.agent_turn_id);
             return Ok(Some(Place {
@@ -241,6 +248,10 @@ impl Prepared {
             n_before: n_common,
             n_shared,
         };
+        let parent = match (self.parent(work, pieces).await?, shares_with) {
+            (None, Some(other)) => stored::parent_of(work, other).await?.map(|turn_id| (turn_id, "inferred")),
+            (found, _) => found,
+        };
         let trace_id = self.traceparent.as_deref().and_then(trace_id);
         let recording = NewRecording {
             agent_turn_id: turn_id,
@@ -249,7 +260,7 @@ impl Prepared {
             context_box_id: place.context_box_id,
             output_box_id: place.output_box_id,
             query_card_ids,
-            parent_agent_turn_id: None,
+            parent_agent_turn_id: parent.map(|(turn_id, _)| turn_id),
             trace_id,
             traceparent: self.traceparent.clone().filter(|_| trace_id.is_some()),
             started_by: self.sender.actor.clone(),
@@ -262,21 +273,30 @@ impl Prepared {
         if !stored::begin(work, &recording).await? {
             return Ok(None);
         }
-        if let Some(session) = &self.session {
-            let labels = serde_json::json!({ "session": session });
-            if let Ok(labels) = serde_json::from_value::<Labels>(labels) {
-                turn::label(work, turn_id, &labels).await?;
-            }
+        let session = self.session.as_ref().map(|session| ("session", session.as_str()));
+        // Who asked for it is on record, and how that is known.
+        let parent = parent.map(|(_, how)| ("parent", how));
+        let labels = serde_json::Map::from_iter(
+            session.into_iter().chain(parent).map(|(name, value)| (name.to_owned(), value.into())),
+        );
+        if let Ok(labels) = serde_json::from_value::<Labels>(labels.into())
+            && (session.is_some() || parent.is_some())
+        {
+            turn::label(work, turn_id, &labels).await?;
         }
         Ok(Some(place))
     }
 
-    /// Returns the same id for all turns of an agent, as far as it is known which agent it is.
-    fn agent_id(&self, work: &UnitOfWork) -> AgentId {
-        let named = format!("recorded\n{}\n{}", work.project_id(), self.source());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&blake3::hash(named.as_bytes()).as_bytes()[..16]);
-        AgentId::from_bytes(bytes)
+    /// Returns the turn of the agent that asked for this conversation, and how it is known: the client says so, or a tool call of that turn said what
+    /// this one begins with.
+    async fn parent(&self, work: &mut UnitOfWork, pieces: &Pieces) -> Result<Option<(TurnId, &'static str)>, Error> {
+        if let Some(parent) = &self.parent {
+            let last = stored::last_turn(work, parent.agent_id(work.project_id())).await?;
+            return Ok(last.map(|turn_id| (turn_id, "said by the client")));
+        }
+        let Some(asked) = pieces.asked else { return Ok(None) };
+        let found = stored::asked_by(work, asked).await?;
+        Ok(found.map(|turn_id| (turn_id, "inferred")))
     }
 
     fn name(&self, pieces: &Pieces) -> String {
@@ -364,11 +384,14 @@ fn storable(n: u32) -> u32 {
 }
 
 fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
+    let whose = call.whose();
+    let parent = call.parent.as_deref().map(|parent| call.source_as(Some(parent)));
     let encoding = call.encoding.take().filter(|encoding| !encoding.eq_ignore_ascii_case("identity"));
     let body = answer::unpacked(encoding.as_deref(), call.request.to_vec())?;
     call.credentials.add(withhold::credentials(call.adapter, &body));
     let (kept, said) = answer::read(&call);
     let is_answered = call.is_whole && (200..300).contains(&call.status);
+    let is_replayable = call.is_whole && call.status > 0 && kept.body.is_some();
     let Call { room, sender, provider, adapter, session, agent, traceparent, begun, took, .. } = call;
     let content = serde_json::to_value(&kept).map_err(|_| "unreadable")?;
     let n_tokens = i32::try_from(said.read.output).ok().and_then(Tokens::new).unwrap_or_default();
@@ -377,6 +400,8 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
     let inside = |text: Option<String>| text.map(|text| json::text(&text).into_owned());
     Ok(Prepared {
         sender,
+        whose,
+        parent,
         provider,
         adapter,
         encoding,
@@ -388,6 +413,7 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
         answer,
         said,
         is_answered,
+        is_replayable,
         took,
         begun,
         step_id: StepId::new(),

@@ -13,7 +13,7 @@ use waybill_core::{
     turn::Usage,
 };
 use waybill_kernel::record::{self, Mark, NewRecording, RecordedCall};
-use waybill_lab::model::{Asked, Pace, Reply, Server};
+use waybill_lab::model::{Asked, Fault, Pace, Reply, Server};
 use waybill_tool::secret::Secrets;
 use waybill_worker::model::{Models, Provider};
 
@@ -35,7 +35,7 @@ impl Studio {
         let model = Server::start(script).await.unwrap();
         let provider = |name: &str| Provider::recorded(name.parse().unwrap(), model.url());
         let models = Models::new(vec![provider("openai"), provider("anthropic")], Secrets::default());
-        let house = House::open_with(Config { models, ..Config::default() }).await;
+        let house = House::open_with(Config { models, may_replay: true, ..Config::default() }).await;
         let key = house.key("recorder", Scope::Recorder).await;
         Studio { house, model, key }
     }
@@ -208,6 +208,7 @@ fn call(answer: Option<u8>) -> (NewRecording, RecordedCall) {
         tail: mark(2),
         answer: answer.map(mark),
         state: None,
+        request: None,
         n_calls: 0,
         receipt: "{}".to_owned(),
         usage: Usage::default(),
@@ -253,6 +254,114 @@ async fn a_request_goes_on_with_the_conversation_whose_answer_it_has() {
     let found = record::to_extend(&mut work, &[(mark(5), None)], None).await.unwrap();
     assert_eq!(found.map(|found| found.agent_turn_id), Some(failed.agent_turn_id), "that call had failed");
     work.commit().await.unwrap();
+}
+
+/// RC-9: a sub-agent stands below the agent that asked for it, if the client says so or a tool call said what it begins with; and in no other session.
+#[tokio::test]
+async fn sub_agents_stand_below_the_agent_that_asked_for_them() {
+    let task = "Find out how warm it is in Zürich, Oslo and Quito today.";
+    let studio = Studio::with(move |asked| match asked.last() {
+        "Plan it" => Reply::call("delegate", &json!({ "to": "helper", "task": { "text": format!(" {task}\n") } })),
+        _ => Reply::say("Done."),
+    })
+    .await;
+    let ask = async |says: &str, headers: &[(&'static str, &str)]| {
+        let body = json!({ "model": "m", "messages": [said("system", says), said("user", says)] }).to_string();
+        let request = studio.request("openai/v1/chat/completions", body);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
+    };
+    ask("Plan it", &[("x-waybill-agent", "planner")]).await;
+    studio.recorded(1).await;
+    ask(task, &[("x-waybill-agent", "helper")]).await;
+    ask(task, &[("x-waybill-session", "other")]).await;
+    ask("Short", &[("x-waybill-agent", "scribe"), ("x-waybill-parent", "planner")]).await;
+    ask("Something that no other agent has ever asked for, at length", &[]).await;
+    let turns = studio.recorded(5).await;
+    let planner = turns.iter().find(|turn| turn["profile_name"] == "planner").unwrap();
+    let found: Vec<(&Value, &Value, &Value)> =
+        turns.iter().map(|turn| (&turn["title"], &turn["parent_agent_turn_id"], &turn["labels"]["parent"])).collect();
+    let of = |title: &str, n: usize| *found.iter().filter(|(found, ..)| *found == title).nth(n).unwrap();
+    let id = &planner["agent_turn_id"];
+    let helper = [of(task, 0), of(task, 1)];
+    assert!(helper.iter().any(|(_, parent, how)| *parent == id && **how == json!("inferred")), "{found:#?}");
+    assert!(helper.iter().any(|(_, parent, how)| parent.is_null() && how.is_null()), "{found:#?}");
+    assert_eq!(of("Short", 0), (&json!("Short"), id, &json!("said by the client")));
+    assert!(found.iter().filter(|(_, parent, _)| !parent.is_null()).count() == 2, "{found:#?}");
+    let broken = waybill_kernel::invariant::of_project(&studio.house.kernel, studio.house.t.project_id).await.unwrap();
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// RC-8: the n-th same request of a run gets the n-th recorded answer, as it was, and the provider is not asked.
+#[tokio::test]
+async fn a_run_is_replayed_answer_by_answer() {
+    let studio = Studio::with(|asked| {
+        let reply = Reply::say(format!("answer {} to {}", asked.n, asked.last()));
+        match asked.last() {
+            "fail" => reply.with_fault(Fault::Status { code: 429, retry_after: None, message: "slow down".to_owned() }),
+            _ => reply,
+        }
+    })
+    .await;
+    let body = |says: &str, stream: bool| {
+        json!({ "model": "m", "stream": stream, "messages": [said("system", "Be brief."), said("user", says)] })
+            .to_string()
+    };
+    let ask = async |body: String, replay: Option<&str>| {
+        let mut request = studio.request("openai/v1/chat/completions", body);
+        if let Some(replay) = replay {
+            request = request.header("x-waybill-replay", replay);
+        }
+        let answer = request.send().await.unwrap();
+        let replayed = answer.headers().contains_key("x-waybill-replayed");
+        let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
+        (answer.status().as_u16(), replayed, kind, answer.text().await.unwrap())
+    };
+    let bodies =
+        [body("Hi", false), body("Hi", false), body("Hi", true), body("fail", false), body("Ho \u{241b}", true)];
+    let mut recorded = Vec::new();
+    for (n, body) in bodies.iter().enumerate() {
+        recorded.push(ask(body.clone(), None).await);
+        studio.recorded(n as u64 + 1).await;
+    }
+    assert_eq!(recorded[3].0, 429);
+    let n_before = studio.model.n_asked();
+    for run in ["strict; run=1", "strict; run=2", "new; run=3", "strict; in_time; run=4"] {
+        for (body, recorded) in bodies.iter().zip(&recorded) {
+            let (status, replayed, kind, text) = ask(body.clone(), Some(run)).await;
+            assert_eq!((status, &kind, &text), (recorded.0, &recorded.2, &recorded.3), "{run}");
+            assert!(replayed && !recorded.1);
+        }
+    }
+    // The same once more, something else, and other bytes of the same.
+    let refused = async |body: String| {
+        let (status, _, _, text) = ask(body, Some("strict; run=1")).await;
+        let problem: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, &problem["code"]), (404, &json!("not_recorded")));
+        // Where clients of models look for it.
+        assert_eq!(problem["detail"], problem["error"]["message"]);
+        problem["detail"].as_str().unwrap().to_owned()
+    };
+    let more = refused(bodies[0].clone()).await;
+    assert!(more.contains("has had every recorded answer"), "{more}");
+    let other = refused(body("Hi there", false)).await;
+    assert!(other.contains(r#"in `messages[1].content`: "Hi" was recorded, and now it is "Hi there""#), "{other}");
+    let spaced = refused(bodies[0].replacen(':', ": ", 1)).await;
+    assert!(spaced.contains("only in spaces"), "{spaced}");
+    let unknown =
+        studio.request("openai/v1/nothing", String::new()).header("x-waybill-replay", "strict; run=9").send().await;
+    assert_eq!(unknown.unwrap().status(), StatusCode::NOT_FOUND);
+    // Another session has recorded nothing.
+    let request = studio.request("openai/v1/chat/completions", bodies[0].clone());
+    let request = request.header("x-waybill-replay", "strict; run=9").header("x-waybill-session", "mine");
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::NOT_FOUND);
+    assert_eq!(studio.model.n_asked(), n_before, "the provider was not asked");
+
+    // What is new is asked for, and then it is on record too.
+    assert!(!ask(body("New", false), Some("new; run=5")).await.1);
+    studio.recorded(bodies.len() as u64 + 1).await;
+    assert!(ask(body("New", false), Some("new; run=6")).await.1);
+    assert_eq!(studio.recorded(bodies.len() as u64 + 1).await.len(), studio.recorded(0).await.len());
 }
 
 /// RC-7: a key of the recorder can do nothing else, and no other key can record.

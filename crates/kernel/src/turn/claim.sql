@@ -1,5 +1,5 @@
 -- The lease of a worker that is about to hold something: renewed where it is not lost, begun where there is none yet. An idle
--- worker needs none. A lease that was lost stays lost: whoever had it comes back under another name.
+-- worker needs none. A lease that was lost stays lost: the worker that had it comes back under another name.
 create or replace function scheduler.keep_lease(p_worker uuid, p_target text, p_lease interval) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -15,7 +15,7 @@ begin
 end $$;
 alter function scheduler.keep_lease owner to waybill_scheduler;
 
--- The next turn that is ready, locked, in the order of projects and places from beyond (p_project, p_seq) to the end of p_last. What somebody else
+-- The next turn that is ready, locked, in the order of projects and places from beyond (p_project, p_seq) to the end of p_last. What another claim
 -- has locked is left out, and so is what comes before the mark of its project. Nothing: there is none.
 create or replace function state.next_ready(p_target text, p_project uuid, p_seq bigint, p_last uuid,
   out project_id uuid, out agent_id uuid, out agent_turn_id uuid, out turn_epoch bigint, out inbox_seq bigint, out message_type text,
@@ -68,7 +68,7 @@ begin
   end loop;
 end $$;
 
--- Marks how far a project's queue is done and how many of its turns run, after a long look, for the next one to begin there. Waits for nobody.
+-- Marks how far a project's queue is done and how many of its turns run, after a long look, for the next one to begin there. Never waits.
 -- Says whether the mark moved.
 --
 -- A place is drawn in a statement that writes to the inbox. Such a statement first takes a lock on the table, and its transaction keeps that lock
@@ -99,7 +99,7 @@ begin
     from pg_locks o
    where o.database = (select d.oid from pg_database d where d.datname = current_database())
      and o.relation = 'state.agent_inbox'::regclass and o.mode = 'RowExclusiveLock' and o.pid is distinct from pg_backend_pid();
-  -- Nothing to begin from yet, and somebody whose places are not known.
+  -- Nothing to begin from yet, and a writer whose places are not known.
   if not v_over and v_mark.project_id is null then
     return false;
   end if;
@@ -181,7 +181,7 @@ $$;
 -- Transaction 2: the right to run a turn, for a worker whose lease holds. Crosses projects, so it reaches pointers only.
 -- Round robin over the projects that have ready work, from the one after p_after; of each those that were begun first, then the
 -- new ones, in the order in which they became ready; none of a project that has p_in_flight_cap turns running.
--- A claim waits for nobody: what somebody else has locked, an inbox row or a head, is left for the next claim.
+-- A claim never waits: what another transaction has locked, an inbox row or a head, is left for the next claim.
 create or replace function scheduler.claim(p_worker uuid, p_target text, p_after uuid, p_in_flight_cap integer, p_silence interval,
   p_lease interval,
   out project_id uuid, out agent_id uuid, out agent_turn_id uuid, out turn_epoch bigint, out claim_token bigint, out message_type text,

@@ -1,5 +1,5 @@
 -- What agents keep of turns that have ended: those that remember, the question and what came of it; those that were here for them only,
--- not even their heads. What was done in a session is remembered by the session, and by nobody who may be asked by others.
+-- not even their heads. What was done in a session is remembered by the session, and not by an agent whom others may ask.
 -- The caller holds the heads' locks.
 create or replace function state.part(p_project uuid, p_agents uuid[], p_turns uuid[]) returns integer
 language plpgsql as $$
@@ -28,7 +28,7 @@ begin
   end loop;
   -- One row at a time: see docs/decisions/0018-plans-that-do-not-depend-on-statistics.md.
   foreach v_agent in array p_agents loop
-    -- Idle and with nobody behind, it can have turns only that are to start later.
+    -- Idle and with no turn behind, it can have turns only that are to start later.
     delete from state.agent_state_head h
      where h.project_id = p_project and h.agent_id = v_agent and h.ephemeral and h.status = 'idle' and h.n_queued = 0
        and not exists (select from state.agent_inbox i
@@ -195,7 +195,7 @@ begin
     v_left := state.spend(p_project, p_end.agent_turn_id, p_end.usage);
   end if;
   -- What it has left goes back; the question and the answer join the session's memory, by reference and once. Where a batch is to be joined, the
-  -- parent's head comes first: whoever joins does both.
+  -- parent's head comes first: a child that joins does both.
   if end_turn.batch_id is null
      and exists (select from state.budgets b where b.project_id = p_project and b.agent_turn_id = p_end.agent_turn_id) then
     v_told := state.settle(p_project, array[p_end.agent_turn_id]);

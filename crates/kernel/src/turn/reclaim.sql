@@ -2,7 +2,7 @@
 -- powerless for ever. Or, where it has been tried often enough, the turn ends as failed with the deliverable brought along.
 --   p_lost     the lease lapsed, or the worker fell silent: counted apart from attempts that failed
 --   p_backoff  how long an attempt that failed waits for the next
--- outcome  armed · ended · stale (somebody was faster, or it is over)
+-- outcome  armed · ended · stale (another caller was faster, or it is over)
 create or replace function state.reclaim(p_fence state.fence, p_lost boolean, p_backoff interval,
   p_max_lost_leases integer, p_max_attempts integer, p_alone boolean, p_cards cardbox.new_card[])
 returns table (outcome text, worker_targets text[], batches uuid[])
@@ -48,7 +48,7 @@ begin
      set status = 'dispatched', turn_epoch = p_fence.turn_epoch + 1, claim_token = p_fence.claim_token + 1
    where h.project_id = p_fence.project_id and h.agent_id = p_fence.agent_id;
   --! reclaim.head
-  -- One that is to stop does not wait: whoever claims it ends it.
+  -- One that is to stop does not wait: the worker that claims it ends it.
   v_waits := p_backoff > interval '0' and not v_inbox.stop_asked;
   update state.agent_inbox i
      set status = case when v_waits then 'deferred' else 'pending' end, inbox_seq = state.place_of_begun(),

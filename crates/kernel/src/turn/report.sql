@@ -1,8 +1,8 @@
 -- Transaction 4: the answer to a call: a result, or the timeout that stands in for it.
---   p_token     of the claim that was answered; null where nobody had to claim it (a timeout, a join)
+--   p_token     of the claim that was answered; null where no handler had to claim it (a timeout, a join)
 --   p_external  what it says came from outside
 -- outcome  applied · duplicate (the same answer came before) · dropped (late: the call is over)
--- An unknown call is WB404. Whoever answers for a claim that was taken from it is WB001.
+-- An unknown call is WB404. A handler that answers for a claim that was taken from it gets WB001.
 create or replace function state.report(p_project uuid, p_call uuid, p_token bigint, p_message_type text, p_status text, p_external boolean, p_cards cardbox.new_card[])
 returns table (outcome text, agent_turn_id uuid, worker_target text)
 language plpgsql as $$

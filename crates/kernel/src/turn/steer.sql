@@ -1,4 +1,4 @@
--- Somebody tells a turn something while it is open: it is shown at the turn's next step. The head's lock orders it with steps, reports and the
+-- A caller tells a turn something while it is open: it is shown at the turn's next step. The head's lock orders it with steps, reports and the
 -- end. The card's id is its key: told again it changes nothing.
 -- outcome  steered · over (the turn has ended)
 create or replace function state.steer(p_project uuid, p_turn uuid, p_cards cardbox.new_card[],

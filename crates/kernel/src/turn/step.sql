@@ -52,7 +52,7 @@ begin
    cross join lateral (
          select b.box_id, b.length, b.has_external from cardbox.boxes b where b.project_id = p_fence.project_id and b.box_id = t.output_box_id offset 0) b
    where t.project_id = p_fence.project_id and t.agent_turn_id = p_fence.agent_turn_id;
-  -- Nobody waits for it any more: it ends, also where the sweep has not come to it yet.
+  -- No caller waits for it any more: it ends, also where the sweep has not come to it yet.
   if v_batch is not null and v_stop is null
      and exists (select from state.pmo_batches p where p.project_id = p_fence.project_id and p.batch_id = v_batch and p.status <> 'open') then
     v_stop := 'its batch has ended';

@@ -1,4 +1,4 @@
--- Somebody wants a turn to end. Nobody runs it: it ends here, with the deliverable that was brought along. A worker runs
+-- A caller wants a turn to end. If no worker runs it, it ends here, with the deliverable that was brought along. A worker runs
 -- it: the worker finds the reason between its steps and ends it.
 -- outcome  ended · asked (a worker has it) · over (it had its end before)
 create or replace function state.stop(p_project uuid, p_turn uuid, p_reason text, p_alone boolean, p_cards cardbox.new_card[])
@@ -27,7 +27,7 @@ begin
     raise exception 'the agent of turn % has lost its state', p_turn using errcode = 'WB006', detail = p_turn::text;
   end if;
   --! stop.locked
-  -- A claim may hold the row, but it waits for nobody: it sees our lock on the head, leaves the row, and we go on.
+  -- A claim may hold the row, but it never waits: it sees our lock on the head, leaves the row, and we go on.
   select i.* into v_inbox from state.agent_inbox i where i.project_id = p_project and i.agent_turn_id = p_turn for no key update;
   if not found then
     return query select 'over'::text, '{}'::text[], '{}'::uuid[];

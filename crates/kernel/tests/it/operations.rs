@@ -309,6 +309,7 @@ async fn record_a_call(house: &House) {
         tail: mark(2),
         answer: Some(mark(3)),
         state: None,
+        request: None,
         n_calls: 0,
         receipt: "{}".to_owned(),
         usage: Usage::default(),

@@ -426,6 +426,9 @@ async fn write_to_every_table(house: &crate::turns::House) {
     let recorded = "insert into state.recordings (project_id, agent_turn_id, opening, tail, n_messages)
                     select project_id, agent_turn_id, decode(repeat('00', 16), 'hex'), decode(repeat('00', 16), 'hex'), 0 from state.turns limit 1";
     house.meddle(recorded).await;
+    let asked = "insert into state.recorded_asks (project_id, said, agent_turn_id)
+                 select project_id, decode(repeat('00', 16), 'hex'), agent_turn_id from state.turns limit 1";
+    house.meddle(asked).await;
 }
 
 /// SE-2: every table that has a project shows another project nothing, takes nothing for it, and fails without one.
@@ -443,7 +446,7 @@ async fn every_table_is_walled_off() {
     .fetch_all(&mut admin)
     .await
     .unwrap();
-    assert_eq!(tables.len(), 49, "{tables:?}");
+    assert_eq!(tables.len(), 50, "{tables:?}");
     for table in tables {
         let count = format!("select count(*) from {table} where project_id = '{}'", house.t.project_id);
         let seen: i64 = sqlx::query_scalar(AssertSqlSafe(count.clone())).fetch_one(&mut admin).await.unwrap();

@@ -33,6 +33,7 @@ pub mod knowledge;
 pub mod leaves;
 pub mod lists;
 mod peer;
+pub mod record;
 pub mod serve;
 pub mod skew;
 pub mod storage;

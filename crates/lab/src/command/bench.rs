@@ -7,7 +7,7 @@ use clap::Subcommand;
 use waybill_lab::{
     bench::{
         against, api, artifact, bells, cache, card_box, compose, delete, fork, groups, growth, knowledge, leaves,
-        lists, serve, skew, storage, turns,
+        lists, record, serve, skew, storage, turns,
     },
     figure::Bar,
     operate::{held, weeks},
@@ -85,6 +85,14 @@ pub(crate) enum Command {
         #[arg(long)]
         short: bool,
     },
+    /// Measure what recording costs: streams through the recorder that are put on record, compared with streams that only pass.
+    ///
+    /// Covers also the time while the database is away, and how many bytes conversations take. Starts a private PostgreSQL with durability on.
+    Record {
+        /// Use the small size for CI: fewer streams, and conversations of 40 calls.
+        #[arg(long)]
+        short: bool,
+    },
     /// Measure the memory that streaming large content through the API takes, and storing the same content under many paths.
     ///
     /// Starts a private PostgreSQL with durability on; with DATABASE_URL, uses that throw-away server instead.
@@ -157,7 +165,7 @@ pub(crate) enum Command {
     },
     /// Measure a year of turns in 10,000 projects, one of which holds a third of everything, compared with a hundredth of it.
     ///
-    /// Covers turns a second, transitions, locks, bytes, and turns beside a vacuum that freezes. Starts a private PostgreSQL with durability on.
+    /// Covers turns a second, transitions, locks, bytes, turns beside a vacuum that freezes, and beside retention. Starts a private PostgreSQL with durability on.
     Growth {
         /// Turns of the larger database, with six cards each. If omitted, as many as the disk has room for with 30 % to spare, up to 5 million.
         #[arg(long)]
@@ -261,6 +269,7 @@ pub(crate) async fn run(command: Command, json: bool) -> Result<ExitCode> {
                 let brief = api::Options { window: Duration::from_millis(1000), rounds: 6, cost: 2.5, lists };
                 api::run(if short { brief } else { long }).await
             }
+            Command::Record { short } => record::run(record_options(short)).await,
             Command::Artifacts { megabytes, store, short } => {
                 let program = waybill()?;
                 let long = artifact::Options { program, megabytes, paths: 1_000, memory: Bar::AtMost(100.0), store };
@@ -319,15 +328,37 @@ fn turns_options(agents: u32, short: bool) -> turns::Options {
     }
 }
 
+fn record_options(short: bool) -> record::Options {
+    let long = record::Options {
+        rate: 100.0,
+        window: Duration::from_secs(10),
+        rounds: 10,
+        calls: 400,
+        p50: Bar::AtMost(1.1),
+        p99: Bar::AtMost(1.5),
+        small: Bar::AtMost(3.0),
+        large: Bar::AtMost(1.5),
+        flat: Bar::AtMost(1.2),
+    };
+    if !short {
+        return long;
+    }
+    // A development build does not optimise the API, and has two cores for all of it. Of few streams the 99th percentile is the slowest one, and few calls
+    // do not fill the pages that they take.
+    let (p50, p99) = (Bar::AtMost(1.5), Bar::None);
+    let (window, small, flat) = (Duration::from_secs(2), Bar::None, Bar::None);
+    record::Options { rate: 20.0, window, rounds: 2, calls: 40, p50, p99, small, flat, ..long }
+}
+
 fn growth_options(turns: Option<u64>, short: bool) -> growth::Options {
     if short {
         return growth::Options {
             turns: Some(20_000),
             window: Duration::from_millis(400),
             rounds: 8,
-            vacuum: Duration::from_secs(5),
+            beside: Duration::from_secs(5),
             growth: Bar::None,
-            beside_vacuum: Bar::None,
+            beside_work: Bar::None,
             locks: Bar::None,
         };
     }
@@ -335,9 +366,9 @@ fn growth_options(turns: Option<u64>, short: bool) -> growth::Options {
         turns,
         window: Duration::from_secs(1),
         rounds: 40,
-        vacuum: Duration::from_secs(180),
+        beside: Duration::from_secs(180),
         growth: Bar::AtLeast(0.9),
-        beside_vacuum: Bar::AtLeast(0.9),
+        beside_work: Bar::AtLeast(0.9),
         locks: Bar::AtMost(16.0),
     }
 }

@@ -13,7 +13,7 @@ use waybill_lab::{
         self,
         mutant::{self, MUTANTS, Mutant, Trial},
         proxy::Mode,
-        runaway,
+        record, runaway,
         schedule::Plan,
         watch,
     },
@@ -97,6 +97,13 @@ pub(crate) enum Command {
     ///
     /// Full size: 500 watchers of 50 trees, about 500 events per second, 1,000 cuts.
     Watch {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Record the calls of agents elsewhere while clients, the database and the recorder are killed at random instants.
+    ///
+    /// Starts its own PostgreSQL. Full size: 100 kills of the database and 100 of the recorder.
+    Record {
         #[command(flatten)]
         options: Options,
     },
@@ -324,6 +331,10 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
             neighbours::run(&neighbours::Options { program, lasts }).await
         }
         Command::Watch { options } => watch::run(&watching(options)?).await,
+        Command::Record { options } => {
+            let (program, seed, kills) = (waybill()?, options.seed(), if options.short { 4 } else { 100 });
+            record::run(&record::Options { program, seed, kills }).await
+        }
         Command::Artifacts { options, store } => {
             let kills = if options.short { 10 } else { 200 };
             bulk::run(&bulk::Options { kills, seed: options.seed(), store }).await

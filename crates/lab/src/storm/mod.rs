@@ -47,6 +47,7 @@ pub mod ledger;
 pub mod mutant;
 pub mod process;
 pub mod proxy;
+pub mod record;
 pub mod runaway;
 pub mod schedule;
 pub mod script;

@@ -3,16 +3,20 @@
 use std::{env, ffi::OsString, process::ExitCode};
 
 use anyhow::{Result, anyhow};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use waybill_api::{Replay, Unknown};
 use waybill_worker::model::Provider;
 
 use super::dev::{self, Recording};
 
-/// Where the clients of these providers send their calls: to the address in their environment, or by default to this one.
-const USUAL: [(&str, &str, &str); 2] = [
-    ("openai", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
-    ("anthropic", "ANTHROPIC_BASE_URL", "https://api.anthropic.com/v1"),
+/// Where the clients of these providers send their calls: to the address in their environment, or by default to this one. LlamaIndex and older clients
+/// read another name.
+const USUAL: [(&str, &[&str], &str); 2] = [
+    ("openai", &["OPENAI_BASE_URL", OLDER], "https://api.openai.com/v1"),
+    ("anthropic", &["ANTHROPIC_BASE_URL"], "https://api.anthropic.com/v1"),
 ];
+/// An older name of OPENAI_BASE_URL.
+pub(crate) const OLDER: &str = "OPENAI_API_BASE";
 
 #[derive(Debug, Args)]
 #[group(skip)]
@@ -26,13 +30,35 @@ pub(crate) struct Arguments {
     /// Refuse calls that cannot be recorded. If omitted, they pass and are counted.
     #[arg(long)]
     require_record: bool,
+    /// Answer from the record: the first time that a request comes it gets its first recorded answer, the second time its second one, and so on.
+    #[arg(long, value_name = "HOW")]
+    replay: Option<How>,
+    /// Let replayed answers take as long as they took.
+    #[arg(long, requires = "replay")]
+    in_time: bool,
     /// Command to run with `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL` set to the recorder. When it ends, everything ends, with its exit code.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
+/// What happens to requests that are not recorded.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum How {
+    /// They are refused, and the answer says how they differ from what is recorded. Nothing goes to a provider.
+    Strict,
+    /// They go on to the provider, and are recorded.
+    New,
+}
+
 pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { dev, upstream: mut upstreams, require_record, command } = arguments;
+    let Arguments { dev, upstream: mut upstreams, require_record, replay, in_time, command } = arguments;
+    let replay = replay.map(|how| {
+        let unknown = match how {
+            How::Strict => Unknown::Refuse,
+            How::New => Unknown::Record,
+        };
+        Replay { unknown, in_time }
+    });
     for usual in usual() {
         if !upstreams.iter().any(|known| known.name == usual.name) {
             usual.check_recorded().map_err(|why| {
@@ -41,13 +67,14 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
             upstreams.push(usual);
         }
     }
-    dev::run_with(dev, Some(Recording { upstreams, require_record, command })).await
+    dev::run_with(dev, Some(Recording { upstreams, require_record, replay, command })).await
 }
 
 /// Returns the providers that are known without being named, each where its clients would send their calls.
 pub(crate) fn usual() -> Vec<Provider> {
-    let provider = |(name, variable, url): (&str, &str, &str)| {
-        let address = env::var(variable).ok().and_then(elsewhere).unwrap_or_else(|| url.to_owned());
+    let provider = |(name, variables, url): (&str, &[&str], &str)| {
+        let named = variables.iter().find_map(|variable| env::var(variable).ok().and_then(elsewhere));
+        let address = named.unwrap_or_else(|| url.to_owned());
         Some(Provider::recorded(name.parse().ok()?, address))
     };
     USUAL.into_iter().filter_map(provider).collect()

@@ -98,6 +98,10 @@ pub(crate) struct Arguments {
     /// Do not serve the console, the pages for browsers at /ui/.
     #[arg(long, env = "WAYBILL_NO_CONSOLE")]
     no_console: bool,
+    /// Let clients with a key of the recorder have their own recorded answers replayed, with the header `x-waybill-replay`. They can then read what was
+    /// recorded with that key.
+    #[arg(long, env = "WAYBILL_REPLAY")]
+    replay: bool,
     /// Seconds to wait for running requests at shutdown.
     #[arg(long, default_value_t = 10.0, value_parser = usage::seconds)]
     grace: f64,
@@ -164,6 +168,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<ExitCode> {
         models,
         drain,
         console: !arguments.no_console,
+        may_replay: arguments.replay,
         ..Config::default()
     };
     let stop = async {

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{process::Child, sync::watch, task::JoinSet};
-use waybill_api::{Access, Config as ApiConfig};
+use waybill_api::{Access, Config as ApiConfig, Replay, Unknown};
 use waybill_artifact::Artifacts;
 use waybill_bus::local::Local;
 use waybill_context::framework::Framework;
@@ -108,6 +108,8 @@ pub(crate) struct Recording {
     /// Providers that calls may go to.
     pub(crate) upstreams: Vec<Provider>,
     pub(crate) require_record: bool,
+    /// Whether answers come from the record.
+    pub(crate) replay: Option<Replay>,
     /// A command to run with the addresses in its environment. Everything ends with it. Empty: until Ctrl-C.
     pub(crate) command: Vec<OsString>,
 }
@@ -160,9 +162,14 @@ pub(crate) async fn run_with(mut arguments: Arguments, recording: Option<Recordi
     let access = if address.ip().is_loopback() { Access::Loopback } else { Access::Keys };
     let models = installation.models();
     let record_all = recording.as_ref().is_some_and(|recording| recording.require_record);
-    let (artifacts_of_api, models_of_api) = (artifacts.clone(), models.clone());
-    let api =
-        ApiConfig { access, artifacts: artifacts_of_api, models: models_of_api, record_all, ..ApiConfig::default() };
+    let api = ApiConfig {
+        access,
+        artifacts: artifacts.clone(),
+        models: models.clone(),
+        record_all,
+        replay: recording.as_ref().and_then(|recording| recording.replay),
+        ..ApiConfig::default()
+    };
     let (serving, until) = (kernel.clone(), parts.end());
     parts.running.spawn(async move {
         if let Err(error) = waybill_api::serve(listener, serving, api, until, Duration::from_secs(2)).await {
@@ -215,15 +222,32 @@ pub(crate) async fn run_with(mut arguments: Arguments, recording: Option<Recordi
 
 /// Says that everything is up, and waits for Ctrl-C, or runs the command of a recording to its end.
 async fn run_until_end(recording: Option<Recording>, greeting: &Greeting<'_>) -> Result<ExitCode> {
-    let Some(Recording { upstreams, command, .. }) = recording else {
+    let Some(Recording { upstreams, replay, command, .. }) = recording else {
         said::greet(greeting);
         interrupted().await?;
         return Ok(ExitCode::SUCCESS);
     };
-    let addresses: Vec<(String, String)> = upstreams.iter().map(|to| address_of(greeting.api_url, to)).collect();
+    let mut addresses: Vec<(String, String)> = upstreams.iter().map(|to| address_of(greeting.api_url, to)).collect();
     let places: Vec<String> = upstreams.iter().map(said::upstream).collect();
+    match replay.map(|replay| replay.unknown) {
+        Some(Unknown::Refuse) => {
+            eprintln!(
+                "answering from the record: requests that are not recorded are refused, and nothing goes to a provider"
+            );
+        }
+        Some(Unknown::Record) => {
+            eprintln!("answering from the record: requests that are not recorded go on to the provider");
+        }
+        None => {}
+    }
     if !command.is_empty() {
         places.iter().for_each(|place| eprintln!("recording calls to {place}"));
+        // If it names another address than the other name does, it is not ours to change.
+        let (older, newer) = (env::var(record::OLDER).ok(), env::var("OPENAI_BASE_URL").ok());
+        if older.is_none() || newer.is_none() || older == newer {
+            let openai = addresses.iter().find(|(name, _)| name == "OPENAI_BASE_URL").map(|(_, url)| url.clone());
+            addresses.extend(openai.map(|url| (record::OLDER.to_owned(), url)));
+        }
         return run_recorded(&command, &addresses).await;
     }
     said::greet_recorder(greeting, &addresses, &places);
