@@ -19,6 +19,7 @@ pub mod bulk;
 pub mod roles;
 #[cfg(test)]
 mod scopes;
+mod serving;
 pub mod team;
 pub mod tools;
 pub mod walls;

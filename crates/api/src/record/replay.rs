@@ -496,11 +496,11 @@ mod tests {
 
     #[test]
     fn a_difference_names_its_place() {
-        let was =
-            json!({ "model": "m", "messages": [{ "role": "user", "content": "What is two and two?" }], "seed": 1 });
+        let was = json!({ "api_key": "withheld:00", "model": "m", "messages": [{ "role": "user", "content": "What is two and two?" }], "seed": 1 });
         let now = json!({ "api_key": "withheld", "model": "m", "messages": [{ "role": "user", "content": "What is two and three?" }, 1], "top_p": 1 });
         let mut differences = Differences::default();
         differences.compare(&mut Vec::new(), &was, &now);
+        assert_eq!(differences.n, 4, "a credential is compared with nothing");
         let found = differences.shown;
         let said =
             r#"in `messages[0].content`: "What is two and two?" was recorded, and now it is "What is two and three?""#;

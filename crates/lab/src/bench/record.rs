@@ -27,6 +27,7 @@ use super::{fresh_database, median, noise, progress};
 use crate::{
     figure::{Bar, Figure},
     model::{Asked, Pace, Reply, Server},
+    storm::verdict::percentile,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -277,7 +278,8 @@ struct Compared {
 
 impl Compared {
     fn add(&mut self, off: &Times, on: &Times) {
-        let ratio = |of: fn(&Times) -> &Vec<f64>, share| at(of(on), share) / at(of(off), share);
+        let ratio =
+            |of: fn(&Times) -> &Vec<f64>, share| percentile(of(on).clone(), share) / percentile(of(off).clone(), share);
         self.first_p50.push(ratio(|times| &times.first, 0.5));
         self.first_p99.push(ratio(|times| &times.first, 0.99));
         self.rest_p50.push(ratio(|times| &times.rest, 0.5));
@@ -325,14 +327,6 @@ async fn read(request: reqwest::RequestBuilder) -> Result<(f64, f64, bool)> {
     let (first, last) = (times.first().copied().context("the stream is empty")?, times[times.len() - 1]);
     let is_late = last - first < BETWEEN.as_secs_f64() * PIECES as f64 / 2.0;
     Ok((first, last - first, is_late))
-}
-
-/// Returns the value below which this share lies.
-fn at(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let place = (sorted.len().saturating_sub(1)) as f64 * share;
-    sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns a text of so many bytes that compresses about as well as prose.

@@ -5,9 +5,9 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::StreamExt;
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -33,6 +33,7 @@ use crate::{
     bench::{fresh_database, progress},
     figure::{Bar, Figure},
     model::{Asked, Pace, Reply, Server},
+    serving::serve,
 };
 
 #[derive(Clone, Debug)]
@@ -194,23 +195,10 @@ impl Studio {
         })
     }
 
-    /// Starts the recorder, and waits until it answers.
+    /// Starts the recorder.
     async fn serve(&self) -> Result<ChildProcess> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["serve", "--listen", &self.address, "--per-second", "100000", "--providers"])
-            .arg(&self.providers);
-        command.env("WAYBILL_DATABASE_URL", &self.database_url).env_remove("WAYBILL_NATS_URL");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = ChildProcess(command.spawn().context("a recorder cannot be started")?);
-        let http = Client::builder().no_proxy().build()?;
-        for _ in 0..200 {
-            if http.get(format!("http://{}/health", self.address)).send().await.is_ok() {
-                return Ok(process);
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        bail!("the recorder does not come up")
+        let providers = [OsStr::new("--providers"), self.providers.as_os_str()];
+        serve(&self.program, &self.address, &self.database_url, &providers).await
     }
 
     /// Waits until all that is still to be recorded is, and compares the record with what clients saw.

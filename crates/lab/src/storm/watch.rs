@@ -7,7 +7,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    process::{Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use futures::StreamExt;
 use reqwest::Client;
 use serde::Deserialize;
@@ -43,6 +42,7 @@ use super::dice::Dice;
 use crate::{
     bench::{fresh_database, new_card, progress},
     figure::{Bar, Figure},
+    serving::serve,
 };
 
 #[derive(Clone, Debug)]
@@ -166,20 +166,8 @@ impl House {
         work.commit().await?;
         let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
         let address = format!("127.0.0.1:{port}");
-        let mut command = Command::new(&options.program);
-        command.args(["serve", "--listen", &address, "--per-second", "100000"]);
-        command.env("WAYBILL_DATABASE_URL", server.service_url(DATABASE)).env_remove("WAYBILL_NATS_URL");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = ChildProcess(command.spawn().context("a server cannot be started")?);
-        let url = format!("http://{address}");
-        let http = Client::builder().no_proxy().build()?;
-        for _ in 0..100 {
-            if http.get(format!("{url}/ready")).send().await.is_ok_and(|answer| answer.status().is_success()) {
-                return Ok(House { url, project_id, keys, trees, _process: process });
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::bail!("the server does not come up");
+        let process = serve(&options.program, &address, &server.service_url(DATABASE), &[]).await?;
+        Ok(House { url: format!("http://{address}"), project_id, keys, trees, _process: process })
     }
 
     /// Starts watchers, which watch until the value is dropped.
