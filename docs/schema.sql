@@ -2483,6 +2483,7 @@ declare
   v_departs boolean := p_turn ->> 'departs';
   v_n       integer := p_turn ->> 'n_common';
   v_parent  uuid := p_turn ->> 'parent_agent_turn_id';
+  v_at      timestamptz := coalesce((p_turn ->> 'at')::timestamptz, now());
   v_box     uuid;
   v_root    uuid;
   v_depth   integer;
@@ -2500,10 +2501,10 @@ begin
   end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, status, context_box_id, output_box_id, query_card_ids, parent_agent_turn_id, root_turn_id,
-          recursion_depth, trace_id, traceparent, started_by, finished_at)
+          recursion_depth, trace_id, traceparent, started_by, created_at, finished_at)
   values (p_project, v_turn, v_agent, 'recorded', v_context, v_output,
           array(select q.value::uuid from jsonb_array_elements_text(p_turn -> 'query_card_ids') q), v_parent, coalesce(v_root, v_turn),
-          coalesce(v_depth, 0), (p_turn ->> 'trace_id')::uuid, p_turn ->> 'traceparent', p_turn ->> 'started_by', now())
+          coalesce(v_depth, 0), (p_turn ->> 'trace_id')::uuid, p_turn ->> 'traceparent', p_turn ->> 'started_by', v_at, v_at)
       on conflict do nothing;
   if not found then
     return null;
@@ -4816,6 +4817,7 @@ declare
   v_output  uuid := p_call ->> 'output_box_id';
   v_before  integer := p_call ->> 'n_before';
   v_new     integer := cardinality(p_messages);
+  v_at      timestamptz := coalesce((p_call ->> 'at')::timestamptz, clock_timestamp());
   v_length  bigint;
   v_label   text;
   v_written integer;
@@ -4829,9 +4831,9 @@ begin
   select b.length into strict v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = v_output for no key update;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request)
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request, created_at)
   select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*,
-         decode(p_call ->> 'request', 'hex')
+         decode(p_call ->> 'request', 'hex'), v_at
     from jsonb_to_record(p_call -> 'usage') as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
           n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
@@ -4862,7 +4864,7 @@ begin
       from unnest(p_answer) with ordinality c;
   end if;
   update state.turns t
-     set finished_at = clock_timestamp(), deliverable_card_id = coalesce(p_answer[1].card_id, t.deliverable_card_id)
+     set finished_at = greatest(t.finished_at, v_at), deliverable_card_id = coalesce(p_answer[1].card_id, t.deliverable_card_id)
    where t.project_id = p_project and t.agent_turn_id = v_turn;
   return true;
 end $$;
@@ -5191,7 +5193,7 @@ CREATE FUNCTION state.said(p_text text, p_type text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when p_type <> 'wire.message' then p_text
-              else replace(replace(replace(substring(p_text from '"(?:text|content)"\s*:\s*"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
+              else replace(replace(replace(substring(p_text from '(?:^|"(?:text|content)"\s*:\s*)"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
 $$;
 CREATE FUNCTION state.saw_external(p_project uuid, p_turn uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE

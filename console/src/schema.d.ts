@@ -348,6 +348,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/projects/{project}/cache-misses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show where calls found less in the provider's prompt cache than it could have kept: what had changed, and what it cost.
+         * @description Each call is compared with the one before it in its conversation. What that one had sent already, and this one did not read from the cache, is lost;
+         *     less than 1,024 tokens do not count, because providers keep nothing shorter. Where a message changed, that is the most
+         *     that it can be: what follows the message may be new. One answer looks at about 10,000 calls: `complete_until` says where to
+         *     continue. Money is known where the operator's file has the prices of the model.
+         */
+        get: operations["show_cache_misses"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/projects/{project}/calls/claim": {
         parameters: {
             query?: never;
@@ -2039,6 +2062,96 @@ export interface components {
             steps?: number | null;
             /** Format: int64 */
             tokens?: number | null;
+        };
+        /** @description A call that missed the cache. */
+        CacheMiss: {
+            agent_turn_id: components["schemas"]["TurnId"];
+            /** Format: date-time */
+            at: string;
+            /**
+             * Format: int64
+             * @description How long after the call before it began, in seconds.
+             */
+            idle_seconds: number;
+            /** Format: int64 */
+            lost: number;
+            /**
+             * Format: int32
+             * @description The number of the message that changed, from 1.
+             */
+            message?: number | null;
+            /**
+             * Format: int64
+             * @description In millionths of a dollar. `null` if the price of the model is not known.
+             */
+            microdollars?: number | null;
+            /** @description `PROVIDER/MODEL` */
+            model: string;
+            previous_step_id: components["schemas"]["StepId"];
+            /** @description The call before it in the conversation. It belongs to another turn if a message changed. */
+            previous_turn_id: components["schemas"]["TurnId"];
+            profile_name?: string | null;
+            /** @description What the provider says about it, in its own words: any JSON. */
+            provider_says?: unknown;
+            step_id: components["schemas"]["StepId"];
+            why: components["schemas"]["CacheMissReason"];
+        };
+        /**
+         * @description What changed between a call and the one before it in its conversation. If several things did, the first of these.
+         * @enum {string}
+         */
+        CacheMissReason: "model" | "tools" | "system" | "message" | "context" | "parameters" | "idle" | "provider" | "no_cache";
+        /** @description What the calls of a span of time lost. */
+        CacheMisses: {
+            /**
+             * Format: date-time
+             * @description Turns that began at this time or later are not looked at, because there were too many calls before it: continue with it as `since`. `null`
+             *     if all turns of the span were looked at.
+             */
+            complete_until?: string | null;
+            /** @description The 50 calls that lost most. */
+            largest: components["schemas"]["CacheMiss"][];
+            /** @description Whether there are more than 1,000 groups. The rest is left out. */
+            more_rows: boolean;
+            /** @description Days: newest first. Other groups: those that lost most first. */
+            rows: components["schemas"]["CacheMissesRow"][];
+        };
+        /** @description One group of calls. */
+        CacheMissesRow: {
+            /**
+             * Format: int64
+             * @description Tokens of these that came from the provider's cache.
+             */
+            cached: number;
+            /**
+             * Format: int64
+             * @description Tokens that the calls read, cached ones included.
+             */
+            input: number;
+            /**
+             * @description What changed, the day, the profile, `PROVIDER/MODEL`, or the id of the first turn of the conversation. `null`: calls without a miss, of rows by what
+             *     changed.
+             */
+            key?: string | null;
+            /**
+             * Format: int64
+             * @description Tokens that the call before had sent already, and that did not come from the cache. Where a message changed, this is the most that it can be: what
+             *     follows that message may be new.
+             */
+            lost: number;
+            /**
+             * Format: int64
+             * @description What these cost more than cached ones, in millionths of a dollar. `null` if no price is known for any of them.
+             */
+            microdollars?: number | null;
+            /** Format: int64 */
+            n_calls: number;
+            /** Format: int64 */
+            n_misses: number;
+            /** @description The lost tokens, by what had changed. */
+            why: {
+                [key: string]: number;
+            };
         };
         /** @description A call that a step makes. */
         CallOut: {
@@ -3945,7 +4058,7 @@ export interface components {
             tokenizer: string;
             tools_card_id?: components["schemas"]["CardId"] | null;
         };
-        /** @description How a call was recorded that an agent elsewhere made: it was not composed by Waybill, but passed on its way to the provider. */
+        /** @description How a call was recorded that an agent elsewhere made: it was not composed by Waybill, but passed on its way to the provider, or was imported from a log. */
         Recording: {
             /** @description The compression in which the body was sent. The hash is that of the body without it. */
             encoding?: string | null;
@@ -4078,7 +4191,7 @@ export interface components {
          * @description What the claim of a recorded call rests on.
          * @enum {string}
          */
-        RestsOn: "bytes" | "provider";
+        RestsOn: "bytes" | "provider" | "import";
         /** @description A field that the result must have. */
         ResultField: {
             /** @description What the field must contain. */
@@ -4398,6 +4511,8 @@ export interface components {
             max_tokens?: number;
             /** @description A result of more tokens than this becomes an artifact; the model sees its beginning and end. If omitted, 8000. */
             result_tokens?: components["schemas"]["Tokens"];
+            /** @description Regular expressions. The recorder does not store what matches one of them in a text of a recorded request or answer. */
+            withhold?: string[];
         };
         /** @description Documents that an agent may find: by `search_knowledge`, if it may call that, and as a block of its context. */
         Shelf: {
@@ -5955,6 +6070,44 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_Heir"];
+                };
+            };
+            /** @description The request failed. The body says what is wrong and what to do. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_cache_misses: {
+        parameters: {
+            query?: {
+                /** @description What to add up by: `why` (what had changed), `day` (of the call, UTC), `profile`, `model` or `conversation`. If omitted, `why`. */
+                by?: "why" | "day" | "profile" | "model" | "conversation";
+                /** @description Only turns that began at this time or later. If omitted, 24 hours before `until`. */
+                since?: string;
+                /** @description Only turns that began before this time. If omitted, now. */
+                until?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Slug or id of the project. */
+                project: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CacheMisses"];
                 };
             };
             /** @description The request failed. The body says what is wrong and what to do. */

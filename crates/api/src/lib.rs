@@ -75,7 +75,10 @@ mod write;
 pub use limit::Limits;
 pub use login::Client;
 pub use problem::Problem;
-pub use record::replay::{Replay, Unknown};
+pub use record::{
+    import::{ImportError, ImportedCall, Importer, Put},
+    replay::{Replay, Unknown},
+};
 pub use tls::{Tls, TlsError};
 pub use token::{Identity, IdentityError};
 

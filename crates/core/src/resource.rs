@@ -31,7 +31,7 @@ pub enum Manifest {
     Tool(Box<Tool>),
     Plan(Plan),
     HandoffType(Box<HandoffType>),
-    Settings(Settings),
+    Settings(Box<Settings>),
 }
 
 /// What an agent is: prompt, tools, model, policies.
@@ -500,6 +500,9 @@ pub struct Settings {
     /// The model that makes vectors of documents and of searches. If omitted, documents are found by words alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Embedding>,
+    /// Regular expressions. The recorder does not store what matches one of them in a text of a recorded request or answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withhold: Vec<String>,
     /// Further settings, for the project's own tools.
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: BTreeMap<Name, String>,
@@ -521,6 +524,7 @@ impl Default for Settings {
             egress_hosts: BTreeSet::new(),
             result_tokens: Tokens::new(8_000).unwrap_or_default(),
             embedding: None,
+            withhold: Vec::new(),
             labels: BTreeMap::new(),
         }
     }

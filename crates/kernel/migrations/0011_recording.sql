@@ -5,7 +5,7 @@
 create table state.recordings (
   project_id    uuid        not null,
   agent_turn_id uuid        not null,
-  -- Of its first two messages, and of all its messages so far.
+  -- Of what it begins with, up to the first message that is no system prompt; and of all its messages so far.
   opening       bytea       not null check (octet_length(opening) = 16),
   tail          bytea       not null check (octet_length(tail) = 16),
   n_messages    integer     not null check (n_messages >= 0),

@@ -88,6 +88,7 @@ pub mod idempotency;
 pub mod quarantine;
 pub mod sweep;
 
+pub mod cache;
 pub mod find;
 pub mod now;
 pub mod short;

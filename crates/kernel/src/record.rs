@@ -3,6 +3,7 @@
 //! A request that begins with all messages of a recorded turn goes on with that turn. One that differs at some message begins a new turn, which has the
 //! messages before it by reference. A recorded turn is in no inbox and has no head: no worker can claim it.
 
+use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 use sqlx::{FromRow, types::Json};
 use waybill_core::{
@@ -74,7 +75,7 @@ pub struct NewRecording {
     pub trace_id: Option<TraceId>,
     pub traceparent: Option<String>,
     pub started_by: String,
-    /// The mark of its first two messages.
+    /// The mark of its messages up to the first one that is no system prompt.
     pub opening: Mark,
     /// The turn that it has its first messages from.
     pub shares_with: Option<TurnId>,
@@ -82,6 +83,8 @@ pub struct NewRecording {
     pub n_common: i32,
     /// Whether it departs from that turn: something else was said at a place where that turn has a message.
     pub departs: bool,
+    /// When its first call was sent, if it was imported. `None` means now.
+    pub at: Option<DateTime<Utc>>,
 }
 
 /// A recorded call. The id of its step is its idempotency key.
@@ -100,12 +103,15 @@ pub struct RecordedCall {
     pub answer: Option<Mark>,
     /// The mark of what the provider remembers the call by.
     pub state: Option<Mark>,
-    /// The mark of the whole request. `None` means that the answer is not whole, so that it cannot be replayed.
+    /// The mark of the whole request, by which its answer is replayed. `None` means that the answer is not whole. Of a call that was imported: the mark by
+    /// which it is known when it is imported again.
     pub request: Option<Mark>,
     /// How many tools the model called.
     pub n_calls: usize,
     pub receipt: String,
     pub usage: Usage,
+    /// When its answer came, if it was imported. `None` means now.
+    pub at: Option<DateTime<Utc>>,
 }
 
 /// Finds the turn that a request goes on with. `tails` has the marks of the request, from that of all its messages down, each with the mark of the
@@ -196,8 +202,8 @@ pub async fn note_asks(work: &mut UnitOfWork, turn_id: TurnId, said: &[Mark]) ->
 /// How deep recorded turns may stand below each other: a job that asks itself the same again and again must not make one tree without end.
 const DEEPEST: i32 = 16;
 
-/// Finds the last turn with a tool call that said this, in a conversation of the last hour.
-pub async fn asked_by(work: &mut UnitOfWork, said: Mark) -> Result<Option<TurnId>, DbError> {
+/// Finds the last turn with a tool call that said this, in the hour before `at`; `None` means now.
+pub async fn asked_by(work: &mut UnitOfWork, said: Mark, at: Option<DateTime<Utc>>) -> Result<Option<TurnId>, DbError> {
     let project_id = work.project_id();
     let found = sqlx::query_scalar(
         "select t.agent_turn_id
@@ -211,14 +217,32 @@ pub async fn asked_by(work: &mut UnitOfWork, said: Mark) -> Result<Option<TurnId
                    from state.turns t
                   where t.project_id = $1 and t.agent_turn_id = a.agent_turn_id
                  offset 0) t
-          where t.finished_at > now() - interval '1 hour' and t.recursion_depth < $3",
+          where t.finished_at > coalesce($4, now()) - interval '1 hour' and t.recursion_depth < $3",
     )
     .bind(project_id)
     .bind(said.0.as_slice())
     .bind(DEEPEST)
+    .bind(at)
     .fetch_optional(&mut **work)
     .await?;
     Ok(found)
+}
+
+/// Checks whether a call was imported before. Until the transaction ends, no other import of this project gets an answer.
+pub async fn is_imported(work: &mut UnitOfWork, call: Mark) -> Result<bool, DbError> {
+    let project_id = work.project_id();
+    sqlx::query("select pg_advisory_xact_lock(uuid_hash_extended($1, 8))")
+        .bind(project_id)
+        .execute(&mut **work)
+        .await?;
+    let known = sqlx::query_scalar(
+        "select exists (select from state.agent_steps s where s.request = $2 and s.project_id = $1)",
+    )
+    .bind(project_id)
+    .bind(call.0.as_slice())
+    .fetch_one(&mut **work)
+    .await?;
+    Ok(known)
 }
 
 /// Returns the turn that a turn stands below.

@@ -48,7 +48,7 @@ begin
      where t.project_id = p_project and t.agent_turn_id = v_turn;
 end $$;
 
--- The recorded turn that has most of the first messages of a request: of the newest that begin with the same two. If there is none, the one whose last
+-- The recorded turn that has most of the first messages of a request: of the newest that begin with the same. If there is none, the one whose last
 -- answer the request has as its last.
 --   p_marks   the mark of each message of the request, as the cards of messages have it: it says what they and all before them are
 --   p_answer  digest of the last answer in the request; null: it has none that tells much
@@ -113,7 +113,8 @@ end $$;
 -- Begins a recorded turn. It is never in an inbox, so that no worker can claim it, and it has ended whenever its last call has. Null: it had begun before,
 -- and nothing was written.
 --   p_turn  {agent_turn_id, agent_id, profile_name, context_box_id, output_box_id, query_card_ids, parent_agent_turn_id?, trace_id?, traceparent?,
---            started_by?, opening, shares_with?, n_common, departs}
+--            started_by?, opening, shares_with?, n_common, departs, at?}
+--           `at`: when its first call was sent, of a call that was imported; else it is now
 create or replace function state.begin_recording(p_project uuid, p_turn jsonb) returns integer
 language plpgsql as $$
 declare
@@ -125,6 +126,7 @@ declare
   v_departs boolean := p_turn ->> 'departs';
   v_n       integer := p_turn ->> 'n_common';
   v_parent  uuid := p_turn ->> 'parent_agent_turn_id';
+  v_at      timestamptz := coalesce((p_turn ->> 'at')::timestamptz, now());
   v_box     uuid;
   v_root    uuid;
   v_depth   integer;
@@ -142,10 +144,10 @@ begin
   end if;
   insert into state.turns
          (project_id, agent_turn_id, agent_id, status, context_box_id, output_box_id, query_card_ids, parent_agent_turn_id, root_turn_id,
-          recursion_depth, trace_id, traceparent, started_by, finished_at)
+          recursion_depth, trace_id, traceparent, started_by, created_at, finished_at)
   values (p_project, v_turn, v_agent, 'recorded', v_context, v_output,
           array(select q.value::uuid from jsonb_array_elements_text(p_turn -> 'query_card_ids') q), v_parent, coalesce(v_root, v_turn),
-          coalesce(v_depth, 0), (p_turn ->> 'trace_id')::uuid, p_turn ->> 'traceparent', p_turn ->> 'started_by', now())
+          coalesce(v_depth, 0), (p_turn ->> 'trace_id')::uuid, p_turn ->> 'traceparent', p_turn ->> 'started_by', v_at, v_at)
       on conflict do nothing;
   if not found then
     return null;
@@ -166,7 +168,8 @@ begin
 end $$;
 
 -- Writes a recorded call as a step of its turn. False: the turn has gone on meanwhile, with this call or another one, and nothing was written.
---   p_call      {agent_turn_id, agent_id, step_id, context_box_id, output_box_id, n_before, tail, answer?, state?, request?, n_calls, receipt, usage}
+--   p_call      {agent_turn_id, agent_id, step_id, context_box_id, output_box_id, n_before, tail, answer?, state?, request?, n_calls, receipt, usage,
+--                at?}; `at`: when its answer came, of a call that was imported; else it is now
 --   p_messages  those that are new, for the context box
 --   p_answer    for the output box; none: there was no answer
 create or replace function state.record_call(p_project uuid, p_call jsonb, p_messages cardbox.new_card[], p_answer cardbox.new_card[]) returns boolean
@@ -179,6 +182,7 @@ declare
   v_output  uuid := p_call ->> 'output_box_id';
   v_before  integer := p_call ->> 'n_before';
   v_new     integer := cardinality(p_messages);
+  v_at      timestamptz := coalesce((p_call ->> 'at')::timestamptz, clock_timestamp());
   v_length  bigint;
   v_label   text;
   v_written integer;
@@ -192,9 +196,9 @@ begin
   select b.length into strict v_length from cardbox.boxes b where b.project_id = p_project and b.box_id = v_output for no key update;
   insert into state.agent_steps
          (project_id, agent_turn_id, step_id, agent_id, turn_epoch, claim_token, outcome, from_seq, to_seq, n_calls,
-          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request)
+          provider, model, input_tokens, cached_tokens, output_tokens, microdollars, took_ms, n_asked, asked_again, cache_miss, reported, request, created_at)
   select p_project, v_turn, v_step, v_agent, 0, 0, 'running', v_length + 1, v_length + cardinality(p_answer), (p_call ->> 'n_calls')::integer, u.*,
-         decode(p_call ->> 'request', 'hex')
+         decode(p_call ->> 'request', 'hex'), v_at
     from jsonb_to_record(p_call -> 'usage') as u
          (provider text, model text, input_tokens integer, cached_tokens integer, output_tokens integer, microdollars bigint, took_ms integer,
           n_asked smallint, asked_again boolean, cache_miss jsonb, reported boolean)
@@ -225,7 +229,7 @@ begin
       from unnest(p_answer) with ordinality c;
   end if;
   update state.turns t
-     set finished_at = clock_timestamp(), deliverable_card_id = coalesce(p_answer[1].card_id, t.deliverable_card_id)
+     set finished_at = greatest(t.finished_at, v_at), deliverable_card_id = coalesce(p_answer[1].card_id, t.deliverable_card_id)
    where t.project_id = p_project and t.agent_turn_id = v_turn;
   return true;
 end $$;

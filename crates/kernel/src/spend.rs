@@ -287,7 +287,7 @@ const MOST_ROWS: usize = 1_000;
 
 /// Adds up what the turns have used that began in a span of time.
 pub async fn spend(work: &mut UnitOfWork, by: By, since: DateTime<Utc>, until: DateTime<Utc>) -> Result<Spend, Error> {
-    let complete_until = border(work, since, until).await?;
+    let complete_until = border(work, since, until, MOST_STEPS).await?;
     let project_id = work.project_id();
     let mut rows: Vec<Group> = sqlx::query_as(
         "select g.key, g.at, count(distinct g.agent_turn_id) as n_turns, sum(g.n_steps)::bigint as n_steps, sum(g.input)::bigint as input,
@@ -335,10 +335,11 @@ pub async fn spend(work: &mut UnitOfWork, by: By, since: DateTime<Utc>, until: D
 }
 
 /// Returns where a span must end if it has too many steps: before the turn of the first step too many.
-async fn border(
+pub(crate) async fn border(
     work: &mut UnitOfWork,
     since: DateTime<Utc>,
     until: DateTime<Utc>,
+    most_steps: i64,
 ) -> Result<Option<DateTime<Utc>>, Error> {
     let project_id = work.project_id();
     let first: Option<TurnId> = sqlx::query_scalar(
@@ -352,7 +353,7 @@ async fn border(
     .bind(project_id)
     .bind(TurnId::at(since))
     .bind(TurnId::at(until))
-    .bind(MOST_STEPS)
+    .bind(most_steps)
     .fetch_optional(&mut **work)
     .await?;
     // Turns that began in the same millisecond are counted together; those of the first one always.

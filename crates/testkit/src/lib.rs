@@ -14,10 +14,12 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 use waybill_core::{
     bus::{Bell, Bus, Chunk, Door},
-    id::{AgentId, ProjectId},
+    id::{AgentId, BoxId, ProjectId, StepId, TurnId},
+    turn::Usage,
 };
 use waybill_kernel::{
     migrate,
+    record::{Mark, NewRecording, RecordedCall},
     work::{Config, Kernel, UnitOfWork},
 };
 use waybill_services::{Server, Shared};
@@ -259,4 +261,43 @@ fn is_old(name: &str) -> bool {
     let Some((seconds, _)) = made.map(|timestamp| timestamp.to_unix()) else { return false };
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     age.is_ok_and(|age| age > KEPT)
+}
+
+/// Returns a call of an agent elsewhere, ready to be written: of one message, in a turn of its own. Without an answer, it had failed.
+pub fn recorded_call(answer: Option<u8>) -> (NewRecording, RecordedCall) {
+    let mark = |n: u8| Mark::from_bytes([n; 16]);
+    let recording = NewRecording {
+        agent_turn_id: TurnId::new(),
+        agent_id: AgentId::new(),
+        profile_name: "elsewhere".to_owned(),
+        context_box_id: BoxId::new(),
+        output_box_id: BoxId::new(),
+        query_card_ids: Vec::new(),
+        parent_agent_turn_id: None,
+        trace_id: None,
+        traceparent: None,
+        started_by: "key:recorder".to_owned(),
+        opening: mark(1),
+        shares_with: None,
+        n_common: 0,
+        departs: false,
+        at: None,
+    };
+    let call = RecordedCall {
+        agent_turn_id: recording.agent_turn_id,
+        agent_id: recording.agent_id,
+        step_id: StepId::new(),
+        context_box_id: recording.context_box_id,
+        output_box_id: recording.output_box_id,
+        n_before: 0,
+        tail: mark(2),
+        answer: answer.map(mark),
+        state: None,
+        request: None,
+        n_calls: 0,
+        receipt: "{}".to_owned(),
+        usage: Usage::default(),
+        at: None,
+    };
+    (recording, call)
 }

@@ -1,11 +1,12 @@
 //! Whether arguments, answers and manifests fit their schemas.
 
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use waybill_context::{handoff, schema::Schema};
 use waybill_core::{
     card::ResultContent,
-    resource::{Manifest, Tool},
+    resource::{Manifest, Settings, Tool},
     tool::TOOLS,
 };
 use waybill_kernel::{resource, turn};
@@ -71,8 +72,29 @@ pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
     match manifest {
         Manifest::Tool(tool) => check_schemas(tool),
         Manifest::HandoffType(handoff_type) => handoff::check_type(handoff_type),
-        Manifest::Profile(_) | Manifest::Plan(_) | Manifest::Settings(_) => Ok(()),
+        Manifest::Settings(settings) => withheld(settings).map(drop),
+        Manifest::Profile(_) | Manifest::Plan(_) => Ok(()),
     }
+}
+
+/// How many expressions a project may withhold text by, and how much memory each may take.
+const MOST_WITHHELD: usize = 32;
+const MOST_OF_PATTERN: usize = 256 << 10;
+
+/// Returns what a project withholds from its records.
+pub fn withheld(settings: &Settings) -> Result<Vec<Regex>, String> {
+    if settings.withhold.len() > MOST_WITHHELD {
+        return Err(format!("`withhold` has more than {MOST_WITHHELD} expressions: join some with `|`"));
+    }
+    let pattern = |text: &String| {
+        let built = RegexBuilder::new(text).size_limit(MOST_OF_PATTERN).build();
+        let built = built.map_err(|error| format!("`withhold`: {error}"))?;
+        match built.is_match("") {
+            true => Err(format!("`withhold`: {text:?} matches a text without characters: it would withhold nothing")),
+            false => Ok(built),
+        }
+    };
+    settings.withhold.iter().map(pattern).collect()
 }
 
 fn check_schemas(tool: &Tool) -> Result<(), String> {

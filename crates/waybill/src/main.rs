@@ -33,9 +33,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use command::{
-    admin, agent, apply, artifact, card, chat, context, demo, dev, doctor, fork, grant, handoff, health, inbox, init,
-    keys, knowledge, lint, look, migrate, orchestrator, project, record, replay, resource, run, serve, session, spend,
-    tool, top, turn, worker,
+    admin, agent, apply, artifact, cache_misses, card, chat, context, demo, dev, doctor, fork, grant, handoff, health,
+    import, inbox, init, keys, knowledge, lint, look, migrate, orchestrator, project, record, replay, resource, run,
+    serve, session, spend, tool, top, turn, worker,
 };
 use config::File;
 use serde_json::Value;
@@ -73,6 +73,8 @@ enum Command {
     Dev(dev::Arguments),
     /// Record what the models of your existing agents see: point them here by one environment variable.
     Record(record::Arguments),
+    /// Put the model calls of logs on record: JSON lines, transcripts of Claude Code, exports of Langfuse and Helicone.
+    Import(import::Arguments),
     /// Make a project folder that works at once: a team of two agents, a tool in Python, a test, and a README with the next commands.
     Init(init::Arguments),
     /// Show the demo team of `waybill dev` at work: it researches a question, its workers are killed, and a person approves the answer.
@@ -98,6 +100,8 @@ enum Command {
     Top(top::Arguments),
     /// Show what the turns of a project have spent: by hour, day, profile, model, agent or session.
     Spend(spend::Arguments),
+    /// Show where calls found less in the provider's prompt cache than it could have kept, what had changed, and what it cost.
+    CacheMisses(cache_misses::Arguments),
     /// Create, list and delete projects, and set how long they keep what.
     #[command(subcommand)]
     Project(project::Command),
@@ -231,6 +235,7 @@ async fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Record(arguments) => record::run(arguments).await,
+        Command::Import(arguments) => import::run(arguments, json).await,
         Command::Init(arguments) => init::run(&arguments, json),
         Command::Demo(arguments) => demo::run(arguments, json).await,
         Command::Run(arguments) => run::run(arguments, json).await,
@@ -257,6 +262,7 @@ async fn main() -> ExitCode {
         Command::Health(arguments) => health::run(arguments, json).await,
         Command::Top(arguments) => top::run(arguments, json).await,
         Command::Spend(arguments) => spend::run(arguments, json).await,
+        Command::CacheMisses(arguments) => cache_misses::run(arguments, json).await,
         Command::Man { folder } => man(&folder),
         Command::Project(command) => project::run(command, json).await,
         Command::Apply(arguments) => apply::run(arguments, json).await,

@@ -166,7 +166,8 @@ function Header({
         {microdollars != null && <span>{w.cost(format.money(microdollars))}</span>}
         {receipt?.recorded && (
           <span className={style.reported}>
-            {w.recorded(plain(receipt.recorded.provider))} {w.restsOn[receipt.recorded.rests_on]}
+            {(receipt.recorded.rests_on === 'import' ? w.imported : w.recorded)(plain(receipt.recorded.provider))}{' '}
+            {w.restsOn[receipt.recorded.rests_on]}
           </span>
         )}
         {receipt?.reported && <span className={style.reported}>{w.reported}</span>}

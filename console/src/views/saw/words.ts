@@ -37,9 +37,11 @@ const en = {
   tokensOf: (tokens: string, budget: string) => `${tokens} of ${budget} tokens`,
   tokensAlone: (tokens: string) => `${tokens} tokens`,
   recorded: (provider: string) => `recorded from an agent elsewhere, on its way to ${provider};`,
+  imported: (provider: string) => `imported from a log of calls to ${provider};`,
   restsOn: {
     bytes: 'rests on these bytes: the model saw nothing else',
     provider: 'rests on what the provider remembers: the model saw more than these bytes',
+    import: 'rests on the log: what was sent may be other bytes, and may say more',
   },
   cached: (share: string) => `${share} cached`,
   cachedUnknown: 'cached: not recorded',
@@ -281,9 +283,11 @@ const zh: typeof en = {
   tokensOf: (tokens, budget) => `${tokens} token，预算 ${budget}`,
   tokensAlone: tokens => `${tokens} token`,
   recorded: provider => `录制自别处的智能体，发往 ${provider} 途中；`,
+  imported: provider => `从发给 ${provider} 的调用日志导入；`,
   restsOn: {
     bytes: '以这些字节为准：模型没有看到别的内容',
     provider: '还依赖供应商记住的内容：模型看到的比这些字节多',
+    import: '以日志为准：实际发送的可能是别的字节，内容也可能更多',
   },
   cached: share => `缓存 ${share}`,
   cachedUnknown: '缓存：没有记录',

@@ -1,15 +1,15 @@
 //! The answer to a recorded call, as far as it can be read.
 
-use std::{io::Read as _, time::Duration};
+use std::{io::Read as _, iter::once, time::Duration};
 
 use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
-use waybill_context::wire::Adapter;
+use waybill_context::{record::withhold, wire::Adapter};
 use waybill_core::json;
 use waybill_worker::model::{self, Read};
 
-use super::queue::Call;
+use super::{credentials::Credentials, pieces::WITHHELD, queue::Call, source::Secret};
 
 /// A body may become this many bytes when it is unpacked.
 const MOST_UNPACKED: u64 = 64 << 20;
@@ -19,23 +19,57 @@ const MOST_ASKS: usize = 64;
 const MOST_PIECES: usize = 4_000;
 
 /// The content of a `wire.answer` card.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) status: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) content_type: Option<String>,
-    /// Absent if it came in a compression that is not read.
+    /// Absent if it came in a compression that is not read, or if what the project withholds stands in several pieces of a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<String>,
     /// Whether the answer ended before it was whole: the client or the provider went away, or there was no room for the rest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_cut: bool,
-    /// In how many places the body repeated a credential of the request, which is not stored.
+    /// In how many places the body had a credential of the request, or what the project withholds. It is not stored.
     #[serde(default, skip_serializing_if = "is_zero")]
     n_withheld: usize,
     /// Of a stream of which nothing is withheld: for each piece, after how many milliseconds it came and how many bytes it had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) pieces: Vec<(u64, usize)>,
+}
+
+impl Kept {
+    /// Takes out what the project withholds. What a stream says comes in many pieces, none of which need show it: then all of it is taken out, also if
+    /// it cannot be read.
+    pub(super) fn withhold(&mut self, secret: &Secret, said: Option<&[String]>) {
+        if !secret.has_patterns() {
+            return;
+        }
+        let Some(body) = self.body.take() else { return };
+        let find = secret.withheld();
+        let is_stream = self.content_type.as_deref().is_some_and(|kind| kind.starts_with("text/event-stream"));
+        if is_stream && said.is_none_or(|said| said.iter().any(|text| !find(text).is_empty())) {
+            self.n_withheld += 1;
+            self.pieces.clear();
+            return;
+        }
+        let mut n = 0;
+        let mut shown = |text: &str| {
+            let (text, n_here) =
+                withhold::replaced(text, &[&find], WITHHELD).unwrap_or_else(|| secret.withheld_from(text));
+            n += n_here;
+            text
+        };
+        let of_line = |line: &str| match line.strip_prefix("data:") {
+            Some(data) => format!("data:{}", shown(data)),
+            None => shown(line),
+        };
+        self.body = Some(if is_stream { body.split_inclusive('\n').map(of_line).collect() } else { shown(&body) });
+        self.n_withheld += n;
+        if n > 0 {
+            self.pieces.clear();
+        }
+    }
 }
 
 /// What is known of an answer.
@@ -50,6 +84,8 @@ pub(super) struct Said {
     pub(super) id: Option<String>,
     /// What its calls say: texts of their arguments, in which a sub-agent may find its task.
     pub(super) asks: Vec<String>,
+    /// Of a stream: what it says in all its pieces together. None: it cannot be read.
+    pub(super) joined: Option<Vec<String>>,
 }
 
 fn is_zero(n: &usize) -> bool {
@@ -70,10 +106,7 @@ pub(super) fn read(call: &Call) -> (Kept, Said) {
     };
     let (body, n_withheld) = body.map(|body| call.credentials.withheld_from(body)).unzip();
     let n_withheld = n_withheld.unwrap_or_default();
-    said.cache_miss = said.cache_miss.and_then(|why| {
-        let (why, _) = call.credentials.withheld_from(why.to_string());
-        serde_json::from_str(&why).ok()
-    });
+    said.cache_miss = said.cache_miss.and_then(|why| without(&call.credentials, &why));
     let has_times = is_stream && is_plain && n_withheld == 0 && pieces.len() <= MOST_PIECES;
     let time = |(at, piece): &(Duration, Bytes)| (u64::try_from(at.as_millis()).unwrap_or(u64::MAX), piece.len());
     let kept = Kept {
@@ -85,6 +118,27 @@ pub(super) fn read(call: &Call) -> (Kept, Said) {
         pieces: if has_times { pieces.iter().map(time).collect() } else { Vec::new() },
     };
     (kept, said)
+}
+
+/// Reads the answer of a log: the body as JSON, or an event stream.
+pub(super) fn imported(adapter: Adapter, status: u16, body: Option<String>, credentials: &Credentials) -> (Kept, Said) {
+    let is_stream = body.as_deref().is_some_and(|body| !body.trim_start().starts_with(['{', '[']));
+    let mut said = match &body {
+        Some(body) if (200..300).contains(&status) => understood(adapter, body, is_stream),
+        _ => Said::default(),
+    };
+    said.cache_miss = said.cache_miss.and_then(|why| without(credentials, &why));
+    let is_cut = body.is_none();
+    let (body, n_withheld) = body.map(|body| credentials.withheld_from(body)).unzip();
+    let content_type = Some(if is_stream { "text/event-stream" } else { "application/json" }.to_owned());
+    let body = body.map(|body| json::text(&body).into_owned());
+    let n_withheld = n_withheld.unwrap_or_default();
+    (Kept { status, content_type, body, is_cut, n_withheld, pieces: Vec::new() }, said)
+}
+
+/// Returns a value without credentials, if it is one then.
+fn without(credentials: &Credentials, value: &Value) -> Option<Value> {
+    serde_json::from_str(&credentials.withheld_from(value.to_string()).0).ok()
 }
 
 /// Returns the text of a body. Of one that was cut, that is what came whole.
@@ -110,13 +164,18 @@ fn understood(adapter: Adapter, body: &str, is_stream: bool) -> Said {
     };
     let Some(answer) = raw.and_then(|raw| model::read(adapter, &raw).ok()) else { return Said::default() };
     let n_calls = answer.calls.len();
+    let joined = is_stream.then(|| {
+        let reasoning = answer.reasoning.iter().flat_map(|thought| [Some(&thought.text), thought.verbatim.as_ref()]);
+        let calls = answer.calls.iter().map(|call| &call.arguments);
+        once(&answer.text).chain(reasoning.flatten()).chain(calls).cloned().collect()
+    });
     let mut asks = Vec::new();
     for call in &answer.calls {
         texts(&serde_json::from_str(&call.arguments).unwrap_or_default(), &mut asks);
     }
     let first = answer.calls.into_iter().next().map(|call| call.provider_call_id);
     let mark = first.filter(|id| !id.is_empty()).or(Some(answer.text));
-    Said { read: answer.read, n_calls, cache_miss: answer.cache_miss, mark, id: answer.message_id, asks }
+    Said { read: answer.read, n_calls, cache_miss: answer.cache_miss, mark, id: answer.message_id, asks, joined }
 }
 
 /// Collects the texts of arguments.

@@ -27,16 +27,18 @@ use crate::{Api, problem::Problem};
 use self::{
     credentials::Credentials,
     headers::{own, text},
+    pieces::Counted,
     queue::{Call, Queue},
     replay::Replays,
     sender::Senders,
-    source::Keys,
+    source::Projects,
     tee::{Tee, Underway},
 };
 
 mod answer;
 mod credentials;
 mod headers;
+pub(crate) mod import;
 mod pieces;
 mod queue;
 pub(crate) mod replay;
@@ -50,7 +52,8 @@ mod write;
 pub(crate) struct Recorder {
     http: Client,
     senders: Senders,
-    keys: Keys,
+    projects: Projects,
+    counted: Arc<Counted>,
     queue: Queue,
     replays: Replays,
 }
@@ -58,8 +61,14 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new() -> Recorder {
         let http = outside::client().build().expect("a client without a certificate of its own");
-        let (senders, keys, replays) = (Senders::default(), Keys::default(), Replays::default());
-        Recorder { http, senders, keys, queue: Queue::new(), replays }
+        Recorder {
+            http,
+            senders: Senders::default(),
+            projects: Projects::default(),
+            counted: Arc::default(),
+            queue: Queue::new(),
+            replays: Replays::default(),
+        }
     }
 
     /// Returns once everything that was taken is recorded.

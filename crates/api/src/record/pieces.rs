@@ -1,6 +1,6 @@
 //! A request as cards, and the marks by which its conversation is found.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt, sync::Mutex};
 
 use serde_json::Value;
 use waybill_context::{
@@ -18,7 +18,11 @@ use waybill_core::{
 };
 use waybill_kernel::record::Mark;
 
-use super::{source::Whose, write::Error};
+use super::{
+    lock,
+    source::{Secret, Whose},
+    write::Error,
+};
 
 /// How many of the last messages of a request may be new, for it to be found at once that it goes on with a turn.
 const MOST_NEW: usize = 64;
@@ -30,6 +34,26 @@ const MOST_CREDENTIALS: usize = 16;
 pub(super) const WITHHELD: &str = "withheld";
 /// From here on the tokens of a message are estimated: a token is about four bytes.
 const COUNTED: usize = 64 << 10;
+/// How many messages are remembered with their tokens.
+const MOST_COUNTED: usize = 50_000;
+
+/// The tokens of messages that were counted: the next request of a conversation has them again.
+#[derive(Debug, Default)]
+pub(super) struct Counted(Mutex<HashMap<Mark, Tokens>>);
+
+impl Counted {
+    fn of(&self, mark: Mark) -> Option<Tokens> {
+        lock(&self.0).get(&mark).copied()
+    }
+
+    fn add(&self, mark: Mark, n_tokens: Tokens) {
+        let mut all = lock(&self.0);
+        if all.len() >= MOST_COUNTED {
+            all.clear();
+        }
+        all.insert(mark, n_tokens);
+    }
+}
 
 /// A request as cards.
 pub(super) struct Pieces {
@@ -55,6 +79,7 @@ pub(super) struct Pieces {
     /// For each message: what it says as a part of an answer. None: the model did not write it.
     answers: Vec<Option<Part>>,
     marking: Marking,
+    kin: String,
 }
 
 /// A part of an answer, as marks: of its first call, and of its text.
@@ -72,11 +97,22 @@ impl fmt::Debug for Pieces {
 }
 
 impl Pieces {
-    /// Cuts a request. `source` says whose conversations it may belong to.
-    pub(super) fn new(adapter: Adapter, body: &[u8], key: &[u8; 32], whose: &Whose) -> Result<Pieces, Error> {
+    /// Cuts a request. `whose` says whose conversations it may belong to.
+    pub(super) fn new(
+        adapter: Adapter,
+        body: &[u8],
+        secret: &Secret,
+        whose: &Whose,
+        counted: &Counted,
+    ) -> Result<Pieces, Error> {
         let Whose { source, kin, address } = whose;
         let source = source.as_str();
-        let cut = record::cut(adapter, body, key, &[])?;
+        let key = &secret.key;
+        let withheld = secret.withheld();
+        let cut = match secret.has_patterns() {
+            true => record::cut(adapter, body, key, &[&withheld])?,
+            false => record::cut(adapter, body, key, &[])?,
+        };
         let Cut { skeleton, system, tools, messages, withheld, model, rests_on, goes_on, is_conversation, .. } = cut;
         let (has_system, has_tools) = (system.is_some(), tools.is_some());
         let mut shared = vec![seal(part(serde_json::to_string(&skeleton).unwrap_or_default()))?];
@@ -102,7 +138,12 @@ impl Pieces {
             answers.push(marking.part(view));
             let mut draft = Draft::new(CardType::wire_message(), role, Content::Text(json::text(&raw).into_owned()));
             draft.metadata.extra.insert("mark".to_owned(), Value::from(last.to_hex()));
-            cards.push(seal(draft)?);
+            let card = match counted.of(last) {
+                Some(n_tokens) => draft.seal_counted(n_tokens)?,
+                None => seal(draft)?,
+            };
+            counted.add(last, card.n_tokens());
+            cards.push(card);
             marks.push(last);
         }
         let rests_on = rests_on.map(|id| json::text(&id).chars().take(200).collect());
@@ -122,6 +163,7 @@ impl Pieces {
             asked: asked.flatten(),
             answers,
             marking,
+            kin: kin.clone(),
         })
     }
 
@@ -154,17 +196,29 @@ impl Pieces {
         self.marking.of(what, said)
     }
 
+    /// Returns the mark of an imported call, whichever conversation it is in: a session that was resumed has the calls before once more.
+    pub(super) fn imported(&self, said: &str) -> Mark {
+        mark(&self.marking.key, &[b"import\n", said.as_bytes()])
+    }
+
+    /// Returns the mark of what an agent of this conversation asks another. None means that it is too short to tell.
+    pub(super) fn asks(&self, said: &str) -> Option<Mark> {
+        asks(said, &self.marking.key, &self.kin)
+    }
+
     pub(super) fn tail(&self) -> Mark {
         self.marks.last().copied().unwrap_or(self.empty)
     }
 
+    /// Returns the mark of what the conversation begins with: all up to the first message that is no system prompt.
     pub(super) fn opening(&self) -> Mark {
-        self.marks.get(1).or(self.marks.first()).copied().unwrap_or(self.empty)
+        let first = self.messages.iter().position(|card| card.metadata().role != Role::System).unwrap_or_default();
+        self.marks.get(first).copied().unwrap_or(self.empty)
     }
 }
 
 /// Returns the mark of what one agent asks another. None means that it is too short to tell.
-pub(super) fn asks(said: &str, key: &[u8; 32], kin: &str) -> Option<Mark> {
+fn asks(said: &str, key: &[u8; 32], kin: &str) -> Option<Mark> {
     let said = said.trim();
     (said.len() >= TELLING).then(|| mark(key, &[b"asks\n", kin.as_bytes(), b"\n", said.as_bytes()]))
 }
@@ -250,7 +304,7 @@ mod tests {
     use super::*;
 
     fn pieces(adapter: Adapter, body: &str) -> Pieces {
-        Pieces::new(adapter, body.as_bytes(), &[1; 32], &Whose::named("me"))
+        Pieces::new(adapter, body.as_bytes(), &Secret::of_test(), &Whose::named("me"), &Counted::default())
             .unwrap_or_else(|error| panic!("{error}: {body}"))
     }
 
@@ -318,8 +372,14 @@ mod tests {
         let earlier = of(r#"{"input":"Hi","previous_response_id":"resp_1"}"#);
         assert_eq!(earlier.state, Some(plain.marked("state", "resp_1")));
         assert_ne!(earlier.tail(), plain.tail());
-        let other =
-            Pieces::new(Adapter::OpenaiResponses, br#"{"input":"Hi"}"#, &[1; 32], &Whose::named("you")).unwrap();
+        let other = Pieces::new(
+            Adapter::OpenaiResponses,
+            br#"{"input":"Hi"}"#,
+            &Secret::of_test(),
+            &Whose::named("you"),
+            &Counted::default(),
+        )
+        .unwrap();
         assert_ne!(other.tail(), plain.tail());
         assert_ne!(other.marked("state", "resp_1"), plain.marked("state", "resp_1"));
     }

@@ -199,9 +199,9 @@ async fn write_one(api: &Arc<Api>, call: Call) {
     };
     let mut pause = Duration::from_millis(100);
     loop {
-        let attempt = tokio::time::timeout(ATTEMPT, prepared.write(api)).await;
+        let attempt = tokio::time::timeout(ATTEMPT, prepared.write(write::Desk::of(api))).await;
         match attempt {
-            Ok(Ok(())) => return metrics::counter!(metric::RECORDED).increment(1),
+            Ok(Ok(_)) => return metrics::counter!(metric::RECORDED).increment(1),
             Ok(Err(write::Error::Unreadable(Unreadable::TooMany))) => return count("too_large"),
             Ok(Err(write::Error::Unreadable(_))) => return count("unreadable"),
             Ok(Err(error)) if !error.may_pass() => {

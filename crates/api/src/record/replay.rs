@@ -185,7 +185,7 @@ impl Wanted {
                 (true, true) => Err(full()),
             };
         };
-        let key = api.recorder.keys.of(api, call.sender.project_id).await?;
+        let key = api.recorder.projects.secret(&api.kernel, call.sender.project_id).await?.key;
         let (whose, adapter) = (call.whose(), call.adapter);
         let (encoding, request, of) = (call.encoding.clone(), call.request.clone(), whose.clone());
         let read = offload::run(request.len(), move || {

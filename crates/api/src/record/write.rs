@@ -5,11 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chrono::{DateTime, Utc};
+use serde_json::json;
 use tokio::sync::OnceCell;
 use waybill_context::{
     receipt::{Digest, Receipt},
     record::{
-        self,
+        Unreadable,
         receipt::{Parts, Recording, RestsOn},
         withhold,
     },
@@ -27,20 +29,22 @@ use waybill_core::{
 use waybill_kernel::{
     card, card_box, offload,
     record::{self as stored, Mark, NewRecording, RecordedCall},
+    resource,
     retry::Transient,
     turn,
-    work::{self, DbError, UnitOfWork},
+    work::{self, DbError, Kernel, UnitOfWork},
 };
+use waybill_worker::model::Models;
 
 use super::{
-    answer::{self, Said},
+    answer::{self, Kept, Said},
     lock,
-    pieces::{self, Pieces},
+    pieces::{Counted, Pieces},
     queue::{Call, Room},
     sender::Sender,
-    source::{Source, Whose},
+    source::{Projects, Secret, Source, Whose},
 };
-use crate::Api;
+use crate::{Api, problem::Problem};
 
 /// How often a call is tried again whose turn went on meanwhile.
 const MOST_RACES: usize = 3;
@@ -60,12 +64,41 @@ pub(super) enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error("the request cannot be read")]
-    Unreadable(#[from] record::Unreadable),
+    Unreadable(#[from] Unreadable),
+    #[error("the settings of the project cannot be read, and with them what it withholds: {0}")]
+    Settings(String),
+    #[error(transparent)]
+    Resource(#[from] resource::Error),
     #[error("the turn went on each time while its next call was written")]
     Raced,
 }
 
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        match error {
+            Error::Work(error) => error.into(),
+            Error::Db(error) => error.into(),
+            Error::Resource(error) => error.into(),
+            other => Problem::internal(other),
+        }
+    }
+}
+
 impl Error {
+    /// Checks whether it is about this call alone: another one may well be written.
+    pub(super) fn is_of_call(&self) -> bool {
+        let is_of_call = |error: &DbError| !error.is_transient() && !error.is_contended();
+        match self {
+            Error::Invalid(_) | Error::Unreadable(_) | Error::Raced => true,
+            Error::Db(error) | Error::Card(card::Error::Db(error)) | Error::CardBox(card_box::Error::Db(error)) => {
+                is_of_call(error)
+            }
+            Error::Turn(error) => !error.is_transient(),
+            Error::Card(_) | Error::CardBox(_) => true,
+            Error::Work(_) | Error::Resource(_) | Error::Settings(_) => false,
+        }
+    }
+
     /// Checks whether it may succeed later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
@@ -74,46 +107,99 @@ impl Error {
             Error::Work(work::Error::Db(error))
             | Error::Db(error)
             | Error::Card(card::Error::Db(error))
-            | Error::CardBox(card_box::Error::Db(error)) => error.is_transient() || error.is_contended(),
+            | Error::CardBox(card_box::Error::Db(error))
+            | Error::Resource(resource::Error::Db(error)) => error.is_transient() || error.is_contended(),
             Error::Turn(error) => error.is_transient(),
-            Error::Work(_) | Error::Card(_) | Error::CardBox(_) | Error::Invalid(_) | Error::Unreadable(_) => false,
+            Error::Settings(_)
+            | Error::Resource(_)
+            | Error::Work(_)
+            | Error::Card(_)
+            | Error::CardBox(_)
+            | Error::Invalid(_)
+            | Error::Unreadable(_) => false,
             Error::Raced => true,
         }
     }
 }
 
+/// What writing calls needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Desk<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) projects: &'a Projects,
+    pub(super) counted: &'a Arc<Counted>,
+    /// The operator's providers, with their prices.
+    pub(super) models: Option<&'a Models>,
+}
+
+impl<'a> Desk<'a> {
+    pub(super) fn of(api: &'a Api) -> Desk<'a> {
+        let recorder = &api.recorder;
+        Desk {
+            kernel: &api.kernel,
+            projects: &recorder.projects,
+            counted: &recorder.counted,
+            models: Some(&api.config.models),
+        }
+    }
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is a step of this turn.
+    Now(TurnId),
+    /// It was imported before.
+    Before,
+}
+
 /// A call that is ready to be written. Written again, it is the same step, and begins the same turn.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    sender: Sender,
-    whose: Whose,
+    pub(super) sender: Sender,
+    pub(super) whose: Whose,
     /// The agent that asked this one, if the client says so.
-    parent: Option<Source>,
-    provider: String,
-    adapter: Adapter,
-    encoding: Option<String>,
-    session: Option<String>,
-    agent: Option<String>,
-    traceparent: Option<String>,
+    pub(super) parent: Option<Source>,
+    pub(super) provider: String,
+    pub(super) adapter: Adapter,
+    pub(super) encoding: Option<String>,
+    pub(super) session: Option<String>,
+    pub(super) agent: Option<String>,
+    pub(super) traceparent: Option<String>,
     /// The request, without its compression.
-    body: Arc<Vec<u8>>,
-    /// The request as cards, once it was cut.
-    pieces: OnceCell<Pieces>,
-    answer: NewCard,
-    said: Said,
+    pub(super) body: Arc<Vec<u8>>,
+    /// The request and the answer as cards, once the request was cut.
+    pub(super) cards: OnceCell<Cards>,
+    pub(super) kept: Kept,
+    pub(super) said: Said,
+    /// When it was sent and what it cost, if it was imported.
+    pub(super) imported: Option<Extra>,
     /// Whether the provider answered, whole and without an error.
-    is_answered: bool,
+    pub(super) is_answered: bool,
     /// Whether the answer is there whole, as it was sent, also if it is an error.
-    is_replayable: bool,
-    took: Duration,
-    begun: Instant,
-    step_id: StepId,
+    pub(super) is_replayable: bool,
+    pub(super) took: Duration,
+    pub(super) begun: Instant,
+    pub(super) step_id: StepId,
     /// The turn that begins with it, if one does.
-    turn_id: TurnId,
+    pub(super) turn_id: TurnId,
     /// The turn that it was last written to, if it is not known whether that was committed.
-    tried: Mutex<Option<TurnId>>,
+    pub(super) tried: Mutex<Option<TurnId>>,
     /// Given back once the call is written.
-    _room: Room,
+    pub(super) _room: Option<Room>,
+}
+
+/// What a log says of a call. One that passed has its time from the clock, and its price from the operator's file.
+#[derive(Clone, Debug)]
+pub(super) struct Extra {
+    /// When it was sent: now, unless the log says so.
+    pub(super) at: DateTime<Utc>,
+    pub(super) said_at: Option<DateTime<Utc>>,
+    pub(super) microdollars: Option<u64>,
+    /// What the log calls it, if it does.
+    pub(super) id: Option<String>,
+    /// The name of the log.
+    pub(super) log: String,
 }
 
 impl Prepared {
@@ -130,37 +216,64 @@ impl Prepared {
     }
 
     /// Writes the call in one transaction, if it is not on record yet.
-    pub(super) async fn write(&self, api: &Api) -> Result<(), Error> {
+    pub(super) async fn write(&self, desk: Desk<'_>) -> Result<Written, Error> {
         // Outside the transaction: the server ends one that does nothing for seconds.
-        let pieces = self.pieces.get_or_try_init(|| self.cut(api)).await?;
+        let cards = self.cards.get_or_try_init(|| self.cut(desk)).await?;
         for _ in 0..MOST_RACES {
-            let mut work = api.kernel.begin(self.sender.project_id).await?;
+            let mut work = desk.kernel.begin(self.sender.project_id).await?;
             let tried = *lock(&self.tried);
             if let Some(turn_id) = tried
                 && stored::is_written(&mut work, turn_id, self.step_id).await?
             {
-                return Ok(());
+                return Ok(Written::Now(turn_id));
             }
-            if self.put(api, &mut work, pieces).await? {
+            if self.imported.is_some() && stored::is_imported(&mut work, self.known_by(&cards.pieces)).await? {
+                return Ok(Written::Before);
+            }
+            if let Some(turn_id) = self.put(desk, &mut work, cards).await? {
                 work.commit().await?;
-                return Ok(());
+                return Ok(Written::Now(turn_id));
             }
         }
         Err(Error::Raced)
     }
 
-    async fn cut(&self, api: &Api) -> Result<Pieces, Error> {
-        let key = api.recorder.keys.of(api, self.sender.project_id).await?;
+    async fn cut(&self, desk: Desk<'_>) -> Result<Cards, Error> {
+        let secret = desk.projects.secret(desk.kernel, self.sender.project_id).await?;
         let (body, adapter, whose) = (self.body.clone(), self.adapter, self.whose.clone());
-        offload::run(body.len(), move || Pieces::new(adapter, &body, &key, &whose)).await
+        let (counted, mut kept, joined) = (desk.counted.clone(), self.kept.clone(), self.said.joined.clone());
+        let n_tokens = i32::try_from(self.said.read.output).ok().and_then(Tokens::new).unwrap_or_default();
+        // How long a pattern takes, its size does not say.
+        let n_bytes = if secret.has_patterns() { usize::MAX } else { body.len() };
+        offload::run(n_bytes, move || {
+            let pieces = Pieces::new(adapter, &body, &secret, &whose, &counted)?;
+            kept.withhold(&secret, joined.as_deref());
+            let has_body = kept.body.is_some();
+            let content = Content::Json(serde_json::to_value(&kept).unwrap_or_default());
+            let answer = Draft::new(CardType::wire_answer(), Role::Assistant, content).seal_counted(n_tokens)?;
+            Ok(Cards { pieces, answer, has_body, secret })
+        })
+        .await
     }
 
-    /// Puts the call where its conversation is. Returns false if that has gone on meanwhile.
-    async fn put(&self, api: &Api, work: &mut UnitOfWork, pieces: &Pieces) -> Result<bool, Error> {
-        let Some(place) = self.place(work, pieces).await? else { return Ok(false) };
+    /// Returns the mark by which a call is known that is imported again.
+    fn known_by(&self, pieces: &Pieces) -> Mark {
+        let imported = self.imported.as_ref();
+        let (at, id) =
+            (imported.and_then(|imported| imported.said_at), imported.and_then(|imported| imported.id.as_ref()));
+        // Calls without a time are the same only in the same conversation.
+        let place = at.is_none().then_some(&self.session);
+        let said = json!([at, id, place, String::from_utf8_lossy(&self.body), self.kept.body]);
+        pieces.imported(&said.to_string())
+    }
+
+    /// Puts the call where its conversation is, and returns its turn. None means that that has gone on meanwhile.
+    async fn put(&self, desk: Desk<'_>, work: &mut UnitOfWork, cards: &Cards) -> Result<Option<TurnId>, Error> {
+        let Cards { pieces, answer, has_body, secret } = cards;
+        let Some(place) = self.place(work, cards).await? else { return Ok(None) };
         let new = &pieces.messages[place.n_shared..];
         let known = card::intern(work, &pieces.shared).await?;
-        let receipt = self.receipt(work, pieces, &place, &known).await?;
+        let receipt = self.receipt(work, cards, &place, &known).await?;
         let call = RecordedCall {
             agent_turn_id: place.turn_id,
             agent_id: place.agent_id,
@@ -170,7 +283,10 @@ impl Prepared {
             n_before: place.n_before,
             tail: pieces.tail(),
             answer: self.mark().map(|said| pieces.marked("answer", &said)),
-            request: self.is_replayable.then_some(pieces.request),
+            request: match self.imported {
+                Some(_) => Some(self.known_by(pieces)),
+                None => (self.is_replayable && *has_body).then_some(pieces.request),
+            },
             // After a failed call the same request comes again, with what the provider remembers from before.
             state: match &self.said.id {
                 Some(id) if !pieces.is_conversation => Some(pieces.marked("state", id)),
@@ -178,16 +294,15 @@ impl Prepared {
             },
             n_calls: self.said.n_calls,
             receipt: serde_json::to_string(&receipt).unwrap_or_default(),
-            usage: self.usage(api, pieces),
+            usage: self.usage(desk, pieces, secret),
+            at: self.imported.as_ref().map(|imported| imported.at + self.took),
         };
-        if !stored::write(work, &call, new, Some(&self.answer)).await? {
-            return Ok(false);
+        if !stored::write(work, &call, new, Some(answer)).await? {
+            return Ok(None);
         }
-        let key = api.recorder.keys.of(api, self.sender.project_id).await?;
-        let asks: Vec<Mark> =
-            self.said.asks.iter().filter_map(|said| pieces::asks(said, &key, &self.whose.kin)).collect();
+        let asks: Vec<Mark> = self.said.asks.iter().filter_map(|said| pieces.asks(said)).collect();
         stored::note_asks(work, place.turn_id, &asks).await?;
-        Ok(true)
+        Ok(Some(place.turn_id))
     }
 
     /// Returns what the next request says of the answer. Of an answer that cannot be read, that is not known; but it is one, and the same request
@@ -198,7 +313,8 @@ impl Prepared {
     }
 
     /// Finds the turn that the request goes on with, or begins one. None means that an earlier attempt has begun it.
-    async fn place(&self, work: &mut UnitOfWork, pieces: &Pieces) -> Result<Option<Place>, Error> {
+    async fn place(&self, work: &mut UnitOfWork, cards: &Cards) -> Result<Option<Place>, Error> {
+        let pieces = &cards.pieces;
         let agent_id = self.whose.source.agent_id(work.project_id());
         if let Some(found) = stored::to_extend(work, &pieces.tails(), pieces.state).await? {
             *lock(&self.tried) = Some(found.agent_turn_id);
@@ -216,11 +332,12 @@ impl Prepared {
                 },
             }));
         }
-        self.begin(work, pieces, agent_id).await
+        self.begin(work, cards, agent_id).await
     }
 
     /// Begins a turn, with the messages that it has in common with another one by reference.
-    async fn begin(&self, work: &mut UnitOfWork, pieces: &Pieces, agent_id: AgentId) -> Result<Option<Place>, Error> {
+    async fn begin(&self, work: &mut UnitOfWork, cards: &Cards, agent_id: AgentId) -> Result<Option<Place>, Error> {
+        let Cards { pieces, secret, .. } = cards;
         let marks: Vec<String> = pieces.marks.iter().map(Mark::to_hex).collect();
         let alike = match pieces.messages.len() {
             0 => None,
@@ -256,7 +373,7 @@ impl Prepared {
         let recording = NewRecording {
             agent_turn_id: turn_id,
             agent_id,
-            profile_name: self.name(pieces),
+            profile_name: self.name(cards),
             context_box_id: place.context_box_id,
             output_box_id: place.output_box_id,
             query_card_ids,
@@ -268,19 +385,22 @@ impl Prepared {
             shares_with,
             n_common,
             departs,
+            at: self.imported.as_ref().map(|imported| imported.at),
         };
         *lock(&self.tried) = Some(turn_id);
         if !stored::begin(work, &recording).await? {
             return Ok(None);
         }
-        let session = self.session.as_ref().map(|session| ("session", session.as_str()));
+        let session = self.session.iter().map(|session| ("session", secret.shown(session)));
         // Who asked for it is on record, and how that is known.
-        let parent = parent.map(|(_, how)| ("parent", how));
-        let labels = serde_json::Map::from_iter(
-            session.into_iter().chain(parent).map(|(name, value)| (name.to_owned(), value.into())),
-        );
-        if let Ok(labels) = serde_json::from_value::<Labels>(labels.into())
-            && (session.is_some() || parent.is_some())
+        let parent = parent.map(|(_, how)| ("parent", how.to_owned()));
+        let log = self.imported.iter().map(|imported| ("imported", secret.shown(&imported.log)));
+        let labels = session.chain(parent).chain(log);
+        let short = |value: String| -> String { value.chars().filter(|c| !c.is_control()).take(200).collect() };
+        let labels = labels.map(|(name, value)| (name.to_owned(), short(value).into()));
+        let labels = serde_json::Map::from_iter(labels.filter(|(_, value)| *value != ""));
+        if !labels.is_empty()
+            && let Ok(labels) = serde_json::from_value::<Labels>(labels.into())
         {
             turn::label(work, turn_id, &labels).await?;
         }
@@ -295,22 +415,25 @@ impl Prepared {
             return Ok(last.map(|turn_id| (turn_id, "said by the client")));
         }
         let Some(asked) = pieces.asked else { return Ok(None) };
-        let found = stored::asked_by(work, asked).await?;
+        let at = self.imported.as_ref().map(|imported| imported.at);
+        let found = stored::asked_by(work, asked, at).await?;
         Ok(found.map(|turn_id| (turn_id, "inferred")))
     }
 
-    fn name(&self, pieces: &Pieces) -> String {
-        let name = self.agent.clone().or_else(|| pieces.model.clone()).unwrap_or_else(|| "recorded".to_owned());
-        json::text(&name).chars().take(200).collect()
+    fn name(&self, cards: &Cards) -> String {
+        let name = self.agent.clone().or_else(|| cards.pieces.model.clone());
+        let name = name.unwrap_or_else(|| "recorded".to_owned());
+        json::text(&cards.secret.shown(&name)).chars().take(200).collect()
     }
 
     async fn receipt(
         &self,
         work: &mut UnitOfWork,
-        pieces: &Pieces,
+        cards: &Cards,
         place: &Place,
         known: &[CardId],
     ) -> Result<Receipt, Error> {
+        let Cards { pieces, secret, .. } = cards;
         let mut hashes: Vec<CardHash> = match place.n_shared {
             0 => Vec::new(),
             _ => card_box::hashes(work, Span::prefix(place.context_box_id, i64::from(place.n_before))).await?,
@@ -325,10 +448,19 @@ impl Prepared {
         let recording = Recording {
             provider: self.provider.clone(),
             skeleton_card_id: skeleton.0,
-            rests_on: if pieces.rests_on.is_some() { RestsOn::Provider } else { RestsOn::Bytes },
+            rests_on: match (&self.imported, &pieces.rests_on) {
+                (Some(_), _) => RestsOn::Import,
+                (None, Some(_)) => RestsOn::Provider,
+                (None, None) => RestsOn::Bytes,
+            },
             state_id: pieces.rests_on.clone(),
             withheld: pieces.withheld.clone(),
             encoding: self.encoding.clone(),
+        };
+        // What patterns withhold may be short, such as a number: whoever reads the hash must not be able to guess it.
+        let request_hash = match secret.has_patterns() && !pieces.withheld.is_empty() {
+            true => Digest::keyed(&secret.key, &self.body),
+            false => Digest::of(&self.body),
         };
         let from = i64::from(place.n_before) - i64::try_from(place.n_shared).unwrap_or_default() + 1;
         let upto = from + i64::try_from(pieces.messages.len()).unwrap_or(i64::MAX) - 1;
@@ -342,16 +474,16 @@ impl Prepared {
             messages: context,
             hashes: &hashes,
             n_tokens,
-            request_hash: Digest::of(&self.body),
+            request_hash,
         }))
     }
 
-    fn usage(&self, api: &Api, pieces: &Pieces) -> Usage {
+    fn usage(&self, desk: Desk<'_>, pieces: &Pieces, secret: &Secret) -> Usage {
         let model = pieces.model.clone().unwrap_or_default();
         let read = self.said.read;
         let usage = Usage {
             provider: self.provider.clone(),
-            model: json::text(&model).chars().take(200).collect(),
+            model: json::text(&secret.shown(&model)).chars().take(200).collect(),
             input_tokens: storable(read.input),
             cached_tokens: storable(read.cached),
             output_tokens: storable(read.output),
@@ -359,12 +491,26 @@ impl Prepared {
             took_ms: storable(u32::try_from(self.took.as_millis()).unwrap_or(u32::MAX)),
             n_asked: 1,
             asked_again: false,
-            cache_miss: self.said.cache_miss.clone(),
+            cache_miss: self.said.cache_miss.as_ref().and_then(|why| {
+                let (why, _) = secret.withheld_from(&why.to_string());
+                serde_json::from_str(&why).ok()
+            }),
             reported: false,
         };
-        let price = api.config.models.price(&self.provider, &model);
-        Usage { microdollars: price.map_or(0, |price| price.of(&usage)), ..usage }
+        let price = desk.models.and_then(|models| models.price(&self.provider, &model));
+        let paid = self.imported.as_ref().and_then(|imported| imported.microdollars);
+        Usage { microdollars: paid.unwrap_or_else(|| price.map_or(0, |price| price.of(&usage))), ..usage }
     }
+}
+
+/// A call as cards, without what the project withholds.
+#[derive(Debug)]
+pub(super) struct Cards {
+    pieces: Pieces,
+    answer: NewCard,
+    /// Whether the body of the answer is in its card.
+    has_body: bool,
+    secret: Secret,
 }
 
 /// Where a call is written.
@@ -393,10 +539,6 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
     let is_answered = call.is_whole && (200..300).contains(&call.status);
     let is_replayable = call.is_whole && call.status > 0 && kept.body.is_some();
     let Call { room, sender, provider, adapter, session, agent, traceparent, begun, took, .. } = call;
-    let content = serde_json::to_value(&kept).map_err(|_| "unreadable")?;
-    let n_tokens = i32::try_from(said.read.output).ok().and_then(Tokens::new).unwrap_or_default();
-    let draft = Draft::new(CardType::wire_answer(), Role::Assistant, Content::Json(content));
-    let answer = draft.seal_counted(n_tokens).map_err(|_| "unreadable")?;
     let inside = |text: Option<String>| text.map(|text| json::text(&text).into_owned());
     Ok(Prepared {
         sender,
@@ -409,9 +551,10 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
         agent: inside(agent),
         traceparent,
         body: Arc::new(body),
-        pieces: OnceCell::new(),
-        answer,
+        cards: OnceCell::new(),
+        kept,
         said,
+        imported: None,
         is_answered,
         is_replayable,
         took,
@@ -419,10 +562,11 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
         step_id: StepId::new(),
         turn_id: TurnId::new(),
         tried: Mutex::default(),
-        _room: room,
+        _room: Some(room),
     })
 }
 
+/// Seals the card of an answer, without what the project withholds.
 /// Returns the trace of a W3C `traceparent`.
 fn trace_id(traceparent: &str) -> Option<TraceId> {
     let id = traceparent.split('-').nth(1).filter(|id| id.len() == 32)?;

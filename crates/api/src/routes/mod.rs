@@ -52,6 +52,7 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(turn::list_edges))
         .routes(routes!(spend::show_budget))
         .routes(routes!(spend::show_spend))
+        .routes(routes!(spend::show_cache_misses))
         .routes(routes!(graph::show_graph))
         .routes(routes!(graph::show_timeline))
         .routes(routes!(now::show_now))

@@ -8,12 +8,11 @@ use tokio::time::sleep;
 use waybill_api::Config;
 use waybill_core::{
     card::{CardType, Content, Draft, NewCard, Role},
-    id::{AgentId, BoxId, StepId, TurnId},
     key::Scope,
-    turn::Usage,
 };
-use waybill_kernel::record::{self, Mark, NewRecording, RecordedCall};
+use waybill_kernel::record::{self, Mark, RecordedCall};
 use waybill_lab::model::{Asked, Fault, Pace, Reply, Server};
+use waybill_testkit::recorded_call;
 use waybill_tool::secret::Secrets;
 use waybill_worker::model::{Models, Provider};
 
@@ -179,43 +178,6 @@ async fn a_clock_in_the_first_message_does_not_hide_the_conversation() {
     assert_eq!((turns.len(), &turns[1]["forked_from"]), (2, &turns[0]["agent_turn_id"]), "{turns:#?}");
 }
 
-/// A call that is ready to be written, of one message, in a turn of its own.
-fn call(answer: Option<u8>) -> (NewRecording, RecordedCall) {
-    let mark = |n: u8| Mark::from_bytes([n; 16]);
-    let recording = NewRecording {
-        agent_turn_id: TurnId::new(),
-        agent_id: AgentId::new(),
-        profile_name: "elsewhere".to_owned(),
-        context_box_id: BoxId::new(),
-        output_box_id: BoxId::new(),
-        query_card_ids: Vec::new(),
-        parent_agent_turn_id: None,
-        trace_id: None,
-        traceparent: None,
-        started_by: "key:recorder".to_owned(),
-        opening: mark(1),
-        shares_with: None,
-        n_common: 0,
-        departs: false,
-    };
-    let call = RecordedCall {
-        agent_turn_id: recording.agent_turn_id,
-        agent_id: recording.agent_id,
-        step_id: StepId::new(),
-        context_box_id: recording.context_box_id,
-        output_box_id: recording.output_box_id,
-        n_before: 0,
-        tail: mark(2),
-        answer: answer.map(mark),
-        state: None,
-        request: None,
-        n_calls: 0,
-        receipt: "{}".to_owned(),
-        usage: Usage::default(),
-    };
-    (recording, call)
-}
-
 fn answer_card() -> NewCard {
     let content = Content::Json(json!({ "status": 200 }));
     Draft::new(CardType::wire_answer(), Role::Assistant, content).seal().unwrap()
@@ -228,7 +190,7 @@ async fn a_request_goes_on_with_the_conversation_whose_answer_it_has() {
     let mut work = house.kernel.begin(house.t.project_id).await.unwrap();
     let mut turns = Vec::new();
     for answer in [Some(3), Some(4)] {
-        let (recording, call) = call(answer);
+        let (recording, call) = recorded_call(answer);
         let message = Draft::instruction("Hello").seal().unwrap();
         assert!(!record::is_written(&mut work, call.agent_turn_id, call.step_id).await.unwrap());
         assert!(record::begin(&mut work, &recording).await.unwrap());
@@ -247,7 +209,7 @@ async fn a_request_goes_on_with_the_conversation_whose_answer_it_has() {
     assert_eq!(goes_on(2, Some(9)).await, Some(turns[1]), "else with the newest");
     assert_eq!(goes_on(2, None).await, None, "both were answered");
     assert_eq!(goes_on(3, Some(3)).await, None);
-    let (recording, failed) = call(None);
+    let (recording, failed) = recorded_call(None);
     let failed = RecordedCall { tail: mark(5), ..failed };
     assert!(record::begin(&mut work, &recording).await.unwrap());
     assert!(record::write(&mut work, &failed, &[], Some(&answer_card())).await.unwrap());

@@ -29,9 +29,11 @@ pub enum RestsOn {
     Bytes,
     /// On what the provider remembers of earlier calls: the model saw more than the bytes that were sent.
     Provider,
+    /// On a log that was imported: what was sent may have been written in another way, and may have said more.
+    Import,
 }
 
-/// How a call was recorded that an agent elsewhere made: it was not composed by Waybill, but passed on its way to the provider.
+/// How a call was recorded that an agent elsewhere made: it was not composed by Waybill, but passed on its way to the provider, or was imported from a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Recording {
     /// Name of the provider, as the operator's file has it.

@@ -8,6 +8,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use serde_json::value::RawValue;
+
 use super::raw::{self, Object, Step};
 use crate::wire::Adapter;
 
@@ -149,6 +151,29 @@ pub fn credentials(adapter: Adapter, body: &[u8]) -> Vec<String> {
     found.swaps.into_iter().map(|(range, _)| raw::decode(&body[range]).into_owned()).collect()
 }
 
+/// Replaces what patterns find in the strings and numbers of a JSON text, and says in how many places. None means that this is not JSON.
+pub fn replaced(text: &str, patterns: &[&Pattern<'_>], instead: &str) -> Option<(String, usize)> {
+    let value = serde_json::from_str::<&RawValue>(text).ok()?.get();
+    let start = raw::place(text, value).start;
+    let mut withheld = Withheld::default();
+    raw::walk(value, None, |_, range| {
+        let found = start + range.start;
+        let value = &value[range];
+        match value.strip_prefix('"').and_then(|value| value.strip_suffix('"')) {
+            Some(inner) => {
+                let place = |(range, _): (Range<usize>, String)| found + 1 + range.start..found + 1 + range.end;
+                let swaps = spans(inner, false, patterns).into_iter().map(place);
+                withheld.swaps.extend(swaps.map(|range| (range, instead.to_owned())));
+            }
+            None if patterns.iter().any(|pattern| !pattern(value).is_empty()) => {
+                withheld.swaps.push((found..found + value.len(), format!("\"{instead}\"")));
+            }
+            None => {}
+        }
+    });
+    Some((withheld.text(text, 0..text.len()), withheld.swaps.len()))
+}
+
 /// Finds the credentials of a body. None means that there are too many.
 pub(super) fn find(
     adapter: Adapter,
@@ -182,7 +207,7 @@ pub(super) fn find(
                     let place = |range: Range<usize>| found + 1 + range.start..found + 1 + range.end;
                     withheld.swaps.extend(swaps.map(|(range, text)| (place(range), replacement(key, &text))));
                 }
-                None if has(What::All) => {
+                None if has(What::All) || patterns.iter().any(|pattern| !pattern(value).is_empty()) => {
                     withheld.swaps.push((found..found + value.len(), format!("\"{}\"", replacement(key, value))));
                 }
                 None => {}

@@ -2,7 +2,7 @@
 create or replace function state.said(p_text text, p_type text) returns text
 language sql immutable as $$
   select case when p_type <> 'wire.message' then p_text
-              else replace(replace(replace(substring(p_text from '"(?:text|content)"\s*:\s*"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
+              else replace(replace(replace(substring(p_text from '(?:^|"(?:text|content)"\s*:\s*)"((?:[^"\\]|\\.){1,250})'), '\n', E'\n'), '\"', '"'), '\\', '\') end
 $$;
 
 -- The first line of what a card says. Null: it says nothing that is a text, or so much that a list would take long to read it.

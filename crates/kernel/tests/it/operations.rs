@@ -14,19 +14,21 @@ use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
 use waybill_core::{
     card::{CardType, Content, Draft, Role},
-    id::{AgentId, BoxId, StepId, TurnId, WorkerId},
+    id::{TurnId, WorkerId},
     metric,
     span::Record,
     turn::{End, Fence, Limits, MessageType, TurnStatus, Usage},
 };
 use waybill_kernel::{
     batch, invariant, lease, migrate, outbox,
-    record::{self, Mark, NewRecording, RecordedCall},
+    record::{self, Mark, NewRecording},
     retention, sweep, trace,
     turn::{self, DispatchRequest, Ending, Loss, Step},
     vitals,
     work::{Config, Error, Kernel},
 };
+
+use waybill_testkit::recorded_call;
 
 use crate::{
     batches::Plan,
@@ -283,37 +285,8 @@ async fn record_a_call(house: &House) {
         Draft::new(CardType::wire_answer(), Role::Assistant, Content::Json(serde_json::json!({ "status": 200 })))
             .seal()
             .unwrap();
-    let recording = NewRecording {
-        agent_turn_id: TurnId::new(),
-        agent_id: AgentId::new(),
-        profile_name: "elsewhere".to_owned(),
-        context_box_id: BoxId::new(),
-        output_box_id: BoxId::new(),
-        query_card_ids: vec![message.card_id()],
-        parent_agent_turn_id: None,
-        trace_id: None,
-        traceparent: None,
-        started_by: "key:recorder".to_owned(),
-        opening: mark(1),
-        shares_with: None,
-        n_common: 0,
-        departs: false,
-    };
-    let call = RecordedCall {
-        agent_turn_id: recording.agent_turn_id,
-        agent_id: recording.agent_id,
-        step_id: StepId::new(),
-        context_box_id: recording.context_box_id,
-        output_box_id: recording.output_box_id,
-        n_before: 0,
-        tail: mark(2),
-        answer: Some(mark(3)),
-        state: None,
-        request: None,
-        n_calls: 0,
-        receipt: "{}".to_owned(),
-        usage: Usage::default(),
-    };
+    let (recording, call) = recorded_call(Some(3));
+    let recording = NewRecording { query_card_ids: vec![message.card_id()], ..recording };
     let mut work = house.t.begin().await;
     record::begin(&mut work, &recording).await.unwrap();
     assert!(record::write(&mut work, &call, std::slice::from_ref(&message), Some(&answer)).await.unwrap());

@@ -5,7 +5,7 @@ use std::{collections::HashMap, process::ExitCode};
 use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
-use waybill_context::{call::Call, diff, lint::lint};
+use waybill_context::{call::Call, diff, lint::lint, record::receipt::RestsOn};
 use waybill_core::id::{CardId, StepId, TurnId};
 use waybill_kernel::{handover, turn};
 use waybill_orchestrator::replay;
@@ -203,7 +203,12 @@ fn show(call: &Call<'_>, as_json: bool) -> Result<()> {
         let reason = serde_json::to_value(omitted.reason)?;
         println!("left out, {}: {} cards", reason.as_str().unwrap_or_default(), omitted.card_ids.len());
     }
-    println!("{} tokens; the request is as it was sent: {}", call.composed.n_tokens.get(), call.receipt.request_hash);
+    let how = match &call.receipt.recorded {
+        Some(recorded) if recorded.rests_on == RestsOn::Import => "the request is what a log says of it",
+        Some(recorded) if !recorded.withheld.is_empty() => "the request is as it was sent, but for what was withheld",
+        _ => "the request is as it was sent",
+    };
+    println!("{} tokens; {how}: {}", call.composed.n_tokens.get(), call.receipt.request_hash);
     Ok(())
 }
 

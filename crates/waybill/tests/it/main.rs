@@ -5,6 +5,7 @@
 mod cli;
 mod dev;
 mod house;
+mod import;
 mod inside;
 mod leaving;
 mod lint;

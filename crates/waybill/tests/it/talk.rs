@@ -24,7 +24,7 @@ use crate::cli::{json as printed, text, waybill};
 pub(crate) type Heard = Arc<Mutex<Vec<Vec<(String, String)>>>>;
 
 pub(crate) struct House {
-    t: TestDb,
+    pub(crate) t: TestDb,
     nats_url: String,
     providers: std::path::PathBuf,
     pub(crate) heard: Heard,
