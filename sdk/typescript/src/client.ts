@@ -35,7 +35,7 @@ export interface RunOptions extends Settings {
 }
 
 /** Operations that answer in pages, and what is on them. */
-type Paged = { [N in Operation]: Answer<N> extends { items: unknown[]; next?: unknown } ? (N extends 'verify_context' ? never : N) : never }[Operation]
+type Paged = { [N in Operation]: Answer<N> extends { items: unknown[] } ? (N extends 'verify_context' ? never : N) : never }[Operation]
 type Item<N extends Operation> = Answer<N> extends { items: (infer I)[] } ? I : never
 
 const environment: Record<string, string | undefined> =
@@ -115,7 +115,10 @@ export class Waybill {
     return serve(this, tools, options)
   }
 
-  /** Yields what happens in the project, from now on or after an event. Ends when the signal aborts, with its reason. */
+  /**
+   * Yields what happens in the project, from now on or after an event. Ends when the signal aborts, with its reason. Without `after`, what happens
+   * while the connection is cut can be missed until the first event has come.
+   */
   watch({ kinds, ...watching }: Watching & { kinds?: Schemas['EventKind'][] } = {}): AsyncGenerator<Event, void, undefined> {
     return follow(this, kinds ? { kinds } : {}, watching)
   }
@@ -131,9 +134,8 @@ export class Waybill {
   }
 
   /** Stores content at a path, as a new version. */
-  putArtifact(path: string, content: string | Uint8Array, settings: Settings & { mediaType?: string | undefined } = {}): Promise<Schemas['Artifact']> {
-    const { mediaType: media_type, ...rest } = settings
-    return this.call('put_artifact', { query: { path, ...(media_type !== undefined && { media_type }) }, body: content, ...rest })
+  putArtifact(path: string, content: string | Uint8Array, settings: Settings = {}): Promise<Schemas['Artifact']> {
+    return this.call('put_artifact', { query: { path }, body: content, ...settings })
   }
 
   /** Reads an artifact. If `version` is omitted, the newest. */

@@ -36,16 +36,23 @@ const REMEMBERED = 1_000
 export async function* follow(waybill: Waybill, view: View, { after, signal }: Watching): AsyncGenerator<Event, void, undefined> {
   const seen = new Set<string>()
   const ends = view.turn ?? view.root
-  for (let failures = 0; ; failures += 1) {
-    const isOver = ends !== undefined && (await waybill.call('show_turn', { path: { turn: ends }, signal })).turn.status !== 'open'
+  for (let failures = 0, isFirst = after === undefined; ; failures += 1, isFirst = false) {
+    const isOver = ends !== undefined && !isFirst && (await waybill.call('show_turn', { path: { turn: ends }, signal })).turn.status !== 'open'
     const connection = new AbortController()
     const abort = () => connection.abort(signal?.reason)
     signal?.addEventListener('abort', abort, { once: true })
+    const settles = isOver && view.root !== undefined
+    let last = 0
     try {
-      for await (const message of messages(await open(waybill, view, after, connection.signal), isOver && view.root !== undefined)) {
+      const begun = Date.now()
+      for await (const message of messages(await open(waybill, view, after, connection.signal), settles)) {
         failures = 0
         if (message.id !== '') after = message.id
-        if (message.data === '' || !KINDS.has(message.event)) continue
+        if (message.data === '' || !KINDS.has(message.event)) {
+          if (settles && Date.now() - Math.max(begun, last) > SETTLED * 1000) return
+          continue
+        }
+        last = Date.now()
         const event = { ...JSON.parse(message.data), kind: message.event, id: message.event === 'token' ? null : message.id } as Event
         if (event.kind !== 'token') {
           if (seen.has(event.event_id)) continue
@@ -55,8 +62,8 @@ export async function* follow(waybill: Waybill, view: View, { after, signal }: W
         yield event
         if (event.kind === 'task' && event.agent_turn_id === ends) return
       }
-      // It was over before we asked, so all that there is has been sent.
-      if (isOver) return
+      // It was over before we asked, and there is nothing more.
+      if (isOver && last === 0) return
     } catch (error) {
       signal?.throwIfAborted()
       if (error instanceof WaybillError) throw error
@@ -99,7 +106,7 @@ async function* messages(body: ReadableStream<Uint8Array>, settles: boolean) {
       rest = lines.pop()!
       for (const line of lines) {
         if (line === '') {
-          yield { id, event: event || 'message', data: data.join('\n') }
+          if (id !== '' || data.length > 0) yield { id, event: event || 'message', data: data.join('\n') }
           event = ''
           data = []
           continue

@@ -18,175 +18,161 @@ export interface ServeOptions {
   onCall?: ((call: { tool: string; id: string; status: string; outcome: string }) => void) | undefined
 }
 
+type Claimed = Schemas['OneCall']
+
 /** Answers the calls of tools until the signal aborts. Throws if the server refuses the worker, for example because of its key. */
 export async function serve(waybill: Waybill, tools: readonly Tool[], options: ServeOptions): Promise<void> {
   const stop = options.signal ?? new AbortController().signal
   while (!stop.aborted) {
-    const worker = new Worker(waybill, tools, options)
-    const heart = worker.beat()
-    try {
-      await Promise.all([...new Set(tools.map(one => one.tool.target!))].map(target => worker.claim(target, stop)))
-      await worker.drain()
-    } finally {
-      worker.lose(new Error('the worker has ended'))
-      await heart
-      await waybill.with({ patience: 0 }).call('leave', { body: { worker: worker.name }, timeout: 5 }).catch(() => {})
-    }
+    await serveLease(waybill, tools, options, stop)
     if (!stop.aborted) await pause(backoff(1))
   }
 }
 
-/** One name of this process, for as long as the server takes it for alive. */
-class Worker {
-  readonly name = `typescript-${crypto.randomUUID()}`
-  private readonly waybill: Waybill
-  private readonly tools: readonly Tool[]
-  private readonly options: ServeOptions
-  private readonly seconds: number
-  /** Aborts when the lease is lost. */
-  private readonly lost = new AbortController()
+/** Serves under one name, for as long as the server takes it for alive. */
+async function serveLease(waybill: Waybill, tools: readonly Tool[], options: ServeOptions, stop: AbortSignal) {
+  const { atOnce = 16, lease = 30, drain = 30, onCall } = options
+  const worker = `typescript-${crypto.randomUUID()}`
+  const impatient = waybill.with({ patience: 0 })
+  const lost = new AbortController()
+  const ended = AbortSignal.any([stop, lost.signal])
+  const over = new Promise<void>(done => ended.addEventListener('abort', () => done(), { once: true }))
   /** Claims that were begun, and when. */
-  private readonly seen = new Map<string, number>()
-  private readonly running = new Set<Promise<void>>()
+  const seen = new Map<string, number>()
+  const running = new Set<Promise<void>>()
 
-  constructor(waybill: Waybill, tools: readonly Tool[], options: ServeOptions) {
-    this.waybill = waybill
-    this.tools = tools
-    this.options = options
-    this.seconds = options.lease ?? 30
-  }
-
-  lose(reason: unknown) {
-    this.lost.abort(reason)
-  }
-
-  /** Takes calls of one target while there is room, until the worker is to end or its lease is lost. */
-  async claim(target: string, stop: AbortSignal) {
+  /** Takes calls of one target while there is room. */
+  async function claim(target: string) {
     const mine = new Set<Promise<void>>()
-    const signal = AbortSignal.any([stop, this.lost.signal])
-    const over = new Promise<void>(done => signal.addEventListener('abort', () => done(), { once: true }))
-    for (let failures = 0; !signal.aborted; ) {
-      const room = (this.options.atOnce ?? 16) - mine.size
-      if (room <= 0) {
+    for (let failures = 0; !ended.aborted; ) {
+      const most = atOnce - mine.size
+      if (most <= 0) {
         await Promise.race([over, ...mine])
         continue
       }
+      const asked = Date.now()
       try {
-        const body = { worker: this.name, target, most: room, wait_seconds: 20, lease_seconds: this.seconds }
-        const { calls } = await this.waybill.call('claim_calls', { body, signal })
+        const body = { worker, target, most, wait_seconds: 20, lease_seconds: lease }
+        const { calls } = await waybill.call('claim_calls', { body, signal: ended })
         failures = 0
-        for (const work of calls.map(call => this.begin(call))) {
+        for (const work of calls.map(begin)) {
           if (!work) continue
           mine.add(work)
           void work.finally(() => mine.delete(work))
         }
+        // A server that is about to end does not wait.
+        if (calls.length === 0 && Date.now() - asked < 1000) await pause(1, ended).catch(() => {})
       } catch (error) {
-        if (signal.aborted) return
-        if (isCode(error, 'lease_lost')) return this.lose(error)
+        if (ended.aborted) return
+        if (isCode(error, 'lease_lost')) return lost.abort(error)
         if (!(error instanceof WaybillError) || (error.status >= 400 && error.status < 500 && ![408, 429].includes(error.status))) {
-          this.lose(error)
+          lost.abort(error)
           throw error
         }
         // The answer was lost, and calls may be ours: a heartbeat lists them.
-        await this.adopt(10).catch(() => {})
-        await pause(Math.max(error.retryAfter ?? 0, backoff((failures += 1))), signal).catch(() => {})
+        await adopt(10).catch(() => {})
+        await pause(Math.max(error.retryAfter ?? 0, backoff((failures += 1))), ended).catch(() => {})
       }
     }
   }
 
   /** Renews the lease apart from the work, while there is something to keep. */
-  async beat() {
-    let until = Date.now() + this.seconds * 1000
-    while (!this.lost.signal.aborted) {
-      await pause(Math.min(this.seconds / 3, (until - Date.now()) / 1000), this.lost.signal).catch(() => {})
+  async function beat() {
+    let until = Date.now() + lease * 1000
+    while (!lost.signal.aborted) {
+      await pause(Math.min(lease / 3, (until - Date.now()) / 1000), lost.signal).catch(() => {})
       const now = Date.now()
-      if (this.running.size > 0) {
-        if (now >= until) return this.lose(new Error('the server could not be reached for as long as the lease lasts'))
-        const timeout = Math.min(this.seconds / 3, (until - now) / 1000)
-        if (!(await this.adopt(timeout).then(() => true, () => false))) continue
+      if (running.size > 0) {
+        if (now >= until) return lost.abort(new Error('the server could not be reached for as long as the lease lasts'))
+        const renewed = adopt(Math.min(lease / 3, (until - now) / 1000))
+        if (!(await renewed.then(() => true, () => false))) continue
       }
-      until = now + this.seconds * 1000
+      until = now + lease * 1000
     }
   }
 
   /** Sends a heartbeat, and begins the calls that the worker holds and does not know. */
-  private async adopt(timeout: number) {
+  async function adopt(timeout: number) {
     try {
-      const body = { worker: this.name, lease_seconds: this.seconds }
-      const held = await this.waybill.with({ patience: 0 }).call('keep_lease', { body, timeout, signal: this.lost.signal })
-      for (const call of held.calls) this.begin(call)
+      const held = await impatient.call('keep_lease', { body: { worker, lease_seconds: lease }, timeout, signal: lost.signal })
+      held.calls.forEach(begin)
     } catch (error) {
-      if (isCode(error, 'lease_lost')) this.lose(error)
+      if (isCode(error, 'lease_lost')) lost.abort(error)
       throw error
     }
   }
 
-  /** Ends what was begun, and what an abandoned claim has brought. */
-  async drain() {
-    if (this.lost.signal.aborted) return
-    await this.adopt(10).catch(() => {})
-    const enough = new AbortController()
-    await Promise.race([Promise.all(this.running), pause(this.options.drain ?? 30, enough.signal).catch(() => {})])
-    enough.abort()
-  }
-
   /** Begins a call, unless this claim of it was begun before: one answer of the server may overtake another. */
-  private begin(call: Schemas['OneCall']): Promise<void> | null {
+  function begin(call: Claimed): Promise<void> | null {
     const now = Date.now()
-    for (const [claim, at] of this.seen) if (now - at > 600_000) this.seen.delete(claim)
+    for (const [claim, at] of seen) if (now - at > 600_000) seen.delete(claim)
     const claim = `${call.tool_call_id} ${call.claim_token}`
-    if (this.seen.has(claim)) return null
-    this.seen.set(claim, now)
-    const work = this.answer(call).finally(() => this.running.delete(work))
-    this.running.add(work)
+    if (seen.has(claim)) return null
+    seen.set(claim, now)
+    const work = answer(call).finally(() => running.delete(work))
+    running.add(work)
     return work
   }
 
   /** Runs one call, and reports. */
-  private async answer(claimed: Schemas['OneCall']) {
-    const { tool_call_id: id, tool_name: tool, claim_token } = claimed
-    const left = new Date(claimed.deadline_at).getTime() - Date.now()
+  async function answer(call: Claimed) {
     const late = new AbortController()
-    const timer = setTimeout(() => late.abort(new Error('the call has timed out')), Math.min(2 ** 31 - 1, left))
-    const signal = AbortSignal.any([late.signal, this.lost.signal])
+    const left = new Date(call.deadline_at).getTime() - Date.now()
+    const timer = setTimeout(() => late.abort(new Error('the call has timed out')), Math.min(2 ** 31 - 1, Math.max(0, left)))
+    const signal = AbortSignal.any([late.signal, lost.signal])
     const report = (status: string, result: unknown) => {
-      const body = { worker: this.name, claim_token, card_id: uuid7(), status, result }
-      return this.waybill.call('report_call', { path: { call: id }, body, signal })
+      const body = { worker, claim_token: call.claim_token, card_id: uuid7(), status, result }
+      return waybill.call('report_call', { path: { call: call.tool_call_id }, body, signal })
     }
-    let { status, result } = await this.run(claimed, signal)
+    let { status, result } = await run(tools, call, signal)
     let outcome = 'dropped'
     try {
-      outcome = (await report(status, result).catch(error => {
+      const reported = report(status, result).catch(error => {
         if (!isCode(error, 'invalid', 'too_large')) throw error
         status = 'failed'
         return report(status, `The result cannot be sent. ${error.message}`)
-      })).outcome
+      })
+      outcome = (await reported).outcome
     } catch (error) {
       // It has timed out, or another process has it: nothing is left to do for it here.
-      if (isCode(error, 'lease_lost')) this.lose(error)
+      if (isCode(error, 'lease_lost')) lost.abort(error)
     } finally {
       clearTimeout(timer)
     }
-    this.options.onCall?.({ tool, id, status, outcome })
+    onCall?.({ tool: call.tool_name, id: call.tool_call_id, status, outcome })
   }
 
-  /** Calls the function. A failure is an answer too: the model reads it, and may call again. */
-  private async run(claimed: Schemas['OneCall'], signal: AbortSignal): Promise<{ status: string; result: unknown }> {
-    try {
-      const one = this.tools.find(one => one.tool.name === claimed.tool_name)
-      if (!one) throw new Error(`this process does not serve the tool \`${claimed.tool_name}\``)
-      const result = await one.run(JSON.parse(claimed.arguments) as never, {
-        id: claimed.tool_call_id,
-        idempotencyKey: claimed.idempotency_key,
-        agentId: claimed.agent_id,
-        turnId: claimed.agent_turn_id,
-        deadline: new Date(claimed.deadline_at),
-        onBehalfOf: claimed.on_behalf_of ?? null,
-        signal,
-      })
-      return { status: 'success', result: JSON.parse(JSON.stringify(result ?? null)) }
-    } catch (error) {
-      return { status: 'failed', result: error instanceof Error ? error.message || error.name : String(error) }
-    }
+  const heart = beat()
+  try {
+    await Promise.all([...new Set(tools.map(one => one.tool.target!))].map(claim))
+    // What was begun is ended, and what an abandoned claim has brought.
+    if (!lost.signal.aborted) await adopt(10).catch(() => {})
+    const enough = new AbortController()
+    if (!lost.signal.aborted) await Promise.race([Promise.all(running), pause(drain, enough.signal).catch(() => {})])
+    enough.abort()
+  } finally {
+    lost.abort(new Error('the worker has ended'))
+    await heart
+    await impatient.call('leave', { body: { worker }, timeout: 5 }).catch(() => {})
+  }
+}
+
+/** Calls the function. A failure is an answer too: the model reads it, and may call again. */
+async function run(tools: readonly Tool[], call: Claimed, signal: AbortSignal): Promise<{ status: string; result: unknown }> {
+  try {
+    const one = tools.find(one => one.tool.name === call.tool_name)
+    if (!one) throw new Error(`this process does not serve the tool \`${call.tool_name}\``)
+    const result = await one.run(JSON.parse(call.arguments) as never, {
+      id: call.tool_call_id,
+      idempotencyKey: call.idempotency_key,
+      agentId: call.agent_id,
+      turnId: call.agent_turn_id,
+      deadline: new Date(call.deadline_at),
+      onBehalfOf: call.on_behalf_of ?? null,
+      signal,
+    })
+    return { status: 'success', result: JSON.parse(JSON.stringify(result ?? null)) }
+  } catch (error) {
+    return { status: 'failed', result: error instanceof Error ? error.message || error.name : String(error) }
   }
 }

@@ -45,7 +45,7 @@ export class Turn {
     }
   }
 
-  /** Waits for the end, and returns what the turn delivered: a text, or the JSON that `resultSchema` asked for. Throws `TurnFailed` if it did not succeed. */
+  /** Waits for the end, and returns what was delivered: a text, or what fits `resultSchema`. Throws `TurnFailed` if the turn did not succeed. */
   async result<T = unknown>(options: WaitOptions = {}): Promise<T> {
     const { turn, deliverable } = await this.wait(options)
     if (turn.status !== 'success') throw new TurnFailed(this.id, turn.status, turn.reason ?? null, deliverable)

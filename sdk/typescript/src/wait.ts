@@ -11,7 +11,7 @@ export function pause(seconds: number, signal?: AbortSignal): Promise<void> {
     const timer = setTimeout(() => {
       signal?.removeEventListener('abort', stop)
       done()
-    }, seconds * 1000)
+    }, Math.max(0, seconds * 1000))
     signal?.addEventListener('abort', stop, { once: true })
   })
 }

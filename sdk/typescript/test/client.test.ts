@@ -19,7 +19,8 @@ test('every operation of the document is reached, with its method and path', asy
   const loose = waybill.send.bind(waybill) as (name: string, request: object) => Promise<Response>
   for (const [name, { method, path, sends }] of Object.entries(operations)) {
     const id = '01a1ed78-87a3-757b-aea1-f4d542dbed8e'
-    const request = { path: { turn: id, card: id, box: id, grant: id, session: id, call: id, batch: id, agent: id, key: id, name: 'none' }, ...(sends && { body: sends === 'application/json' ? {} : '' }) }
+    const ids = { turn: id, card: id, box: id, grant: id, session: id, call: id, batch: id, agent: id, key: id, name: 'none' }
+    const request = { path: ids, ...(sends && { body: sends === 'application/json' ? {} : '' }) }
     try {
       const response = await loose(name, request)
       await response.body?.cancel()
@@ -91,9 +92,17 @@ test('a watched turn misses nothing and repeats nothing, however often the conne
   assert.deepEqual(ids(cut), ids(whole))
   assert.deepEqual(ids(tree), ids(whole))
   assert.equal(cut.at(-1)?.kind, 'task')
-  // On from an event in the middle, after the end.
-  const middle = whole[9]!.id!
-  assert.deepEqual(ids(await all(turn.watch({ after: middle }))), ids(whole.slice(10)))
+  // On from an event in the middle, after the end; and from the last event, after which there is nothing.
+  for (const tree of [false, true]) assert.deepEqual(ids(await all(turn.watch({ after: whole[9]!.id!, tree }))), ids(whole.slice(10)))
+  assert.ok((await all(turn.watch({ after: whole.at(-1)!.id! }))).every(event => event.kind === 'state'))
+})
+
+test('what a model writes is seen while it writes', async () => {
+  const waybill = await project()
+  await waybill.apply(agent('poet', [{ say: 'Bread is baked from flour, water, salt and yeast. '.repeat(20) }]))
+  let text = ''
+  for await (const event of (await waybill.run('poet', 'Bread?')).watch({ tokens: true })) if (event.kind === 'token') text += event.text
+  assert.match(text, /flour, water/)
 })
 
 test('a write whose answer is lost is sent again, and written once', async () => {
@@ -115,6 +124,10 @@ test('an error has its code and says what to do', async () => {
   await assert.rejects(waybill.with({ key: 'wb_test_wrong' }).call('show_me'), error => isCode(error, 'unauthorized'))
   await assert.rejects(waybill.with({ url: 'http://127.0.0.1:9', patience: 0 }).call('show_me'), error => isCode(error, 'unreachable'))
   const secret = new Waybill({ key: 'wb_secret' })
+  // @ts-expect-error: it needs a turn.
+  await assert.rejects(waybill.call('show_turn', { path: {} }), error => isCode(error, 'not_found'))
+  // @ts-expect-error: there is no such field.
+  await assert.rejects(waybill.call('start_turn', { body: { profile_name: 'echo', instruction: '', colour: 1 } }), error => isCode(error, 'invalid'))
   assert.ok(!JSON.stringify(secret).includes('wb_secret') && !(await import('node:util')).inspect(secret).includes('wb_secret'))
 })
 

@@ -55,7 +55,9 @@ test('the model is told of a result that cannot be sent', async () => {
 test('a claim and a report whose answers are lost are done once', async () => {
   let runs = 0
   const lost = { claim: 1, report: 1 }
-  using bad = await network(request => ((request.includes('calls/claim') && lost.claim-- > 0) || (request.includes('/report') && lost.report-- > 0) ? 0 : null))
+  const isLost = (request: string) =>
+    (request.includes('calls/claim') && lost.claim-- > 0) || (request.includes('/report') && lost.report-- > 0)
+  using bad = await network(request => (isLost(request) ? 0 : null))
   const one = await ask(area(({ w }) => `${w} in run ${++runs}`), script, bad.url)
   assert.match(await one.turn.result<string>(), /2 in run 1/)
   await one.end()
