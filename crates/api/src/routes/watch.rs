@@ -158,8 +158,8 @@ pub(crate) async fn watch_turn(
 /// The events are `state`, `step`, `request` and `task`, of all turns or of those in the tree of `root`. Each has an id, after which an interrupted
 /// stream can be continued; its `data` is a `TurnEvent` as JSON. The events of one turn come in their order, and each event comes once. Only if a
 /// transaction in the database stays open for seconds can an event come again after you continue; its `event_id` is then the same. For the turns in
-/// `tokens` there are also `token` events: they have no id, and their `data` is a `TokenEvent`. From time to time there is an id without an event, so
-/// that you need not continue from long ago. The stream does not end by itself.
+/// `tokens` there are also `token` events: they have no id, and their `data` is a `TokenEvent`. The stream begins
+/// with an id without an event, and now and then there is another one, so that you need not continue from long ago. The stream does not end by itself.
 #[utoipa::path(
     get, path = "/events", tag = "turns",
     params(("Last-Event-ID" = Option<i64>, Header, minimum = 0), ProjectParams),
@@ -298,8 +298,8 @@ fn streamed(
         }
     });
     let events = stream::unfold(events, |mut events| async { Some((Ok(events.recv().await?), events)) });
-    // Some proxies pass on the head of an answer only with its first bytes.
-    let opened = stream::once(async { Ok(Event::default().comment("open")) });
+    // Some proxies pass on the head of an answer only with its first bytes. The id is there for a client that is cut off before the first event.
+    let opened = stream::once(async move { Ok(Event::default().comment("open").id(after.to_string())) });
     Sse::new(opened.chain(events)).keep_alive(KeepAlive::default())
 }
 

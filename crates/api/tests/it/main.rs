@@ -14,6 +14,8 @@ use waybill_kernel::{key, project, resource, work::Kernel};
 use waybill_testkit::{TestDb, fresh_db};
 
 mod asking;
+#[path = "../../../context/src/record/bodies.rs"]
+mod bodies;
 mod browsing;
 mod bulk;
 mod checking;

@@ -1,7 +1,8 @@
 //! The recorder: calls of agents elsewhere, forwarded and put on record.
 
-use std::time::Duration;
+use std::{io::Write, time::Duration};
 
+use flate2::{Compression, write::GzEncoder};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -16,7 +17,7 @@ use waybill_testkit::recorded_call;
 use waybill_tool::secret::Secrets;
 use waybill_worker::model::{Models, Provider};
 
-use crate::House;
+use crate::{House, bodies::Dice};
 
 /// A house with a recorder in front of a model that repeats what it is told.
 struct Studio {
@@ -67,6 +68,26 @@ impl Studio {
         }
         panic!("{n_calls} calls are not on record");
     }
+
+    /// Returns the request of the first call of a turn, as the record gives it.
+    async fn rendered(&self, turn: &str) -> String {
+        let url = format!("{}/v1/projects/acme/turns/{turn}/context/request", self.house.base);
+        let answer = self.house.http.get(url).bearer_auth(&self.house.admin).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.text().await.unwrap()
+    }
+
+    /// Waits until a session is on record, and returns the id of its turn.
+    async fn turn_of(&self, session: &str) -> String {
+        for _ in 0..200 {
+            let turns = self.house.get(&format!("/turns?label=session%3D{session}")).await;
+            if let Some(turn) = turns["items"][0]["agent_turn_id"].as_str() {
+                return turn.to_owned();
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("session {session} is not on record");
+    }
 }
 
 fn said(role: &str, content: &str) -> Value {
@@ -113,6 +134,51 @@ async fn conversations_are_chained_and_verify() {
     // Nobody can claim a recorded turn, and the database says that all is in order.
     let broken = waybill_kernel::invariant::of_project(&studio.house.kernel, studio.house.t.project_id).await.unwrap();
     assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// RC-4: a body that no client should write goes through unchanged, compressed or not, and what is on record gives its bytes. `WAYBILL_CASES=20000` is the
+/// long run, of each format.
+#[tokio::test]
+async fn random_bodies_are_recorded_byte_for_byte() {
+    const PATHS: [&str; 3] = ["openai/v1/chat/completions", "openai/v1/responses", "anthropic/v1/messages"];
+    const AT_ONCE: u32 = 20;
+    let n_cases: u32 = std::env::var("WAYBILL_CASES").map_or(20, |n| n.parse().unwrap());
+    let studio = Studio::open().await;
+    let mut checked = 0;
+    for first in (0..n_cases).step_by(AT_ONCE as usize) {
+        let sent: Vec<(usize, u32, String)> = (0..PATHS.len())
+            .flat_map(|path| (first..n_cases.min(first + AT_ONCE)).map(move |seed| (path, seed)))
+            .map(|(path, seed)| {
+                let mut body = Dice::new(seed).body();
+                if seed == 13 {
+                    body += &" ".repeat(8_000_000);
+                }
+                (path, seed, body)
+            })
+            .collect();
+        for (path, seed, body) in &sent {
+            let request =
+                studio.request(PATHS[*path], body.clone()).header("x-waybill-session", format!("{path}-{seed}"));
+            let request = match seed % 3 {
+                0 => request.header("content-encoding", "gzip").body(packed(body)),
+                _ => request,
+            };
+            request.send().await.unwrap();
+        }
+        for (path, seed, body) in sent {
+            let turn = studio.turn_of(&format!("{path}-{seed}")).await;
+            let rendered = studio.rendered(&turn).await;
+            assert!(rendered == body, "{}, seed {seed}: {rendered} instead of {body}", PATHS[path]);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 3 * n_cases);
+}
+
+fn packed(body: &str) -> Vec<u8> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(body.as_bytes()).unwrap();
+    packer.finish().unwrap()
 }
 
 /// RC-1: a stream passes piece by piece, an error as it is, and what is no model call is not recorded.

@@ -58,6 +58,14 @@ impl Watch {
         Watch { pieces: pieces.boxed(), text: String::new() }
     }
 
+    /// Returns the id that the stream begins with, from which a client that hears nothing more goes on.
+    async fn beginning(&mut self) -> i64 {
+        while !self.text.contains("\n\n") {
+            self.text.push_str(&self.pieces.next().await.unwrap());
+        }
+        self.text.lines().find_map(|line| line.strip_prefix("id:")).unwrap().trim().parse().unwrap()
+    }
+
     async fn next(&mut self) -> Heard {
         self.within(Duration::from_secs(10)).await.expect("an event comes in time")
     }
@@ -145,6 +153,7 @@ async fn a_tree_and_a_project_are_each_one_stream() {
     let (one, other) = (added(&house, None).await, added(&house, None).await);
     let path = format!("/events?root={one}&after=0");
     let (mut tree, mut project) = (Watch::open(&house, &path, None).await, Watch::open(&house, "/events", None).await);
+    let beginning = Watch::open(&house, "/events", None).await.beginning().await;
     let (below, aside) = (added(&house, Some(one)).await, added(&house, Some(other)).await);
     end_all(&house).await;
 
@@ -160,6 +169,10 @@ async fn a_tree_and_a_project_are_each_one_stream() {
     let of_project = project.until_ended(4).await;
     assert_eq!(of_project[0].turn(), mine[1], "only what came after the stream was opened: {of_project:?}");
     assert!(of_project.iter().any(|event| event.turn() == aside.to_string()));
+    // A client that was cut off before the first event misses none.
+    let mut missed = Watch::open(&house, "/events", Some(beginning)).await.until_ended(4).await;
+    missed.retain(|event| of_project.iter().any(|heard| heard.data == event.data));
+    assert_eq!(data(&missed), data(&of_project));
 
     // Once more, from the middle; and only the ends.
     let mut again = Watch::open(&house, &format!("/events?root={one}"), of_tree[1].id).await;

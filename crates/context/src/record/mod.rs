@@ -34,6 +34,8 @@ pub mod view;
 pub mod withhold;
 
 #[cfg(test)]
+mod bodies;
+#[cfg(test)]
 mod tests;
 
 /// A request body, cut into the parts that stay the same and those that are new.
