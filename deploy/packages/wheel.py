@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from build import EPOCH, ROOT, SUMMARY, VERSION, Build
 
 NAME = "waybill-ai"  # `waybill` belongs to another project
 MODULE = ROOT / "sdk/python/waybill"
+PROJECT = tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]
 
 
 def version() -> str:
@@ -36,7 +38,9 @@ def tags(build: Build) -> list[str]:
 def metadata(licences: list[Path], home: str) -> str:
     readme = (ROOT / "sdk/python/README.md").read_text()
     fields = [
-        "Metadata-Version: 2.4", f"Name: {NAME}", f"Version: {version()}", f"Summary: {SUMMARY}", "Requires-Python: >=3.9",
+        "Metadata-Version: 2.4", f"Name: {NAME}", f"Version: {version()}", f"Summary: {SUMMARY}", "Requires-Python: >=3.10",
+        *(f"Requires-Dist: {needed}" for needed in PROJECT["dependencies"]), "Provides-Extra: test",
+        *(f'Requires-Dist: {needed}; extra == "test"' for needed in PROJECT["optional-dependencies"]["test"]),
         "License-Expression: Apache-2.0", *(f"License-File: {path.name}" for path in licences),
         f"Project-URL: Source, {home}", "Description-Content-Type: text/markdown",
     ]
@@ -49,8 +53,9 @@ def write(build: Build, out: Path, level: int, home: str) -> Path:
         raise SystemExit(f"{MODULE}/__init__.py is not of version {version()}")
     marks = tags(build)
     wheel = "\n".join(["Wheel-Version: 1.0", "Generator: waybill", "Root-Is-Purelib: false", *(f"Tag: {tag}" for tag in marks), ""])
-    scripts = "[console_scripts]\nwaybill = waybill:main\nwaybill-ai = waybill:main\n"
-    files = {f"waybill/{path.name}": path.read_bytes() for path in sorted(MODULE.glob("*")) if path.suffix in (".py", ".typed")}
+    scripts = "[console_scripts]\nwaybill = waybill:main\nwaybill-ai = waybill:main\n\n[pytest11]\nwaybill = waybill.testing\n"
+    sources = (path for path in sorted(MODULE.rglob("*")) if path.suffix in (".py", ".typed"))
+    files = {f"waybill/{path.relative_to(MODULE)}": path.read_bytes() for path in sources}
     files["waybill/bin/waybill"] = build.binary.read_bytes()
     files |= {f"{about}/licenses/{path.name}": path.read_bytes() for path in build.licences()}
     if bill := build.bill():

@@ -1,0 +1,136 @@
+"""Requests: sent again where that does no harm, over connections that survive a fork and another event loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from .. import __version__
+from .._runtime_async import place, sleep
+from ..config import Config
+from ..errors import ApiError, OlderServer, Unanswered
+from ..wire import EventReader, Operation, Pauses, Received, body_bytes, error_of, knows, may_help, query, read_answer, trace_headers
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+log = logging.getLogger("waybill")
+
+#: A stream that is silent for so long is opened again. The server sends a comment every 15 seconds.
+SILENCE = 45.0
+#: The request did not leave this machine.
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+class AsyncTransport:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._lock = threading.Lock()
+        self._clients: dict[object, httpx2.AsyncClient] = {}
+        self._pid = os.getpid()
+        self._document: Any = None
+
+    def client(self) -> httpx2.AsyncClient:
+        """Returns the connections of this process. A forked child gets its own: a connection that two processes use mixes up their answers."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._clients, self._pid = {}, os.getpid()
+            here = place()
+            if here not in self._clients:
+                self._clients[here] = httpx2.AsyncClient(**self.config.httpx())
+            return self._clients[here]
+
+    async def close(self) -> None:
+        if self._pid == os.getpid() and (client := self._clients.pop(place(), None)):
+            await client.aclose()
+
+    async def call(
+        self,
+        operation: Operation,
+        parts: Mapping[str, Any],
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: BaseModel | Mapping[str, Any] | str | bytes | None = None,
+        media_type: str = "application/json",
+        key: str | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        patience: float | None = None,
+    ) -> Any:
+        """Sends a request, again if that may help and does no harm, and reads the answer with its model."""
+        content = None if body is None else body_bytes(body)
+        sent = {name: value for name, value in (headers or {}).items() if value is not None} | trace_headers()
+        if content is not None:
+            sent["content-type"] = media_type
+        repeatable = operation.repeatable
+        if operation.keyed:
+            sent["idempotency-key"] = key or str(uuid.uuid4())
+            repeatable = True
+        url = operation.url(self.config.url, self.config.base, parts)
+        pauses = Pauses(self.config.patience if patience is None else patience)
+        wait = float((params or {}).get("wait_seconds") or 0) if params else 0.0
+        timeout = httpx2.Timeout(self.config.timeout, read=self.config.timeout + max(wait, 30.0 if "claim" in operation.name else 0.0))
+        while True:
+            retry_after: float | None = None
+            try:
+                response = await self.client().request(
+                    operation.method, url, params=query(params or {}), content=content, headers=sent, timeout=timeout
+                )
+            except httpx2.TransportError as error:
+                if not (repeatable or isinstance(error, NOT_SENT)):
+                    raise Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}") from error
+                failure: Exception = Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}")
+                failure.__cause__ = error
+            else:
+                log.debug("%s %s: %s", operation.method, url, response.status_code)
+                if response.is_success or response.status_code == 304:
+                    return read_answer(operation.answer, response.content, operation.name)
+                refusal = error_of(response, operation.name)
+                if not may_help(refusal, repeatable):
+                    raise await self._explained(refusal, operation)
+                failure, retry_after = refusal, refusal.retry_after
+            pause = pauses.pause(retry_after)
+            if pause is None:
+                raise failure
+            log.info("%s: trying again in %.1f s: %s", operation.name, pause, failure)
+            await sleep(pause)
+
+    async def _explained(self, refusal: ApiError, operation: Operation) -> ApiError:
+        """Says so if the server is too old for the request."""
+        is_field = refusal.code == "invalid" and "unknown field" in refusal.detail
+        if not is_field and refusal.status not in (404, 405):
+            return refusal
+        try:
+            if self._document is None:
+                self._document = (await self.client().get(f"{self.config.url}/openapi.json")).json()
+            document = self._document
+            if (is_field and document["info"]["version"] == __version__) or (not is_field and knows(document, operation)):
+                return refusal
+            said = f"{refusal.detail}: the server is version {document['info']['version']}, this package is {__version__}"
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            return refusal
+        return OlderServer(refusal.status, refusal.code, said, operation=operation.name)
+
+    async def stream(self, operation: Operation, parts: Mapping[str, Any], reader: EventReader, params: Mapping[str, Any]) -> AsyncIterator[Received]:
+        """Reads server-sent events until the server or the network ends the stream. Call it again with the same reader to go on from there."""
+        url = operation.url(self.config.url, self.config.base, parts)
+        headers = {"accept": "text/event-stream"} | trace_headers()
+        if reader.after is not None:
+            headers["last-event-id"] = str(reader.after)
+        timeout = httpx2.Timeout(self.config.timeout, read=SILENCE)
+        reader.cut()
+        try:
+            async with self.client().stream(operation.method, url, params=query(params), headers=headers, timeout=timeout) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response, operation.name)
+                async for line in response.aiter_lines():
+                    for event in reader.take(line):
+                        yield event
+        except httpx2.TransportError as error:
+            log.info("%s: the stream was cut: %r", operation.name, error)

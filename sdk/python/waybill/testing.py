@@ -1,0 +1,123 @@
+"""Tests of agents: a pytest plugin. Installing the package is enough; the fixtures are there.
+
+    def test_reporter(waybill):                      # a project of its own on a real server, without a key and without a network
+        waybill.apply(reporter.scripted([{"call": {"weather": {"city": "Lyon"}}}, {"say": "{{result}}"}]))
+        with waybill.worker([weather]):
+            turn = waybill.run("reporter", "Lyon?").wait(timeout=20)
+        turn.calls[-1].context().assert_saw("21.5").assert_within(tokens=4_000)
+
+The server is the program of this package, or the one that the variable WAYBILL_BINARY names. It starts once for all tests, in a second or two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from . import find_binary
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from ._async.client import AsyncWaybill
+    from ._sync.client import Waybill
+
+STARTS_WITHIN = 60.0
+
+
+def program() -> str:
+    """Returns the path of the program `waybill`."""
+    if named := os.environ.get("WAYBILL_BINARY"):
+        return os.path.abspath(named)
+    try:
+        return str(find_binary())
+    except FileNotFoundError:
+        if found := shutil.which("waybill"):
+            return found
+        raise ConfigError("there is no program `waybill`: install a wheel of waybill-ai for your platform, or set WAYBILL_BINARY") from None
+
+
+class Server:
+    """A server with a database of its own, as `waybill dev` starts it."""
+
+    def __init__(self, *arguments: str, listen: str = "127.0.0.1:0", folder: Path | None = None) -> None:
+        # Not pytest's own folder: PostgreSQL may run as another user, who must reach it.
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="waybill-test-"))
+        self.folder.chmod(0o755)
+        ready = self.folder / "ready.json"
+        command = [program(), "dev", "--data", str(self.folder / "data"), "--listen", listen, "--ready-file", str(ready), *arguments]
+        self.log = self.folder / "log"
+        with self.log.open("a") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder, start_new_session=True)
+        until = time.monotonic() + STARTS_WITHIN
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise ConfigError(f"waybill dev does not start: {self.log.read_text()}")
+            time.sleep(0.02)
+        self.url: str = json.loads(ready.read_text())["url"]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def project(self) -> Waybill:
+        """Returns a client of a new project."""
+        from ._sync.client import Waybill
+
+        slug = f"t-{uuid.uuid4().hex[:16]}"
+        client = Waybill(self.url, None, slug)
+        client.api.create_project({"slug": slug})
+        return client
+
+
+@pytest.fixture(scope="session")
+def waybill_arguments() -> Sequence[str]:
+    """More arguments of `waybill dev`, such as `["--providers", "providers.yaml"]`: define this fixture in your own conftest.py."""
+    return ()
+
+
+@pytest.fixture(scope="session")
+def waybill_server(waybill_arguments: Sequence[str]) -> Iterator[Server]:
+    """A server for all tests."""
+    server = Server(*waybill_arguments)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def waybill(waybill_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waybill]:
+    """A client of a project that only this test has."""
+    for name in ("WAYBILL_API_URL", "WAYBILL_API_KEY", "WAYBILL_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    with waybill_server.project() as client:
+        yield client
+
+
+@pytest.fixture
+def async_waybill(waybill: Waybill) -> AsyncWaybill:
+    """An asynchronous client of the same project as `waybill`."""
+    from ._async.client import AsyncWaybill
+
+    return AsyncWaybill.of(waybill.config)

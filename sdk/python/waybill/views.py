@@ -1,0 +1,206 @@
+"""What was read from the server, in a form for programs, tests and people."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import models
+
+
+def short(text: object, most: int = 60) -> str:
+    words = " ".join(str(text).split())
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def table(rows: Iterable[Sequence[object]], head: Sequence[str]) -> str:
+    """Lays rows out in columns."""
+    lines = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def html_table(rows: Iterable[Sequence[object]], head: Sequence[str]) -> str:
+    def row(cells: Sequence[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + row(head, "th") + "".join(row(cells, "td") for cells in rows) + "</table>"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a turn has used, without the turns below it."""
+
+    n_steps: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    microdollars: int
+
+
+class Context:
+    """What a model saw in one call: each message with its layer, its tokens and the cards that it came from."""
+
+    def __init__(self, turn_id: str, step_id: str | None, seen: models.Seen) -> None:
+        self.turn_id = turn_id
+        self.step_id = step_id
+        self.seen = seen
+
+    @property
+    def messages(self) -> list[models.SeenMessage]:
+        return self.seen.messages
+
+    @property
+    def omitted(self) -> list[models.Omitted]:
+        """What was left out, and why."""
+        return self.seen.omitted
+
+    @property
+    def receipt(self) -> models.Receipt:
+        return self.seen.receipt
+
+    @property
+    def request_hash(self) -> str | None:
+        """BLAKE3 hash of the request's bytes. `waybill.replay` renders them again and compares."""
+        return self.seen.receipt.request_hash
+
+    @property
+    def n_tokens(self) -> int:
+        return self.seen.receipt.n_tokens
+
+    @property
+    def text(self) -> str:
+        """All that the messages say, tool calls included."""
+        return "\n".join(_said(message) for message in self.messages)
+
+    def assert_saw(self, *texts: str) -> Context:
+        """Fails unless the model saw each of the texts."""
+        for text in texts:
+            if text not in self.text:
+                raise AssertionError(f"the model did not see {text!r}. It saw:\n{self}")
+        return self
+
+    def assert_did_not_see(self, *texts: str) -> Context:
+        """Fails if the model saw one of the texts, and says in which message and from which cards."""
+        for text in texts:
+            for message in self.messages:
+                if text in _said(message):
+                    cards = ", ".join(source.card_id for source in message.sources)
+                    raise AssertionError(f"the model saw {text!r} in message {message.n} ({message.layer}), from {cards or 'no card'}:\n{self}")
+        return self
+
+    def assert_within(self, *, tokens: int) -> Context:
+        """Fails if the call had more tokens."""
+        if self.n_tokens > tokens:
+            raise AssertionError(f"the call had {self.n_tokens} tokens, more than {tokens}:\n{self}")
+        return self
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        return [(one.n, one.layer, one.role, one.n_tokens, short(_said(one))) for one in self.messages]
+
+    def __str__(self) -> str:
+        return table(self._rows(), ("", "layer", "role", "tokens", "says")) + f"\n{self.n_tokens} tokens; {len(self.omitted)} left out"
+
+    def __repr__(self) -> str:
+        return f"<Context of step {self.step_id or 'last'}: {len(self.messages)} messages, {self.n_tokens} tokens>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), ("", "layer", "role", "tokens", "says"))
+
+
+def _said(message: models.SeenMessage) -> str:
+    calls = " ".join(f"→ {call.model_dump_json()}" for call in message.tool_calls or [])
+    return " ".join(part for part in (str(message.content) if message.content is not None else "", calls) if part)
+
+
+class Diff:
+    """How two model calls differ."""
+
+    def __init__(self, said: models.ShownDiff) -> None:
+        self.said = said
+
+    @property
+    def cache_break(self) -> models.Break | None:
+        """The first message that differs, and the cards that caused it: from here on the provider's prompt cache misses. None if there is none."""
+        return self.said.first_break
+
+    @property
+    def same_tokens(self) -> int:
+        return self.said.same_tokens
+
+    @property
+    def only_left(self) -> list[models.Line]:
+        return self.said.only_left
+
+    @property
+    def only_right(self) -> list[models.Line]:
+        return self.said.only_right
+
+    def __repr__(self) -> str:
+        broken = "none" if self.cache_break is None else f"message {self.cache_break.message}"
+        return f"<Diff: {self.said.left_tokens} → {self.said.right_tokens} tokens, {self.same_tokens} the same, cache break: {broken}>"
+
+
+class Replay:
+    """The model calls of turns, composed again from the record and compared with their receipts."""
+
+    def __init__(self, calls: list[models.VerifiedCall]) -> None:
+        self.calls = calls
+
+    @property
+    def is_same(self) -> bool:
+        return all(call.request == "ok" and call.cards == "ok" for call in self.calls)
+
+    def assert_same_bytes(self) -> Replay:
+        """Fails unless each call renders to the bytes that were sent. A turn without model calls fails too."""
+        if not self.calls:
+            raise AssertionError("there are no model calls with a receipt")
+        wrong = [
+            f"step {one.step_id}: {one.request}, cards {one.cards}: {one.why or ''}" for one in self.calls if one.request != "ok" or one.cards != "ok"
+        ]
+        if wrong:
+            raise AssertionError("these calls do not render to the same bytes:\n" + "\n".join(wrong))
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Replay: {len(self.calls)} calls, {'all the same' if self.is_same else 'not all the same'}>"
+
+
+class Comparison:
+    """Runs side by side; the first is what the others are compared with."""
+
+    def __init__(self, runs: list[models.ComparedRun]) -> None:
+        self.runs = runs
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        return [
+            (
+                run.agent_turn_id[-12:],
+                run.status,
+                run.n_turns,
+                run.n_steps,
+                f"{run.input_tokens} → {run.output_tokens}",
+                f"${run.microdollars / 1e6:.6f}",
+                "" if run.seconds is None else f"{run.seconds:.1f} s",
+                " ".join(f"{name}×{n}" for name, n in sorted(run.tools.items())),
+                short(run.deliverable, 40),
+            )
+            for run in self.runs
+        ]
+
+    HEAD = ("turn", "status", "turns", "steps", "tokens", "cost", "time", "tools", "deliverable")
+
+    def table(self) -> str:
+        return table(self._rows(), self.HEAD)
+
+    def __iter__(self) -> Any:
+        return iter(self.runs)
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), self.HEAD)
