@@ -108,6 +108,8 @@ class Worker:
         """Works until `stop`, in the event loop of the caller."""
         if not self.tools and self._handler is None:
             raise ConfigError("a worker needs `tools`, or a function that runs turns: `@worker.turn`")
+        if self.at_once < len(self._targets()):
+            raise ConfigError(f"`at_once` must be at least {len(self._targets())}: one for each target")
         self._loop, self._stopping, self._room = asyncio.get_running_loop(), asyncio.Event(), asyncio.Semaphore(self.at_once)
         # Tools that are plain functions each need a thread.
         self._loop.set_default_executor(ThreadPoolExecutor(self.at_once + 4, thread_name_prefix="waybill tool"))
@@ -129,6 +131,12 @@ class Worker:
                 finally:
                     await lease.end()
 
+    def _targets(self) -> list[tuple[str, str]]:
+        targets = {("call", one.target) for one in self.tools.values()}
+        if self._handler and self.target:
+            targets.add(("turn", self.target))
+        return sorted(targets)
+
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         def caught() -> None:
             if self._stopping.is_set():
@@ -142,10 +150,7 @@ class Worker:
     async def _under(self, lease: Lease, client: AsyncWaybill) -> None:
         """Claims and works under one lease, until it is lost or the worker is to end."""
         work: set[asyncio.Task[None]] = set()
-        targets = {("call", one.target) for one in self.tools.values()}
-        if self._handler and self.target:
-            targets.add(("turn", self.target))
-        loops = [asyncio.create_task(self._claim(lease, client, kind, target, work)) for kind, target in sorted(targets)]
+        loops = [asyncio.create_task(self._claim(lease, client, kind, target, work)) for kind, target in self._targets()]
         loops.append(asyncio.create_task(self._adopt(lease, client, work)))
         ends = [asyncio.create_task(lease.is_lost.wait()), asyncio.create_task(self._stopping.wait())]
         try:
@@ -173,32 +178,42 @@ class Worker:
             log.info("a %s is given back", held.kind)
 
     async def _claim(self, lease: Lease, client: AsyncWaybill, kind: str, target: str, work: set[asyncio.Task[None]]) -> None:
-        """Claims as much as there is room for, again and again."""
+        """Claims as much as there is room for, again and again. A worker without room does not claim: others do."""
         while True:
-            # Whoever has no room does not claim: others do.
+            # One place is kept while waiting for work, so that the queues do not take the room from each other.
             await self._room.acquire()
-            n_free = 1
-            while n_free < self.at_once and not self._room.locked():
-                await self._room.acquire()
-                n_free += 1
-            n_taken = 0
-            try:
-                body = lease.claim_body(target, min(n_free, 100), CLAIM_WAIT)
-                if kind == "turn":
-                    claimed: Sequence[Any] = (await client.api.claim_turns(body | {"include": ["query", "profile", "limits"]}, patience=0)).turns
-                else:
-                    claimed = (await client.api.claim_calls(body, patience=0)).calls
-                for one in claimed:
-                    if held := lease.take(kind, one):
-                        n_taken += 1
-                        self._start(held, client, work, has_room=True)
-                if claimed:
-                    lease.begin()
-            except (ApiError, Unanswered) as error:
-                await self._claim_failed(lease, error)
-            finally:
-                for _ in range(n_free - n_taken):
-                    self._room.release()
+            n_places, wait_seconds = 1, CLAIM_WAIT
+            while n_places and await self._claim_once(lease, client, kind, target, work, n_places, wait_seconds):
+                # There may be more: now as much as there is room for, without waiting.
+                n_places, wait_seconds = 0, 0.0
+                while not self._room.locked():
+                    await self._room.acquire()
+                    n_places += 1
+
+    async def _claim_once(
+        self, lease: Lease, client: AsyncWaybill, kind: str, target: str, work: set[asyncio.Task[None]], n_places: int, wait_seconds: float
+    ) -> bool:
+        """Claims once, into places that are taken, and frees those that are left. Returns whether there was work."""
+        n_taken = 0
+        try:
+            body = lease.claim_body(target, min(n_places, 100), wait_seconds)
+            if kind == "turn":
+                claimed: Sequence[Any] = (await client.api.claim_turns(body | {"include": ["query", "profile", "limits"]}, patience=0)).turns
+            else:
+                claimed = (await client.api.claim_calls(body, patience=0)).calls
+            for one in claimed:
+                if held := lease.take(kind, one):
+                    n_taken += 1
+                    self._start(held, client, work, has_room=True)
+            if claimed:
+                lease.begin()
+            return bool(claimed)
+        except (ApiError, Unanswered) as error:
+            await self._claim_failed(lease, error)
+            return False
+        finally:
+            for _ in range(n_places - n_taken):
+                self._room.release()
 
     async def _claim_failed(self, lease: Lease, error: WaybillError) -> None:
         if isinstance(error, ApiError):

@@ -1,0 +1,191 @@
+"""Workers: turns with a model of one's own, tools of all kinds, back-pressure, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import crew
+import pytest
+
+from waybill import Profile, ToolError, Worker, tool
+from waybill._lease import Lease
+from waybill.errors import ApiError, ConfigError, Unanswered
+
+
+def scripted(name: str, *tools, calls, **more) -> Profile:
+    return Profile(name, model="demo/demo", prompt="You act.", tools=tools, **more).scripted(
+        [*({"call": one} for one in calls), {"say": "{{result}}"}]
+    )
+
+
+def test_turns_with_a_model_of_its_own_leave_receipts(waybill, scripted_model):
+    waybill.apply(crew.counter)
+    with crew.crew(waybill, scripted_model(crew.RULES), 5):
+        turn = waybill.run("counter", "Count.").wait(timeout=20)
+    assert (turn.status, turn.deliverable) == ("success", "Two, and three.")
+    assert turn.tool_calls == ["count", "count"]
+    assert [call.step.reported for call in turn.calls] == [True] * 3
+    turn.calls[-1].context().assert_saw("3").assert_did_not_see("four")
+    waybill.replay(turn).assert_same_bytes()
+    assert turn.calls[0].diff(turn.calls[1]).same_tokens > 0
+
+
+def test_a_turn_without_a_model(waybill):
+    waybill.apply(Profile("echo", model="demo/demo", prompt="You repeat.", target="own"))
+    worker = Worker(waybill, target="own")
+
+    @worker.turn
+    async def echo(turn):
+        return {"heard": await turn.query()}
+
+    with worker:
+        assert waybill.run("echo", "Hello.").result(timeout=20) == {"heard": "Hello."}
+
+
+def test_an_attempt_that_fails_is_tried_again(waybill):
+    waybill.apply(Profile("shaky", model="demo/demo", prompt="You try.", target="shaky"))
+    worker, attempts = Worker(waybill, target="shaky"), []
+
+    @worker.turn
+    async def shaky(turn):
+        attempts.append(turn.claimed.retry_count)
+        if len(attempts) < 2:
+            raise ValueError("not yet")
+        return "done"
+
+    with worker:
+        assert waybill.run("shaky", "Try.").result(timeout=20) == "done"
+    assert len(attempts) == 2
+
+
+def test_a_stopped_turn_ends_as_canceled(waybill):
+    waybill.apply(Profile("slow", model="demo/demo", prompt="You wait.", target="slow"))
+    worker, begun = Worker(waybill, target="slow", lease_seconds=1), threading.Event()
+
+    @worker.turn
+    async def slow(turn):
+        begun.set()
+        assert await turn.heed(20)
+
+    with worker:
+        turn = waybill.run("slow", "Wait.")
+        begun.wait(10)
+        turn.stop("enough")
+        turn.wait(timeout=10)
+    assert turn.status == "canceled"
+
+
+@tool(effect="pure")
+def broken(number: int) -> int:
+    """Fails."""
+    if number < 0:
+        raise ToolError("the number must not be negative")
+    raise RuntimeError("it broke")
+
+
+def test_a_tool_that_fails_tells_the_model_why(waybill):
+    waybill.apply(scripted("breaker", broken, calls=[{"broken": {"number": -1}}, {"broken": {"number": 1}}]))
+    with waybill.worker([broken]):
+        turn = waybill.run("breaker", "Break.").wait(timeout=20)
+    turn.calls[-1].context().assert_saw("must not be negative", "it broke")
+
+
+def test_a_tool_that_is_too_slow_is_answered(waybill):
+    @tool(effect="pure", timeout=1)
+    async def sleepy() -> None:
+        """Sleeps."""
+        await asyncio.sleep(30)
+
+    waybill.apply(scripted("sleeper", sleepy, calls=[{"sleepy": {}}]))
+    begun = time.monotonic()
+    with waybill.worker([sleepy]):
+        turn = waybill.run("sleeper", "Sleep.").wait(timeout=20)
+    assert time.monotonic() - begun < 10
+    assert turn.is_over
+
+
+def test_a_worker_claims_only_what_it_has_room_for(waybill):
+    now, most, lock = [0], [0], threading.Lock()
+
+    @tool(effect="pure", timeout=30)
+    def busy() -> str:
+        """Is busy."""
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.1)
+        with lock:
+            now[0] -= 1
+        return "done"
+
+    waybill.apply(scripted("bee", busy, calls=[{"busy": {}}]))
+    turns = waybill.run_many("bee", {str(n): "Work." for n in range(12)})
+    with waybill.worker([busy], at_once=3):
+        for turn in turns.values():
+            assert turn.wait(timeout=30).status == "success"
+    assert 1 < most[0] <= 3
+
+
+def test_a_worker_finishes_what_it_holds_before_it_ends(waybill):
+    begun = threading.Event()
+
+    @tool(effect="once", timeout=30)
+    def long() -> str:
+        """Takes long."""
+        begun.set()
+        time.sleep(1)
+        return "finished"
+
+    waybill.apply(scripted("patient", long, calls=[{"long": {}}]))
+    with waybill.worker([long]):
+        turn = waybill.run("patient", "Work.")
+        begun.wait(15)
+    assert "finished" in str(turn.result(timeout=10))
+
+
+def test_a_call_whose_claim_got_lost_is_found_by_a_heartbeat(waybill, async_waybill):
+    """The answer of a claim is thrown away; the heartbeat of the same name lists what it had."""
+
+    @tool(effect="pure")
+    def found() -> str:
+        """Is found."""
+        return "found"
+
+    waybill.apply(scripted("finder", found, calls=[{"found": {}}]))
+    turn = waybill.run("finder", "Find.")
+
+    async def lose_and_find() -> int:
+        async with async_waybill as client:
+            lease = Lease(client, 10)
+            while not (await client.api.claim_calls(lease.claim_body(found.target, 5, 5))).calls:
+                pass
+            await lease.beat()
+            held = lease.found.get_nowait()
+            assert lease.take("call", held.claimed) is None, "it is known"
+            await lease.beat()
+            await lease.end()
+            return lease.found.qsize()
+
+    assert asyncio.run(lose_and_find()) == 0
+    with waybill.worker([found]):
+        turn.wait(timeout=20)
+    assert turn.status == "success"
+
+
+def test_a_key_for_nothing_ends_the_worker(waybill):
+    keyed = type(waybill)(waybill.config.url, "wb_test_not_a_key", waybill.config.project)
+    with pytest.raises(ApiError, match="unauthorized"):
+        Worker(keyed, [broken]).run()
+
+
+def test_what_is_wrong_with_a_worker_is_said_at_once(waybill):
+    with pytest.raises(ConfigError, match="tools"), Worker(waybill):
+        pass
+    with pytest.raises(ConfigError, match="async def"):
+        Worker(waybill, target="x").turn(lambda turn: None)
+    with pytest.raises(ConfigError, match="same name"):
+        Worker(waybill, [broken, broken])
+    with pytest.raises(Unanswered):
+        type(waybill)("http://127.0.0.1:9", patience=0.3).me()
