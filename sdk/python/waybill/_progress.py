@@ -1,4 +1,4 @@
-"""How a turn goes, for a person: one line in a terminal, a table in a notebook, nothing where nobody looks."""
+"""How a turn goes, for a person: one line in a terminal, a table in a notebook, nothing elsewhere."""
 
 from __future__ import annotations
 
