@@ -32,7 +32,12 @@ class LossyProxy:
         self._loop.run_forever()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        def end() -> None:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.call_later(0.05, self._loop.stop)
+
+        self._loop.call_soon_threadsafe(end)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

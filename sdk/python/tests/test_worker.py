@@ -162,6 +162,8 @@ def test_a_call_whose_claim_got_lost_is_found_by_a_heartbeat(waybill, async_wayb
             while not (await client.api.claim_calls(lease.claim_body(found.target, 5, 5))).calls:
                 pass
             await lease.beat()
+            assert lease.found.empty(), "the answer of a claim may be on the way"
+            await lease.beat()
             held = lease.found.get_nowait()
             assert lease.take("call", held.claimed) is None, "it is known"
             await lease.beat()

@@ -54,6 +54,8 @@ class Lease:
         self._done: dict[tuple[str, str], None] = {}
         #: What heartbeats found that no claim brought.
         self.found: asyncio.Queue[Held] = asyncio.Queue()
+        #: What the heartbeat before listed and no claim had brought by then: its answer may have been on the way.
+        self._unknown: set[tuple[str, str]] = set()
         self._good_until = 0.0
         self._sent_at = 0.0
         self._keeper: asyncio.Task[None] | None = None
@@ -91,13 +93,16 @@ class Lease:
         sent_at = time.monotonic()
         said = await self.client.api.keep_lease({"worker": self.worker, "lease_seconds": self.seconds}, patience=0)
         self._good_until = max(self._good_until, sent_at + self.seconds)
-        for kind, listed in (("turn", said.turns), ("call", said.calls)):
-            for claimed in listed:
-                if new := self.take(kind, claimed):
-                    log.info("the heartbeat found a %s that no claim brought", kind)
-                    self.found.put_nowait(new)
-                elif kind == "turn" and (known := self.held.get(Held(kind, claimed, self).key)):
-                    known.stop_asked = known.stop_asked or known.claimed.stop_asked or bool(getattr(claimed, "stop_asked", False))
+        unknown, self._unknown = self._unknown, set()
+        listed = [Held("turn", one, self) for one in said.turns] + [Held("call", one, self) for one in said.calls]
+        for held in listed:
+            if known := self.held.get(held.key):
+                known.stop_asked = known.stop_asked or held.stop_asked
+            elif held.key in unknown and self.take(held.kind, held.claimed):
+                log.info("heartbeats found a %s that no claim brought", held.kind)
+                self.found.put_nowait(self.held[held.key])
+            elif held.key not in self._done:
+                self._unknown.add(held.key)
 
     async def _keep(self) -> None:
         while not self.is_lost.is_set():

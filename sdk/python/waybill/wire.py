@@ -200,6 +200,8 @@ class EventReader:
 
     def __init__(self, after: int | None = None) -> None:
         self.after = after
+        #: Whether the network ended the stream, and not the server, or silence.
+        self.is_cut = False
         self._kind = ""
         self._data: list[str] = []
         self._id: int | None = None

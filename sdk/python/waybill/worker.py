@@ -204,7 +204,7 @@ class Worker:
             for one in claimed:
                 if held := lease.take(kind, one):
                     n_taken += 1
-                    self._start(held, client, work, has_room=True)
+                    self._start(held, client, work)
             if claimed:
                 lease.begin()
             return bool(claimed)
@@ -223,10 +223,12 @@ class Worker:
                 raise error  # the key, the project or the target is wrong: nothing that waiting would mend
         log.warning("claim: %s", error)
         await asyncio.sleep(random.uniform(0.5, 1) * (getattr(error, "retry_after", None) or 1))
-        # The server may have claimed, and only its answer was lost. Another claim would not bring it: a heartbeat lists it.
+        # The server may have claimed, and only its answer was lost. Another claim would not bring it: heartbeats list it.
         try:
             await lease.beat()
             lease.begin()
+            await asyncio.sleep(0.2)
+            await lease.beat()
         except ApiError as refused:
             if refused.code == "lease_lost":
                 # There is no lease yet, or no more.
@@ -236,17 +238,18 @@ class Worker:
 
     async def _adopt(self, lease: Lease, client: AsyncWaybill, work: set[asyncio.Task[None]]) -> None:
         while True:
-            self._start(await lease.found.get(), client, work, has_room=False)
+            held = await lease.found.get()
+            await self._room.acquire()
+            self._start(held, client, work)
 
-    def _start(self, held: Held, client: AsyncWaybill, work: set[asyncio.Task[None]], *, has_room: bool) -> None:
+    def _start(self, held: Held, client: AsyncWaybill, work: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(self._do(held, client))
         work.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
             work.discard(task)
             held.lease.drop(held)
-            if has_room:
-                self._room.release()
+            self._room.release()
             if not task.cancelled() and (error := task.exception()):
                 log.error("a %s was dropped: %r", held.kind, error)
                 if isinstance(error, Lost):

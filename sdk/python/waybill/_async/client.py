@@ -6,13 +6,14 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._runtime_async import sleep
 from ..config import Config, find
-from ..errors import ApiError, ConfigError, NotFound
+from ..errors import ApiError, ConfigError, NotFound, Unanswered
 from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
 from ..views import Comparison, Replay
-from ..wire import EventReader, Received
+from ..wire import EventReader, Pauses, Received
 from .folder import AsyncArtifacts, AsyncKnowledge
 from .operations import OPERATIONS, AsyncOperations
 from .session import AsyncSession
@@ -183,12 +184,23 @@ class AsyncWaybill:
 
     async def events(self, *, after: int | None = None, kinds: Sequence[str] | None = None, root: str | None = None) -> AsyncIterator[AsyncEvent]:
         """Tells what happens in the project, without end: from now on, or after the number of an event. It goes on after a lost connection."""
-        reader = EventReader(after)
+        reader, pauses = EventReader(after), Pauses(self.config.patience)
         while True:
-            async for received in self.transport.stream(
-                OPERATIONS["watch_project"], {}, reader, {"kinds": kinds, "root": root, "after": reader.after}
-            ):
-                yield await self.event(received)
+            n_seen = 0
+            try:
+                params = {"kinds": kinds, "root": root, "after": reader.after}
+                async for received in self.transport.stream(OPERATIONS["watch_project"], {}, reader, params):
+                    n_seen += 1
+                    yield await self.event(received)
+            except ApiError as error:
+                if error.status < 500 and error.status != 429:
+                    raise
+            if n_seen:
+                pauses = Pauses(self.config.patience)
+            pause = pauses.pause()
+            if pause is None:
+                raise Unanswered(f"watch_project: no stream from {self.config.url} stays open")
+            await sleep(pause)
 
     async def event(self, received: Received) -> AsyncEvent:
         """Reads an event of a stream. Of a request, what is asked is read too."""

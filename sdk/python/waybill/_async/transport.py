@@ -116,14 +116,17 @@ class AsyncTransport:
             return refusal
         return OlderServer(refusal.status, refusal.code, said, operation=operation.name)
 
-    async def stream(self, operation: Operation, parts: Mapping[str, Any], reader: EventReader, params: Mapping[str, Any]) -> AsyncIterator[Received]:
+    async def stream(
+        self, operation: Operation, parts: Mapping[str, Any], reader: EventReader, params: Mapping[str, Any], silence: float = SILENCE
+    ) -> AsyncIterator[Received]:
         """Reads server-sent events until the server or the network ends the stream. Call it again with the same reader to go on from there."""
         url = operation.url(self.config.url, self.config.base, parts)
         headers = {"accept": "text/event-stream"} | trace_headers()
         if reader.after is not None:
             headers["last-event-id"] = str(reader.after)
-        timeout = httpx2.Timeout(self.config.timeout, read=SILENCE)
+        timeout = httpx2.Timeout(self.config.timeout, read=silence)
         reader.cut()
+        reader.is_cut = False
         try:
             async with self.client().stream(operation.method, url, params=query(params), headers=headers, timeout=timeout) as response:
                 if not response.is_success:
@@ -133,4 +136,5 @@ class AsyncTransport:
                     for event in reader.take(line):
                         yield event
         except httpx2.TransportError as error:
+            reader.is_cut = not isinstance(error, httpx2.ReadTimeout)
             log.info("%s: the stream was cut: %r", operation.name, error)

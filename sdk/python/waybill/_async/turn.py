@@ -15,6 +15,7 @@ from ..schema import read_value
 from ..views import Context, Diff, Replay, Usage, short
 from ..wire import EventReader, Pauses
 from .operations import OPERATIONS
+from .transport import SILENCE
 
 if TYPE_CHECKING:
     from .. import models
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 #: The longest wait that the server grants in one request.
 LONGEST_WAIT = 30.0
+#: The events of a turn that is over have come after so many seconds.
+SETTLED = 5.0
 #: Turns whose tokens one stream may carry.
 MOST_SPEAKERS = 8
 OVER = ("success", "failed", "canceled", "timeout")
@@ -272,6 +275,7 @@ class AsyncTurn(Generic[T]):
         speakers: list[str] = [self.id]
         pauses = Pauses(self.client.config.patience)
         until = None if timeout is None else time.monotonic() + timeout
+        n_empty = 0
         while True:
             n_seen, started = 0, list(speakers)
             try:
@@ -294,8 +298,9 @@ class AsyncTurn(Generic[T]):
             if speakers != started:
                 continue
             await self.refresh()
-            # The stream of a turn ends with it. It may also have ended because the server was restarted.
-            if self.is_over and not n_seen:
+            # The stream of a turn ends with it; that of a tree is silent then. Once may be because the server is restarted.
+            n_empty = n_empty + 1 if self.is_over and not n_seen and not reader.is_cut else 0
+            if n_empty > 1:
                 return
             pause = pauses.pause()
             if pause is None or n_seen:
@@ -303,10 +308,10 @@ class AsyncTurn(Generic[T]):
             await sleep(pause or 1.0)
 
     async def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str]) -> AsyncIterator[AsyncEvent]:
-        transport = self.client.transport
+        transport, silence = self.client.transport, SETTLED if self.is_over else SILENCE
         if tree:
             params: dict[str, Any] = {"root": self.id, "after": reader.after or 0, "tokens": speakers or None}
-            stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params)
+            stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params, silence)
         else:
             stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)})
         async for received in stream:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._runtime_sync import sleep
 from ..config import Config, find
-from ..errors import ApiError, ConfigError, NotFound
+from ..errors import ApiError, ConfigError, NotFound, Unanswered
 from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
 from ..views import Comparison, Replay
-from ..wire import EventReader, Received
+from ..wire import EventReader, Pauses, Received
 from .folder import Artifacts, Knowledge
 from .operations import OPERATIONS, Operations
 from .session import Session
@@ -184,10 +185,23 @@ class Waybill:
 
     def events(self, *, after: int | None = None, kinds: Sequence[str] | None = None, root: str | None = None) -> Iterator[Event]:
         """Tells what happens in the project, without end: from now on, or after the number of an event. It goes on after a lost connection."""
-        reader = EventReader(after)
+        reader, pauses = EventReader(after), Pauses(self.config.patience)
         while True:
-            for received in self.transport.stream(OPERATIONS["watch_project"], {}, reader, {"kinds": kinds, "root": root, "after": reader.after}):
-                yield self.event(received)
+            n_seen = 0
+            try:
+                params = {"kinds": kinds, "root": root, "after": reader.after}
+                for received in self.transport.stream(OPERATIONS["watch_project"], {}, reader, params):
+                    n_seen += 1
+                    yield self.event(received)
+            except ApiError as error:
+                if error.status < 500 and error.status != 429:
+                    raise
+            if n_seen:
+                pauses = Pauses(self.config.patience)
+            pause = pauses.pause()
+            if pause is None:
+                raise Unanswered(f"watch_project: no stream from {self.config.url} stays open")
+            sleep(pause)
 
     def event(self, received: Received) -> Event:
         """Reads an event of a stream. Of a request, what is asked is read too."""

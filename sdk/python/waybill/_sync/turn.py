@@ -16,6 +16,7 @@ from ..schema import read_value
 from ..views import Context, Diff, Replay, Usage, short
 from ..wire import EventReader, Pauses
 from .operations import OPERATIONS
+from .transport import SILENCE
 
 if TYPE_CHECKING:
     from .. import models
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 #: The longest wait that the server grants in one request.
 LONGEST_WAIT = 30.0
+#: The events of a turn that is over have come after so many seconds.
+SETTLED = 5.0
 #: Turns whose tokens one stream may carry.
 MOST_SPEAKERS = 8
 OVER = ("success", "failed", "canceled", "timeout")
@@ -273,6 +276,7 @@ class Turn(Generic[T]):
         speakers: list[str] = [self.id]
         pauses = Pauses(self.client.config.patience)
         until = None if timeout is None else time.monotonic() + timeout
+        n_empty = 0
         while True:
             n_seen, started = 0, list(speakers)
             try:
@@ -295,8 +299,9 @@ class Turn(Generic[T]):
             if speakers != started:
                 continue
             self.refresh()
-            # The stream of a turn ends with it. It may also have ended because the server was restarted.
-            if self.is_over and not n_seen:
+            # The stream of a turn ends with it; that of a tree is silent then. Once may be because the server is restarted.
+            n_empty = n_empty + 1 if self.is_over and not n_seen and not reader.is_cut else 0
+            if n_empty > 1:
                 return
             pause = pauses.pause()
             if pause is None or n_seen:
@@ -304,10 +309,10 @@ class Turn(Generic[T]):
             sleep(pause or 1.0)
 
     def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str]) -> Iterator[Event]:
-        transport = self.client.transport
+        transport, silence = self.client.transport, SETTLED if self.is_over else SILENCE
         if tree:
             params: dict[str, Any] = {"root": self.id, "after": reader.after or 0, "tokens": speakers or None}
-            stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params)
+            stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params, silence)
         else:
             stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)})
         for received in stream:
