@@ -26,7 +26,9 @@ class Progress:
             self.now[turn_id] = f"{kind} {status or ''}".strip()
         self._show()
 
-    def end(self, status: str) -> None:
+    def end(self, status: str, n_steps: int) -> None:
+        # The step that ends a turn has no event of its own.
+        self.steps[self.turn_id] = max(n_steps, self.steps[self.turn_id])
         self.now[self.turn_id] = status
         self._show()
         if self._is_terminal and self._shown is None:

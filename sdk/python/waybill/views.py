@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from . import models
 
 
+#: Characters of a context that a failed assertion shows.
+MOST_SHOWN = 8_000
+
+
 def short(text: object, most: int = 60) -> str:
     words = " ".join(str(text).split())
     return words if len(words) <= most else words[: most - 1] + "…"
@@ -80,7 +84,7 @@ class Context:
         """Fails unless the model saw each of the texts."""
         for text in texts:
             if text not in self.text:
-                raise AssertionError(f"the model did not see {text!r}. It saw:\n{self}")
+                raise AssertionError(f"the model did not see {text!r}. It saw:\n{self}\n\n{self.text[:MOST_SHOWN]}")
         return self
 
     def assert_did_not_see(self, *texts: str) -> Context:

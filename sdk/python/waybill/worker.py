@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import inspect
 import logging
 import random
 import signal
@@ -67,7 +68,7 @@ class Worker:
         """Names the function that runs turns of `target`: `async def think(turn)`. What it returns is delivered, unless the turn has ended."""
         if self.target is None:
             raise ConfigError('name the queue of turns: Worker(wb, target="mine")')
-        if not asyncio.iscoroutinefunction(handler):
+        if not inspect.iscoroutinefunction(handler):
             raise ConfigError(f"{getattr(handler, '__name__', handler)} must be an `async def`")
         self._handler = handler
         return handler

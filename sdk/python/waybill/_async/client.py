@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._runtime_async import sleep
 from ..config import Config, find
-from ..errors import ApiError, ConfigError, NotFound, Unanswered
+from ..errors import ApiError, ConfigError, NotFound, Unanswered, from_problem
 from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
@@ -116,7 +116,7 @@ class AsyncWaybill:
         for outcome in (await self.api.start_turns({"starts": starts})).outcomes:
             problem = getattr(outcome, "problem", None)
             if problem is not None:
-                found[outcome.key] = ApiError(problem.status, problem.code, problem.detail, operation="start_turns")
+                found[outcome.key] = from_problem(problem.status, problem.model_dump(), "start_turns")
             else:
                 turn_id: str = outcome.agent_turn_id  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
                 found[outcome.key] = AsyncTurn(self, str(turn_id), result if isinstance(result, type) else None)  # pyright: ignore[reportUnknownArgumentType]

@@ -163,7 +163,7 @@ class AsyncTurn(Generic[T]):
             shown = Progress(self.id)
             async for event in self.watch(tree=True, timeout=timeout):
                 shown.take(event.kind, event.turn_id, event.status)
-            shown.end(self.status)
+            shown.end(self.status, self.summary.n_steps if self.summary else 0)
         while not self.is_over:
             left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
             if left <= 0:

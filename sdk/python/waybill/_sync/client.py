@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._runtime_sync import sleep
 from ..config import Config, find
-from ..errors import ApiError, ConfigError, NotFound, Unanswered
+from ..errors import ApiError, ConfigError, NotFound, Unanswered, from_problem
 from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
@@ -117,7 +117,7 @@ class Waybill:
         for outcome in (self.api.start_turns({"starts": starts})).outcomes:
             problem = getattr(outcome, "problem", None)
             if problem is not None:
-                found[outcome.key] = ApiError(problem.status, problem.code, problem.detail, operation="start_turns")
+                found[outcome.key] = from_problem(problem.status, problem.model_dump(), "start_turns")
             else:
                 turn_id: str = outcome.agent_turn_id  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
                 found[outcome.key] = Turn(self, str(turn_id), result if isinstance(result, type) else None)  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,115 @@
+"""What a person sees: in a terminal, in a notebook, in a failed test."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from waybill import Profile, Waybill, Worker, tool
+from waybill._progress import Progress
+
+
+@pytest.fixture
+def turn(waybill):
+    waybill.apply(Profile("echo", model="demo/demo", prompt="You repeat.").scripted([{"say": "You said {{query}}"}]))
+    return waybill.run("echo", "Hello.").wait(20)
+
+
+def test_everything_says_what_it_is(waybill, turn):
+    assert repr(waybill) == f"<Waybill {waybill.config.base}>"
+    assert repr(turn).startswith(f"<Turn {turn.id}: echo, success, 1 steps, ")
+    assert repr(turn.calls[0]).startswith(f"<ModelCall {turn.calls[0].step_id}: demo, ")
+    assert "3 messages" in repr(turn.calls[0].context())
+    assert repr(waybill.replay(turn)) == "<Replay: 1 calls, all the same>"
+    assert "<Session " in repr(waybill.session(title="Talk"))
+    assert "You said Hello." in repr(waybill.compare(turn, turn.fork()[0].wait(20)))
+    assert "<td>success</td>" in waybill.compare(turn, turn.fork()[0].wait(20))._repr_html_()
+    assert "None" not in repr(turn.steps[0]), "what is missing is left out"
+
+
+def test_a_failed_assertion_shows_what_the_model_saw(turn):
+    seen = turn.calls[0].context()
+    with pytest.raises(AssertionError, match=r"did not see 'Goodbye'[\s\S]*query[\s\S]*Hello"):
+        seen.assert_saw("Goodbye")
+    with pytest.raises(AssertionError, match=r"saw 'Hello' in message 3 \(query\), from [0-9a-f-]{36}"):
+        seen.assert_did_not_see("Hello")
+    with pytest.raises(AssertionError, match="more than 1"):
+        seen.assert_within(tokens=1)
+
+
+def test_progress_in_a_terminal(waybill, turn, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    waybill.run("echo", "Again.").wait(20, progress=True)
+    said = capsys.readouterr().err
+    assert "success: 1 turns, 1 steps" in said
+    assert said.endswith("\n")
+
+
+def test_progress_in_a_notebook(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, content):
+            shown.append(content)
+
+    def display(content, display_id):
+        shown.append(content)
+        return Handle()
+
+    python, screen = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    python.get_ipython = lambda: types.SimpleNamespace(kernel=True)
+    screen.HTML, screen.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    monkeypatch.setitem(sys.modules, "IPython.display", screen)
+    progress = Progress("turn-1")
+    progress.take("step", "turn-1", "finished")
+    progress.take("step", "turn-2", None)
+    progress.end("success", 2)
+    assert len(shown) == 3
+    assert "<td>success</td>" in shown[-1]
+    assert "turn-2" in shown[-1]
+
+
+def test_a_process_of_its_own_registers_its_tools(waybill):
+    """With a key that may do nothing else."""
+
+    @tool(effect="pure", target="sums")
+    def add(left: int, right: int) -> int:
+        """Adds two numbers."""
+        return left + right
+
+    made = waybill.api.create_key({"name": "sums", "scope": "tool", "bounds": {"targets": ["sums"]}})
+    keyed = Waybill(waybill.config.url, made.key, waybill.config.project)
+    with Worker(keyed, [add], register=True):
+        waybill.apply(
+            Profile("adder", model="demo/demo", prompt="-", tools=["add"]).scripted(
+                [{"call": {"add": {"left": 1, "right": 2}}}, {"say": "{{result}}"}]
+            )
+        )
+        assert waybill.run("adder", "Add.").result(timeout=20) == "3"
+    assert waybill.api.show_tool("add").target == "sums"
+
+
+def test_a_person_is_asked(waybill):
+    @tool(approval="always")
+    def pay(amount: int) -> str:
+        """Pays."""
+        return f"paid {amount}"
+
+    script = [{"call": {"pay": {"amount": 5}}}, {"say": "{{result}}"}]
+    waybill.apply(Profile("payer", model="demo/demo", prompt="-", tools=[pay]).scripted(script))
+    with waybill.worker([pay]):
+        turns = [waybill.run("payer", "Pay.") for _ in range(2)]
+        asked = []
+        for turn, decide in zip(turns, ("approve", "reject"), strict=True):
+            for event in turn.watch(timeout=30):
+                if event.request:
+                    asked.append(event.request)
+                    getattr(event.request, decide)("as agreed")
+    assert [request.tool for request in asked] == ["pay", "pay"]
+    assert "paid 5" in turns[0].deliverable
+    assert "paid 5" not in turns[1].deliverable
+    assert "May `pay` be called" in repr(asked[0])
+    assert not waybill.requests()
