@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -104,6 +107,45 @@ def test_a_tool_that_is_too_slow_is_answered(waybill):
         turn = waybill.run("sleeper", "Sleep.").wait(timeout=20)
     assert time.monotonic() - begun < 10
     assert turn.is_over
+
+
+def test_a_tool_that_hangs_holds_nothing_up(waybill):
+    released = threading.Event()
+
+    @tool(effect="pure", timeout=1)
+    def hanging() -> None:
+        """Hangs."""
+        released.wait(30)
+
+    waybill.apply(scripted("hanger", hanging, calls=[{"hanging": {}}]))
+    with waybill.worker([hanging]):
+        waybill.run("hanger", "Hang.").wait(timeout=20)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 5
+    released.set()
+
+
+def test_a_process_ends_well(waybill, scripted_model, tmp_path):
+    """On SIGTERM it answers the call that it holds, and claims nothing more."""
+    waybill.apply(crew.counter)
+    ledger, url = tmp_path / "ledger", scripted_model(crew.RULES)
+    environment = os.environ | {
+        "WAYBILL_API_URL": waybill.config.url,
+        "WAYBILL_PROJECT": waybill.config.project,
+        "CREW_LEDGER": str(ledger),
+        "CREW_SLOW": "1",
+    }
+    process = subprocess.Popen([sys.executable, crew.__file__, url, "5"], env=environment, stderr=subprocess.PIPE, text=True)
+    turn = waybill.run("counter", "Count.")
+    next(event for event in turn.watch() if event.kind == "step")
+    time.sleep(0.3)
+    process.terminate()
+    _, said = process.communicate(timeout=15)
+    assert process.returncode == 0, said
+    assert "finishing what is held" in said
+    assert len(ledger.read_text().split()) == 1
+    with crew.crew(waybill, url, 5):
+        assert turn.result(timeout=20) == "Two, and three."
 
 
 def test_a_worker_claims_only_what_it_has_room_for(waybill):

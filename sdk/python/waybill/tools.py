@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import datetime
 import enum
 import inspect
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
@@ -121,8 +123,7 @@ class Tool(Generic[P, R]):
         if self.is_async:
             result = await function(**said)
         else:
-            here = contextvars.copy_context()
-            result = await asyncio.get_running_loop().run_in_executor(None, lambda: here.run(function, **said))
+            result = await in_thread(function, said)
         return self._as_json(result)
 
     def _as_json(self, result: Any) -> Any:
@@ -193,6 +194,34 @@ def tool(
         )
 
     return make if function is None else make(function)
+
+
+async def in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Calls a plain function in a thread of its own. A process that ends does not wait for one that hangs."""
+    loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = here.run(function, **arguments)
+        except BaseException as error:
+            # A future cannot carry it, and it would end the loop.
+            failed = RuntimeError(repr(error)) if isinstance(error, (StopIteration, SystemExit, KeyboardInterrupt)) else error
+        if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=work, name=f"waybill tool {getattr(function, '__name__', '')}", daemon=True).start()
+    return await future
 
 
 def explain(error: Exception) -> str:

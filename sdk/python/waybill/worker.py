@@ -16,7 +16,6 @@ import random
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ._async.client import AsyncWaybill
@@ -112,8 +111,6 @@ class Worker:
         if self.at_once < len(self._targets()):
             raise ConfigError(f"`at_once` must be at least {len(self._targets())}: one for each target")
         self._loop, self._stopping, self._room = asyncio.get_running_loop(), asyncio.Event(), asyncio.Semaphore(self.at_once)
-        # Tools that are plain functions each need a thread.
-        self._loop.set_default_executor(ThreadPoolExecutor(self.at_once + 4, thread_name_prefix="waybill tool"))
         if signals:
             self._catch_signals(self._loop)
         async with AsyncWaybill.of(self.config) as client:
