@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -18,11 +17,11 @@ def place() -> object:
     return asyncio.get_running_loop()
 
 
+def is_gone(loop: Any) -> bool:
+    """Says whether connections that belong to it are of no use any more."""
+    return bool(loop.is_closed())
+
+
 def loaded(method: T) -> T:
     """Marks a method that reads from the server if need be. In the synchronous client it is a property."""
     return method
-
-
-async def gather(actions: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Does several things at a time, and returns their results in order."""
-    return list(await asyncio.gather(*[action() for action in actions]))

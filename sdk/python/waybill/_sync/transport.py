@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from .. import __version__
-from .._runtime_sync import place, sleep
+from .._runtime_sync import is_gone, place, sleep
 from ..config import Config
 from ..errors import ApiError, OlderServer, Unanswered
 from ..wire import EventReader, Operation, Pauses, Received, body_bytes, error_of, knows, may_help, query, read_answer, trace_headers
@@ -39,11 +39,13 @@ class Transport:
 
     def client(self) -> httpx2.Client:
         """Returns the connections of this process. A forked child gets its own: a connection that two processes use mixes up their answers."""
+        if self._pid != os.getpid():
+            # A thread of the parent may have held the lock.
+            self._lock, self._clients, self._pid = threading.Lock(), {}, os.getpid()
+        here = place()
         with self._lock:
-            if self._pid != os.getpid():
-                self._clients, self._pid = {}, os.getpid()
-            here = place()
             if here not in self._clients:
+                self._clients = {there: client for there, client in self._clients.items() if not is_gone(there)}
                 self._clients[here] = httpx2.Client(**self.config.httpx())
             return self._clients[here]
 
