@@ -113,3 +113,21 @@ def test_a_person_is_asked(waybill):
     assert "paid 5" not in turns[1].deliverable
     assert "May `pay` be called" in repr(asked[0])
     assert not waybill.requests()
+
+
+def test_a_tree_is_watched(waybill):
+    waybill.apply(
+        Profile("clerk", model="demo/demo", prompt="-").scripted([{"say": "There are 12 kg."}]),
+        Profile("baker", model="demo/demo", prompt="-", internal_tools=["ask_expert"], delegates_to=["clerk"]).scripted(
+            [{"call": {"ask_expert": {"expert_profile": "clerk", "question": "How much flour?"}}}, {"say": "{{result}}"}]
+        ),
+    )
+    turn = waybill.run("baker", "Can we bake?")
+    events = list(turn.watch(tree=True, tokens=True, timeout=30))
+    assert turn.status == "success"
+    tree = turn.tree()
+    assert len(tree) == 2, turn.deliverable
+    assert {event.turn_id for event in events} == {one.id for one in tree}
+    assert {event.turn_id for event in events if event.kind == "task"} == {one.id for one in tree}
+    assert tree[1].refresh().deliverable == "There are 12 kg."
+    assert turn.budget().children[0].agent_turn_id == tree[1].id

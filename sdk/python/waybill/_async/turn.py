@@ -279,7 +279,8 @@ class AsyncTurn(Generic[T]):
         while True:
             n_seen, started = 0, list(speakers)
             try:
-                async for event in self._stream(reader, tree, started if tokens else []):
+                silence = SETTLED if self.is_over else SILENCE if until is None else max(0.1, min(SILENCE, until - time.monotonic()))
+                async for event in self._stream(reader, tree, started if tokens else [], silence):
                     n_seen += 1
                     if event.turn_id not in speakers and len(speakers) < MOST_SPEAKERS:
                         speakers.append(event.turn_id)
@@ -289,7 +290,7 @@ class AsyncTurn(Generic[T]):
                         return
                     yield event
                     if until is not None and time.monotonic() > until:
-                        raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: watch again with `after={reader.after}`")
+                        break
                     if tree and tokens and speakers != started:
                         break  # to hear the new turns too
             except ApiError as error:
@@ -298,6 +299,8 @@ class AsyncTurn(Generic[T]):
             if speakers != started:
                 continue
             await self.refresh()
+            if until is not None and time.monotonic() > until and not self.is_over:
+                raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: watch again with `after={reader.after}`")
             # The stream of a turn ends with it; that of a tree is silent then. Once may be because the server is restarted.
             n_empty = n_empty + 1 if self.is_over and not n_seen and not reader.is_cut else 0
             if n_empty > 1:
@@ -307,13 +310,13 @@ class AsyncTurn(Generic[T]):
                 pauses = Pauses(self.client.config.patience)
             await sleep(pause or 1.0)
 
-    async def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str]) -> AsyncIterator[AsyncEvent]:
-        transport, silence = self.client.transport, SETTLED if self.is_over else SILENCE
+    async def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str], silence: float) -> AsyncIterator[AsyncEvent]:
+        transport = self.client.transport
         if tree:
             params: dict[str, Any] = {"root": self.id, "after": reader.after or 0, "tokens": speakers or None}
             stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params, silence)
         else:
-            stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)})
+            stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)}, silence)
         async for received in stream:
             yield await self.client.event(received)
 

@@ -280,7 +280,8 @@ class Turn(Generic[T]):
         while True:
             n_seen, started = 0, list(speakers)
             try:
-                for event in self._stream(reader, tree, started if tokens else []):
+                silence = SETTLED if self.is_over else SILENCE if until is None else max(0.1, min(SILENCE, until - time.monotonic()))
+                for event in self._stream(reader, tree, started if tokens else [], silence):
                     n_seen += 1
                     if event.turn_id not in speakers and len(speakers) < MOST_SPEAKERS:
                         speakers.append(event.turn_id)
@@ -290,7 +291,7 @@ class Turn(Generic[T]):
                         return
                     yield event
                     if until is not None and time.monotonic() > until:
-                        raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: watch again with `after={reader.after}`")
+                        break
                     if tree and tokens and speakers != started:
                         break  # to hear the new turns too
             except ApiError as error:
@@ -299,6 +300,8 @@ class Turn(Generic[T]):
             if speakers != started:
                 continue
             self.refresh()
+            if until is not None and time.monotonic() > until and not self.is_over:
+                raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: watch again with `after={reader.after}`")
             # The stream of a turn ends with it; that of a tree is silent then. Once may be because the server is restarted.
             n_empty = n_empty + 1 if self.is_over and not n_seen and not reader.is_cut else 0
             if n_empty > 1:
@@ -308,13 +311,13 @@ class Turn(Generic[T]):
                 pauses = Pauses(self.client.config.patience)
             sleep(pause or 1.0)
 
-    def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str]) -> Iterator[Event]:
-        transport, silence = self.client.transport, SETTLED if self.is_over else SILENCE
+    def _stream(self, reader: EventReader, tree: bool, speakers: Sequence[str], silence: float) -> Iterator[Event]:
+        transport = self.client.transport
         if tree:
             params: dict[str, Any] = {"root": self.id, "after": reader.after or 0, "tokens": speakers or None}
             stream = transport.stream(OPERATIONS["watch_project"], {}, reader, params, silence)
         else:
-            stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)})
+            stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)}, silence)
         for received in stream:
             yield self.client.event(received)
 
