@@ -47,6 +47,27 @@ def test_a_turn_without_a_model(waybill):
         assert waybill.run("echo", "Hello.").result(timeout=20) == {"heard": "Hello."}
 
 
+def test_a_message_to_a_running_turn_is_read(waybill):
+    waybill.apply(Profile("listener", model="demo/demo", prompt="You listen.", target="listeners"))
+    worker, begun, sent = Worker(waybill, target="listeners"), threading.Event(), threading.Event()
+
+    @worker.turn
+    async def listen(turn):
+        said = await turn.messages()
+        begun.set()
+        while not sent.is_set():
+            await asyncio.sleep(0.05)
+        return {"heard": said}
+
+    with worker:
+        session = waybill.session()
+        turn = session.run("listener", "Listen.")
+        assert begun.wait(10)
+        session.run("listener", "And hurry.", while_running="steer")
+        sent.set()
+        assert "And hurry." in str(turn.result(timeout=20))
+
+
 def test_an_attempt_that_fails_is_tried_again(waybill):
     waybill.apply(Profile("shaky", model="demo/demo", prompt="You try.", target="shaky"))
     worker, attempts = Worker(waybill, target="shaky"), []

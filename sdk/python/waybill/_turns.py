@@ -100,6 +100,7 @@ class WorkerTurn:
         self.claimed: models.ClaimedTurn = held.claimed
         self.fence: dict[str, Any] = self.claimed.fence.model_dump()
         self.is_let_go = False
+        self._n_seen: int | None = None
 
     @property
     def id(self) -> str:
@@ -143,7 +144,14 @@ class WorkerTurn:
 
     async def written_cards(self) -> list[models.Reading]:
         """Returns what the turn has written, by this worker or one before it, and the answers to its calls."""
-        return await self.client.cards_of(self.claimed.output_box_id)
+        cards = await self.client.cards_of(self.claimed.output_box_id)
+        self._n_seen = len(cards)
+        return cards
+
+    async def messages(self) -> list[str]:
+        """Returns what callers have sent to the turn while it ran."""
+        cards = [card for card in await self.written_cards() if card.metadata and card.metadata.role == "user" and card.state == "live"]
+        return [card.content if isinstance(card.content, str) else json.dumps(card.content) for card in cards]
 
     async def steps(self, *, fallback: int = 0) -> AsyncIterator[Step]:
         """Composes each model call of the turn, until it ends or waits for calls. Answer each before you ask for the next."""
@@ -186,9 +194,12 @@ class WorkerTurn:
         return stepped
 
     async def finish(self, deliverable: Any, *, status: str = "success", saw_external: bool = False) -> None:
-        """Ends the turn with a deliverable: text, or JSON."""
+        """Ends the turn with a deliverable: text, or JSON. If a caller has sent a message that you have not read, raises Unseen: read `messages()`,
+        and go on."""
         cards = [card(DELIVERABLE, deliverable)]
-        body = {"fence": self.fence, "status": status, "step_id": uuid7(), "cards": cards, "saw_external": saw_external}
+        body: dict[str, Any] = {"fence": self.fence, "status": status, "step_id": uuid7(), "cards": cards, "saw_external": saw_external}
+        if self._n_seen is not None:
+            body["seen"] = self._n_seen
         await self.guarded(self.client.api.finish_turn(self.id, body))
         self.is_let_go = True
 

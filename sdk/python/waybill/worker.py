@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ._async.client import AsyncWaybill
 from ._lease import Held, Lease, Lost
 from ._turns import Step, WorkerTurn, card, is_dropped
-from .errors import ApiError, ConfigError, ToolError, Unanswered, WaybillError
+from .errors import ApiError, ConfigError, ToolError, Unanswered, Unseen, WaybillError
 from .tools import Call, Tool, explain
 from .wire import uuid7
 
@@ -272,15 +272,11 @@ class Worker:
         turn = WorkerTurn(client, held)
         assert self._handler is not None
         try:
-            returned = await self._handler(turn)
-            if turn.is_let_go:
-                return
-            if returned is None and not turn.stop_asked:
-                raise ConfigError("the function of `@worker.turn` returned nothing: return the deliverable, or answer the steps of the turn")
-            if turn.stop_asked:
-                await turn.finish(returned if returned is not None else "I was asked to stop.", status="canceled")
-            else:
-                await turn.finish(returned)
+            try:
+                await self._think(turn, self._handler)
+            except Unseen:
+                # A message came while it thought. The second time it can read it.
+                await self._think(turn, self._handler)
         except (Lost, Unanswered):
             raise
         except Exception as error:
@@ -289,6 +285,17 @@ class Worker:
             log.exception("turn %s: an attempt failed", turn.id)
             if not turn.is_let_go:
                 await turn.give_back(f"{type(error).__name__}: {error}", backoff_seconds=2)
+
+    async def _think(self, turn: WorkerTurn, handler: Handler) -> None:
+        returned = await handler(turn)
+        if turn.is_let_go:
+            return
+        if returned is None and not turn.stop_asked:
+            raise ConfigError("the function of `@worker.turn` returned nothing: return the deliverable, or answer the steps of the turn")
+        if turn.stop_asked:
+            await turn.finish(returned if returned is not None else "I was asked to stop.", status="canceled")
+        else:
+            await turn.finish(returned)
 
     async def _answer(self, held: Held, client: AsyncWaybill) -> None:
         said = held.claimed
