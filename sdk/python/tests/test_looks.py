@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 import types
+import urllib.request
 
 import pytest
 
@@ -90,6 +93,23 @@ def test_a_process_of_its_own_registers_its_tools(waybill):
         )
         assert waybill.run("adder", "Add.").result(timeout=20) == "3"
     assert waybill.api.show_tool("add").target == "sums"
+
+
+def test_a_server_ends_with_the_tests_that_are_killed():
+    program = "from waybill.testing import Server; import time; print(Server().url, flush=True); time.sleep(60)"
+    tests = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    url = tests.stdout.readline().strip()
+    assert urllib.request.urlopen(f"{url}/health", timeout=5).status == 200
+    tests.kill()
+    tests.wait()
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5)
+            time.sleep(0.1)
+        except OSError:
+            return
+    pytest.fail("the server goes on")
 
 
 def test_a_person_is_asked(waybill):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -32,7 +32,22 @@ if TYPE_CHECKING:
     from ._async.client import AsyncWaybill
     from ._sync.client import Waybill
 
-STARTS_WITHIN = 60.0
+STARTS_WITHIN, ENDS_WITHIN = 60.0, 25.0
+
+#: Runs the server, and ends it when its standard input is closed: also if the tests are killed.
+SUPERVISE = """
+import select, signal, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+while child.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
+    pass
+if child.poll() is None:
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(20)
+    except subprocess.TimeoutExpired:
+        child.kill()
+sys.exit(child.wait())
+"""
 
 
 def program() -> str:
@@ -58,7 +73,8 @@ class Server:
         command = [program(), "dev", "--data", str(self.folder / "data"), "--listen", listen, "--ready-file", str(ready), *arguments]
         self.log = self.folder / "log"
         with self.log.open("a") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder, start_new_session=True)
+            supervised = [sys.executable, "-I", "-c", SUPERVISE, *command]
+            self.process = subprocess.Popen(supervised, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=self.folder, start_new_session=True)
         until = time.monotonic() + STARTS_WITHIN
         while not ready.exists():
             if self.process.poll() is not None or time.monotonic() > until:
@@ -68,13 +84,9 @@ class Server:
         self.url: str = json.loads(ready.read_text())["url"]
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(ENDS_WITHIN)
 
     def remove(self) -> None:
         self.stop()
