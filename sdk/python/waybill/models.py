@@ -1116,7 +1116,7 @@ class CacheMiss(Model):
     previous_step_id: str
     previous_turn_id: Annotated[str, Field(description="The call before it in the conversation. It belongs to another turn if a message changed.")]
     profile_name: str | None = None
-    provider_says: Annotated[dict[str, Any] | None, Field(description="What the provider says about it, in its own words.")] = None
+    provider_says: Annotated[Any | None, Field(description="What the provider says about it, in its own words: any JSON.")] = None
     step_id: str
     why: Annotated[
         Literal["model", "tools", "system", "message", "context", "parameters", "idle", "provider", "no_cache"] | str,

@@ -566,8 +566,8 @@ export interface paths {
          * @description The events are `state`, `step`, `request` and `task`, of all turns or of those in the tree of `root`. Each has an id, after which an interrupted
          *     stream can be continued; its `data` is a `TurnEvent` as JSON. The events of one turn come in their order, and each event comes once. Only if a
          *     transaction in the database stays open for seconds can an event come again after you continue; its `event_id` is then the same. For the turns in
-         *     `tokens` there are also `token` events: they have no id, and their `data` is a `TokenEvent`. From time to time there is an id without an event, so
-         *     that you need not continue from long ago. The stream does not end by itself.
+         *     `tokens` there are also `token` events: they have no id, and their `data` is a `TokenEvent`. The stream begins
+         *     with an id without an event, and now and then there is another one, so that you need not continue from long ago. The stream does not end by itself.
          */
         get: operations["watch_project"];
         put?: never;
@@ -2092,8 +2092,8 @@ export interface components {
             /** @description The call before it in the conversation. It belongs to another turn if a message changed. */
             previous_turn_id: components["schemas"]["TurnId"];
             profile_name?: string | null;
-            /** @description What the provider says about it, in its own words. */
-            provider_says?: Record<string, never> | null;
+            /** @description What the provider says about it, in its own words: any JSON. */
+            provider_says?: unknown;
             step_id: components["schemas"]["StepId"];
             why: components["schemas"]["CacheMissReason"];
         };

@@ -72,7 +72,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     Ok(if done.unread.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the files, those of folders in the order of their names, transcripts of sub-agents last: whoever asked for one is known then.
+/// Returns the files, those of folders in the order of their names, transcripts of sub-agents last: by then the agents that asked for them are known.
 fn found(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in named {
