@@ -19,7 +19,7 @@ export type FromSchema<S> = S extends { readonly enum: readonly (infer E)[] }
             : S extends { readonly type: 'object' }
               ? Record<string, unknown>
               : unknown
-type Required<S> = S extends { readonly required: readonly (infer R)[] } ? R : never
+type Required<S> = S extends { readonly required: readonly (infer R)[] } ? (string extends R ? never : R) : never
 
 /** A call that an agent makes. */
 export interface Call {
@@ -32,7 +32,7 @@ export interface Call {
   deadline: Date
   /** The user for whom the turn was started, if its caller named one. */
   onBehalfOf: string | null
-  /** Aborts at the deadline, and when the call is lost: another process may have it then. */
+  /** Aborts at the deadline, and when the call is lost: another process may have it then. What `run` returns after that is dropped. */
   signal: AbortSignal
 }
 

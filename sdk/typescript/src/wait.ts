@@ -1,17 +1,34 @@
 /** Waiting that ends when a signal aborts, and ids. */
 
+/** Milliseconds of a timer, which cannot wait longer than 24 days. */
+export const timer = (seconds: number) => Math.min(2 ** 31 - 1, Math.max(0, seconds * 1000))
+
+/** Returns a signal that aborts with others, or after some time. Unlike `AbortSignal.any`, `free` leaves nothing behind at those that live long. */
+export function bound(signals: (AbortSignal | undefined)[], seconds?: number, reason?: Error) {
+  const end = new AbortController()
+  const hear = () => end.abort(signals.find(one => one?.aborted)?.reason)
+  const late = seconds === undefined ? undefined : setTimeout(() => end.abort(reason), timer(seconds))
+  for (const one of signals) one?.addEventListener('abort', hear)
+  if (signals.some(one => one?.aborted)) hear()
+  const free = () => {
+    clearTimeout(late)
+    for (const one of signals) one?.removeEventListener('abort', hear)
+  }
+  return { signal: end.signal, abort: () => end.abort(), free }
+}
+
 /** Waits, and throws the reason of the signal if it aborts. */
 export function pause(seconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((done, fail) => {
     if (signal?.aborted) return fail(signal.reason)
     const stop = () => {
-      clearTimeout(timer)
+      clearTimeout(waiting)
       fail(signal?.reason)
     }
-    const timer = setTimeout(() => {
+    const waiting = setTimeout(() => {
       signal?.removeEventListener('abort', stop)
       done()
-    }, Math.max(0, seconds * 1000))
+    }, timer(seconds))
     signal?.addEventListener('abort', stop, { once: true })
   })
 }
