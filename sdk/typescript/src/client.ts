@@ -49,20 +49,24 @@ export class Waybill {
   constructor(options: Options = {}) {
     this.connection = {
       url: options.url ?? (environment.WAYBILL_API_URL || 'http://127.0.0.1:7070'),
-      key: options.key ?? environment.WAYBILL_API_KEY,
+      key: (options.key ?? environment.WAYBILL_API_KEY)?.trim(),
       project: options.project ?? (environment.WAYBILL_PROJECT || 'demo'),
       patience: options.patience ?? 60,
       fetch: options.fetch ?? ((input, init) => fetch(input, init)),
     }
+    // Neither error repeats what it is about: both may be secrets.
+    const { protocol, username, password } = URL.canParse(this.connection.url) ? new URL(this.connection.url) : { protocol: '' }
+    if (!/^https?:$/.test(protocol) || username || password) throw new TypeError('`url` must be like http://127.0.0.1:7070, without a user and a password')
+    if (/[^!-~]/.test(this.connection.key ?? '')) throw new TypeError('`key` must be an API key: it has characters that no key has')
     this.url = this.connection.url
     this.project = this.connection.project
     // A key is not printed with the object.
     Object.defineProperty(this, 'connection', { enumerable: false })
   }
 
-  /** Returns a client that differs in some options, such as the project. */
+  /** Returns a client that differs in some options, such as the project. What is `undefined` stays as it is. */
   with(options: Options): Waybill {
-    return new Waybill({ ...this.connection, ...options })
+    return new Waybill({ ...this.connection, ...Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) })
   }
 
   /** Calls any operation of the API by its name in the OpenAPI document, and returns what it answers. */
@@ -106,8 +110,8 @@ export class Waybill {
   }
 
   /** Registers a tool with a key of scope `tool`, which may not apply. */
-  register({ tool }: Tool): Promise<Schemas['Applied']> {
-    return this.call('register_tool', { path: { name: tool.name }, body: tool })
+  register({ tool }: Tool, settings: Settings = {}): Promise<Schemas['Applied']> {
+    return this.call('register_tool', { path: { name: tool.name }, body: tool, ...settings })
   }
 
   /** Answers the calls of tools in this process, until the signal aborts. */
@@ -148,19 +152,19 @@ export class Waybill {
     return this.pages('list_requests', { signal })
   }
 
-  approve(call: string, note?: string): Promise<Schemas['RequestDecided']> {
-    return this.decide(call, { decision: 'approved', ...(note !== undefined && { note }) })
+  approve(call: string, note?: string, settings: Settings = {}): Promise<Schemas['RequestDecided']> {
+    return this.decide(call, { decision: 'approved', ...(note !== undefined && { note }) }, settings)
   }
 
-  reject(call: string, note?: string): Promise<Schemas['RequestDecided']> {
-    return this.decide(call, { decision: 'rejected', ...(note !== undefined && { note }) })
+  reject(call: string, note?: string, settings: Settings = {}): Promise<Schemas['RequestDecided']> {
+    return this.decide(call, { decision: 'rejected', ...(note !== undefined && { note }) }, settings)
   }
 
-  answer(call: string, answer: unknown): Promise<Schemas['RequestDecided']> {
-    return this.decide(call, { decision: 'answered', answer })
+  answer(call: string, answer: unknown, settings: Settings = {}): Promise<Schemas['RequestDecided']> {
+    return this.decide(call, { decision: 'answered', answer }, settings)
   }
 
-  private decide(call: string, body: Schemas['Decide']) {
-    return this.call('decide_request', { path: { call }, body })
+  private decide(call: string, body: Schemas['Decide'], settings: Settings) {
+    return this.call('decide_request', { path: { call }, body, ...settings })
   }
 }

@@ -2,7 +2,7 @@
 import type { Waybill } from './client.ts'
 import { WaybillError } from './error.ts'
 import type { Schemas } from './http.ts'
-import { backoff, pause } from './wait.ts'
+import { backoff, bound, pause } from './wait.ts'
 
 /** What happens: `task` is the end of a turn. `id` is the cursor: pass it as `after` to go on from there. */
 export type Event =
@@ -29,6 +29,9 @@ const KINDS: ReadonlySet<string> = new Set(['state', 'step', 'request', 'task', 
 const SILENCE = 60
 /** Seconds of silence after which a tree that has ended has no more to say. */
 const SETTLED = 10
+/** How often nothing must come after the end of a turn until there is nothing: a server that is about to end sends nothing either. */
+const EMPTY = 3
+const silent = new Error('the stream is silent')
 /** Events that are remembered, because the server may send one again after an interruption. */
 const REMEMBERED = 1_000
 
@@ -36,16 +39,15 @@ const REMEMBERED = 1_000
 export async function* follow(waybill: Waybill, view: View, { after, signal }: Watching): AsyncGenerator<Event, void, undefined> {
   const seen = new Set<string>()
   const ends = view.turn ?? view.root
+  let empty = 0
   for (let failures = 0, isFirst = after === undefined; ; failures += 1, isFirst = false) {
     const isOver = ends !== undefined && !isFirst && (await waybill.call('show_turn', { path: { turn: ends }, signal })).turn.status !== 'open'
-    const connection = new AbortController()
-    const abort = () => connection.abort(signal?.reason)
-    signal?.addEventListener('abort', abort, { once: true })
+    const connection = bound([signal])
     const settles = isOver && view.root !== undefined
     let last = 0
     try {
       const begun = Date.now()
-      for await (const message of messages(await open(waybill, view, after, connection.signal), settles)) {
+      for await (const message of messages(await open(waybill, view, after, connection.signal), settles ? SETTLED : SILENCE)) {
         failures = 0
         if (message.id !== '') after = message.id
         if (message.data === '' || !KINDS.has(message.event)) {
@@ -62,13 +64,15 @@ export async function* follow(waybill: Waybill, view: View, { after, signal }: W
         yield event
         if (event.kind === 'task' && event.agent_turn_id === ends) return
       }
-      // It was over before we asked, and there is nothing more.
-      if (isOver && last === 0) return
+      // It was over before we asked, and there is nothing more. The stream of a tree does not end by itself.
+      if (isOver && !settles && last === 0 && (empty += 1) === EMPTY) return
     } catch (error) {
       signal?.throwIfAborted()
-      if (error instanceof WaybillError) throw error
+      // A further attempt would not help.
+      if (error instanceof WaybillError || error instanceof SyntaxError) throw error
+      if (settles && error === silent) return
     } finally {
-      signal?.removeEventListener('abort', abort)
+      connection.free()
       connection.abort()
     }
     await pause(backoff(failures), signal)
@@ -82,8 +86,8 @@ async function open(waybill: Waybill, { turn, root, kinds, tokens }: View, after
   return waybill.call('watch_project', { query, signal })
 }
 
-/** Reads server-sent events (WHATWG). A stream that is silent for too long has ended if it `settles`, and else it was cut. */
-async function* messages(body: ReadableStream<Uint8Array>, settles: boolean) {
+/** Reads server-sent events (WHATWG). Throws `silent` if nothing comes for some seconds. */
+async function* messages(body: ReadableStream<Uint8Array>, patience: number) {
   const reader = body.getReader()
   const decoder = new TextDecoder()
   let rest = ''
@@ -97,9 +101,9 @@ async function* messages(body: ReadableStream<Uint8Array>, settles: boolean) {
   }
   try {
     while (true) {
-      const timer = setTimeout(hush, (settles ? SETTLED : SILENCE) * 1000)
+      const timer = setTimeout(hush, patience * 1000)
       const { done, value } = await reader.read().finally(() => clearTimeout(timer))
-      if (isSilent && !settles) throw new Error('the stream is silent')
+      if (isSilent) throw silent
       if (done) return
       // A carriage return at the end may be half of a line's end.
       const lines = (rest + decoder.decode(value, { stream: true })).split(/\r\n|\n|\r(?!$)/)

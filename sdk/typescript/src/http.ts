@@ -2,7 +2,7 @@
 import { WaybillError } from './error.ts'
 import { operations } from './operations.ts'
 import type { components, operations as Described } from './schema.ts'
-import { backoff, pause } from './wait.ts'
+import { backoff, pause, timer } from './wait.ts'
 
 export type Schemas = components['schemas']
 export type Operation = keyof Described
@@ -63,13 +63,21 @@ interface Loose extends Settings {
 export async function send(to: Connection, name: Operation, request: Loose): Promise<Response> {
   const { method, path, once, sends, lists } = operations[name]
   const values: Record<string, unknown> = { project: to.project, ...request.path }
-  const address = new URL(to.url.replace(/\/+$/, '') + path.replace(/\{(\w+)\}/g, (_, part) => encodeURIComponent(String(values[part]))))
+  const filled = path.replace(/\{(\w+)\}/g, (_, part) => {
+    const value = String(values[part] ?? '')
+    // As a part of a path, these would lead to another operation.
+    if (['', '.', '..'].includes(value)) throw new WaybillError(name, 'invalid', `\`${part}\` must not be '${value}'.`)
+    return encodeURIComponent(value)
+  })
+  const address = new URL(to.url.replace(/\/+$/, '') + filled)
   for (const [part, value] of Object.entries(request.query ?? {}))
     for (const one of Array.isArray(value) && !lists.includes(part) ? value : [value])
       if (one !== undefined && one !== null) address.searchParams.append(part, String(one))
   const headers = new Headers()
   if (to.key) headers.set('authorization', `Bearer ${to.key}`)
-  if (once) headers.set('idempotency-key', request.key ?? crypto.randomUUID())
+  const key = request.key ?? crypto.randomUUID()
+  if (!/^[!-~]{1,200}$/.test(key)) throw new WaybillError(name, 'invalid', '`key` must have 1 to 200 visible ASCII characters, without spaces.')
+  if (once) headers.set('idempotency-key', key)
   const body = request.body === undefined ? null : sends === 'application/json' ? JSON.stringify(request.body) : (request.body as BodyInit)
   if (body !== null && sends) headers.set('content-type', sends)
   const repeatable = once || REPEATABLE.has(name) || (method !== 'POST' && method !== 'PATCH')
@@ -98,23 +106,26 @@ async function ask(to: Connection, name: Operation, address: URL, init: RequestI
   const end = new AbortController()
   const abort = () => end.abort(signal?.reason)
   signal?.addEventListener('abort', abort, { once: true })
-  const timer = setTimeout(() => end.abort(new Error(`no answer within ${timeout} s`)), timeout * 1000)
+  const late = setTimeout(() => end.abort(new Error(`no answer within ${timeout} s`)), timer(timeout))
+  const { answers } = operations[name]
   let isStream = false
   try {
     const response = await to.fetch(address, { ...init, signal: end.signal })
-    isStream = response.ok && operations[name].answers === 'text/event-stream'
+    const type = response.headers.get('content-type') ?? ''
+    const isExpected = answers === null ? response.status < 400 : response.ok && (answers === 'application/octet-stream' || type.startsWith(answers))
+    isStream = isExpected && answers === 'text/event-stream'
     if (isStream) return response
     const bytes = await response.arrayBuffer()
-    if (response.status < 400) return new Response(bytes.byteLength > 0 ? bytes : null, response)
+    if (isExpected) return new Response(bytes.byteLength > 0 ? bytes : null, response)
     throw problemOf(name, response, new TextDecoder().decode(bytes))
   } catch (error) {
     if (error instanceof WaybillError) throw error
     signal?.throwIfAborted()
     const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
-    const why = cause instanceof Error ? cause.message || cause.name : String(cause)
-    throw new WaybillError(name, 'unreachable', `${address.origin} did not answer: ${why}.`, { cause: error })
+    const { message, code } = cause as { message?: string; code?: string }
+    throw new WaybillError(name, 'unreachable', `${address.origin} did not answer: ${message || code || cause}.`, { cause: error })
   } finally {
-    clearTimeout(timer)
+    clearTimeout(late)
     // It ends a stream too.
     if (!isStream) signal?.removeEventListener('abort', abort)
   }

@@ -3,6 +3,7 @@ import type { RunOptions, Waybill } from './client.ts'
 import { TurnFailed, WaybillError } from './error.ts'
 import { type Event, follow, type Watching } from './events.ts'
 import type { Schemas, Settings } from './http.ts'
+import { bound, pause } from './wait.ts'
 
 type Signal = { signal?: AbortSignal | undefined }
 /** Which model call of the turn. If omitted, the last one. */
@@ -36,12 +37,22 @@ export class Turn {
 
   /** Waits until the turn has ended, however it ended. */
   async wait({ timeout, signal }: WaitOptions = {}): Promise<Schemas['Shown']> {
+    const late = new WaybillError('show_turn', 'timeout', `Turn ${this.id} has not ended within ${timeout} s.`)
     const until = timeout === undefined ? Number.POSITIVE_INFINITY : Date.now() + timeout * 1000
-    while (true) {
-      const left = Math.max(0, (until - Date.now()) / 1000)
-      const shown = await this.waybill.call('show_turn', { path: { turn: this.id }, query: { wait_seconds: Math.ceil(Math.min(25, left)) }, signal })
-      if (shown.turn.status !== 'open') return shown
-      if (Date.now() >= until) throw new WaybillError('show_turn', 'timeout', `Turn ${this.id} has not ended within ${timeout} s.`)
+    // A server that does not answer has a second more.
+    const end = bound([signal], timeout === undefined ? undefined : timeout + 1, late)
+    try {
+      while (true) {
+        const asked = Date.now()
+        const query = { wait_seconds: Math.max(0, Math.min(25, (until - asked) / 1000)) }
+        const shown = await this.waybill.call('show_turn', { path: { turn: this.id }, query, signal: end.signal })
+        if (shown.turn.status !== 'open') return shown
+        if (Date.now() >= until) throw late
+        // A server that is about to end does not wait.
+        if (Date.now() - asked < 500) await pause(0.5, end.signal)
+      }
+    } finally {
+      end.free()
     }
   }
 

@@ -125,7 +125,7 @@ test('an error has its code and says what to do', async () => {
   await assert.rejects(waybill.with({ url: 'http://127.0.0.1:9', patience: 0 }).call('show_me'), error => isCode(error, 'unreachable'))
   const secret = new Waybill({ key: 'wb_secret' })
   // @ts-expect-error: it needs a turn.
-  await assert.rejects(waybill.call('show_turn', { path: {} }), error => isCode(error, 'not_found'))
+  await assert.rejects(waybill.call('show_turn', { path: {} }), error => isCode(error, 'invalid'))
   // @ts-expect-error: there is no such field.
   await assert.rejects(waybill.call('start_turn', { body: { profile_name: 'echo', instruction: '', colour: 1 } }), error => isCode(error, 'invalid'))
   assert.ok(!JSON.stringify(secret).includes('wb_secret') && !(await import('node:util')).inspect(secret).includes('wb_secret'))
