@@ -8,11 +8,13 @@ import enum
 import http.client
 import json
 import multiprocessing
+import socket
 import ssl
 import subprocess
 import threading
 import time
 import urllib.request
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
@@ -22,8 +24,8 @@ from lossy import LossyProxy
 from pydantic import BaseModel
 
 from waybill import AsyncWaybill, Profile, TurnFailed, Waybill, tool
-from waybill.errors import ConfigError, IdempotencyMismatch, Invalid, NotFound, NotYet, OlderServer, Unanswered
-from waybill.wire import EventReader, Pauses, uuid7
+from waybill.errors import ApiError, ConfigError, IdempotencyMismatch, Invalid, NotFound, NotYet, OlderServer, Unanswered
+from waybill.wire import EventReader, Pauses, clock_ahead, uuid7
 
 
 def echo(name="echo", script=({"say": "You said {{query}}"},), **more):
@@ -467,3 +469,107 @@ def test_a_wrong_request_is_explained(waybill):
         waybill.api.start_turn({"profile_name": "echo", "instruction": "x", "colour": "blue"})
     assert isinstance(AsyncWaybill.of(waybill.config), AsyncWaybill)
     urllib.request.urlopen(f"{waybill.config.url}/health", timeout=5)
+
+
+# What may be an attack
+
+
+def test_no_secret_is_shown():
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    for key in ("wb_secret\r\nx: y", "wb_secret with spaces", "wb_sécret"):
+        with pytest.raises(ConfigError) as error:
+            Waybill(url, key)
+        assert "wb_s" not in str(error.value)
+    assert Waybill(url, "wb_secret\n").config.key == "wb_secret"
+    wb = Waybill(url, "wb_secret", proxy="http://user:wb_secret@127.0.0.1:9")
+    assert "wb_secret" not in repr(wb) + repr(wb.config)
+    wb = Waybill(url, "wb_secret", headers={"x-more": "wb_secret\n"}, patience=5)
+    begun = time.monotonic()
+    with pytest.raises(ConfigError, match="characters of the headers") as error:
+        wb.me()
+    assert "wb_secret" not in str(error.value)
+    assert error.value.__suppress_context__
+    assert time.monotonic() - begun < 2
+    listening.close()
+    with pytest.raises(ConfigError, match="no password") as error:
+        Waybill("http://user:wb_secret@127.0.0.1:9")
+    assert "wb_secret" not in str(error.value)
+    for wrong in ("http://", "http://[::1", "http://a:b", "ftp://a"):
+        with pytest.raises(ConfigError):
+            Waybill(wrong)
+
+
+def test_a_key_is_not_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
+    for name in ("WAYBILL_API_URL", "WAYBILL_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WAYBILL_API_KEY", "wb_secret")
+    (tmp_path / ".waybill").mkdir()
+    (tmp_path / ".waybill/ready.json").write_text('{"url": "http://127.0.0.1:9", "project": "demo"}')
+    monkeypatch.chdir(tmp_path)
+    assert Waybill().config.key == "wb_secret"
+    monkeypatch.setattr("os.getuid", lambda: (tmp_path / ".waybill/ready.json").stat().st_uid + 1)
+    monkeypatch.setattr("waybill.config.ROOT", -1)
+    with pytest.raises(ConfigError, match="another user"):
+        Waybill()
+
+
+def test_no_id_leads_to_another_address(waybill):
+    seen = Between(waybill.config.url, passing)
+    wb = at(waybill, seen.url)
+    for wrong in ("..", ".", ""):
+        with pytest.raises(ConfigError):
+            wb.turn(wrong).refresh()
+        with pytest.raises(ConfigError):
+            wb.api.forget_session(wrong)
+    assert not seen.asked
+    with pytest.raises(NotFound):
+        wb.turn("../../x?y#z").refresh()
+    assert seen.asked[0][1].endswith("/turns/..%2F..%2Fx%3Fy%23z")
+    assert "%2F" in Waybill("http://a", None, "../x").config.base
+    with pytest.raises(ConfigError):
+        Waybill("http://a", None, "..")
+    for wrong in ("bestellung-ü", "two words", "two\nlines", "", "x" * 201):
+        with pytest.raises(ConfigError, match="`key`"):
+            wb.run("echo", "Hello.", key=wrong)
+
+
+@pytest.mark.parametrize("said", [b"", b"<html>", b"null", b"[1]", b'"x"', b"NaN", b"[" * 100_000, b'"\xff"'])
+def test_an_answer_that_is_none_is_an_error_of_this_package(waybill, said):
+    wb = at(waybill, Between(waybill.config.url, lambda *_: (200, said, "application/json")).url, patience=0.5)
+    for ask in (wb.turn(uuid7()).refresh, wb.turn(uuid7()).receipts):
+        with pytest.raises(ApiError):
+            ask()
+
+
+@pytest.mark.parametrize("pause", [-5, "9", 1e308, True, None])
+def test_a_pause_that_is_none_is_not_made(waybill, pause):
+    busy = problem(503, "busy", "later", retry_after=pause)
+    wb = at(waybill, Between(waybill.config.url, lambda *_: busy).url, patience=0.3)
+    with pytest.raises(ApiError, match="busy"):
+        wb.me()
+
+
+def test_events_of_a_later_version_are_passed_over(waybill):
+    lines = b"""event: news\ndata: {"more": 1}\n\nid: 7\nevent: step\ndata: {"agent_turn_id": "x", "status": "running"}\n\n"""
+    wb = at(waybill, Between(waybill.config.url, lambda *_: (200, lines, "text/event-stream")).url)
+    event = next(wb.events())
+    assert (event.kind, event.id) == ("step", 7)
+
+
+def test_a_wait_ends_in_time_also_without_a_network(waybill):
+    silent = socket.create_server(("127.0.0.1", 0))
+    for url in (f"http://127.0.0.1:{silent.getsockname()[1]}", "http://127.0.0.1:9"):
+        begun = time.monotonic()
+        with pytest.raises((NotYet, Unanswered)):
+            at(waybill, url).turn(uuid7()).wait(timeout=1)
+        assert time.monotonic() - begun < 6
+    silent.close()
+
+
+def test_the_clock_of_the_server():
+    now = datetime.datetime.now(datetime.timezone.utc)
+    assert clock_ahead(format_datetime(now)) == 0
+    assert 3590 < clock_ahead(format_datetime(now + datetime.timedelta(hours=1))) < 3610
+    for wrong in (None, "", "Thu, 99 Foo 99999999 00:00:00 GMT", "x"):
+        assert clock_ahead(wrong) == 0

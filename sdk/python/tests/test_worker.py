@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime
+import functools
 import os
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import crew
 import pytest
@@ -144,6 +148,144 @@ def test_a_tool_that_hangs_holds_nothing_up(waybill):
         begun = time.monotonic()
     assert time.monotonic() - begun < 5
     released.set()
+
+
+def through_a_decorator(function):
+    @functools.wraps(function)
+    def wrapped(**arguments):
+        return function(**arguments)
+
+    return wrapped
+
+
+def odd_tools():
+    """Tools that do what no tool should, and what the model is told of it."""
+
+    @through_a_decorator
+    async def hidden() -> int:
+        return 17
+
+    async def exits():
+        sys.exit(3)
+
+    async def cancels():
+        raise asyncio.CancelledError
+
+    async def clings():
+        until = time.monotonic() + 8
+        while time.monotonic() < until:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    def unsaid():
+        raise type("Unsaid", (Exception,), {"__str__": lambda self: 1 / 0})
+
+    def ends():
+        raise BaseException("odd")
+
+    def names(json: int = 1, _x: int = 2, model_dump: int = 3):
+        return json + _x + model_dump + 100
+
+    made = {
+        hidden: "17",
+        exits: "SystemExit(3)",
+        cancels: "it was canceled",
+        clings: "did not answer within",
+        unsaid: "Unsaid",
+        ends: "odd",
+        names: "106",
+        lambda: float("nan"): "its result cannot be stored",
+        lambda: "a\ud800": "its result cannot be stored",
+        lambda: "x" * 9_000_000: "its result cannot be stored",
+        lambda: object(): "Unable to serialize",
+    }
+    return [(tool(effect="pure", timeout=3, name=f"odd_{n}", description="Is odd.")(one), said) for n, (one, said) in enumerate(made.items())]
+
+
+def test_odd_tools_are_answered_and_do_not_end_the_worker(waybill):
+    made = odd_tools()
+    waybill.apply(*(scripted(one.name, one, calls=[{one.name: {}}]) for one, _ in made))
+    turns = [waybill.run(one.name, "Go.") for one, _ in made]
+    with waybill.worker([one for one, _ in made]) as worker:
+        for turn, (_, said) in zip(turns, made, strict=True):
+            assert said in str(turn.result(timeout=20))
+        assert worker._thread.is_alive()
+
+
+def test_a_turn_that_cancels_itself_is_given_back(waybill):
+    waybill.apply(Profile("jumpy", model="demo/demo", prompt="You jump.", target="jumpy"))
+    worker, attempts = Worker(waybill, target="jumpy"), []
+
+    @worker.turn
+    async def jumpy(turn):
+        attempts.append(turn)
+        if len(attempts) == 1:
+            raise asyncio.CancelledError
+        return "done"
+
+    with worker:
+        assert waybill.run("jumpy", "Jump.").result(timeout=20) == "done"
+
+
+def test_a_worker_that_has_failed_says_so_and_can_start_again(waybill):
+    keyed = type(waybill)(waybill.config.url, "wb_test_not_a_key", waybill.config.project)
+    with pytest.raises(ApiError, match="unauthorized"), keyed.worker([broken]) as worker:
+        worker._thread.join(10)
+    with pytest.raises(ZeroDivisionError), keyed.worker([broken]) as worker:
+        1 / worker._thread.join(10).__bool__()
+    again = waybill.worker([broken])
+    for _ in range(2):
+        with again:
+            assert again._thread.is_alive()
+
+
+def test_a_heartbeat_without_an_answer_does_not_hold_up_the_next():
+    class Silent:
+        """A client whose first heartbeat is never answered."""
+
+        n_asked = 0
+
+        @property
+        def api(self):
+            return self
+
+        async def keep_lease(self, body, patience):
+            self.n_asked += 1
+            if self.n_asked == 1:
+                await asyncio.sleep(60)
+            return types.SimpleNamespace(turns=[], calls=[])
+
+    async def keep() -> bool:
+        lease = Lease(Silent(), 3)
+        lease.begin()
+        await asyncio.sleep(4)
+        lease._keeper.cancel()
+        return lease.is_good
+
+    assert asyncio.run(keep())
+
+
+def test_a_worker_whose_clock_is_wrong_answers(waybill, monkeypatch):
+    """Its clock is an hour ahead of the server's: each call would be too late."""
+    ahead = datetime.timedelta(hours=1)
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + ahead
+
+    monkeypatch.setattr("waybill.worker.datetime.datetime", Clock)
+    monkeypatch.setattr("waybill._async.transport.clock_ahead", lambda date: -ahead.total_seconds())
+
+    @tool(effect="pure", timeout=20)
+    async def slow() -> str:
+        """Takes its time."""
+        await asyncio.sleep(0.5)
+        return "in time"
+
+    waybill.apply(scripted("late", slow, calls=[{"slow": {}}]))
+    with waybill.worker([slow]):
+        assert "in time" in str(waybill.run("late", "Go.").result(timeout=20))
 
 
 def test_a_process_ends_well(waybill, scripted_model, tmp_path):

@@ -84,5 +84,8 @@ def find_binary() -> Path:
 
 def main() -> None:
     """Replaces this process with the program, so that signals and the exit code are its own."""
-    path = os.fspath(find_binary())
+    try:
+        path = os.fspath(find_binary())
+    except FileNotFoundError as error:
+        sys.exit(f"waybill: {error}: install a wheel of waybill-ai, or build the program from its source")
     os.execv(path, [path, *sys.argv[1:]])

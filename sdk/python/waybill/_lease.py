@@ -106,21 +106,29 @@ class Lease:
 
     async def _keep(self) -> None:
         while not self.is_lost.is_set():
+            pause = self.seconds / 10
             try:
-                await self.beat()
+                # A connection that is silent must not keep the next heartbeat from being sent in time.
+                await asyncio.wait_for(self.beat(), max(1.0, self.seconds / 6))
+                pause = self.seconds / 3
             except ApiError as error:
                 if error.code == "lease_lost":
                     log.warning("the lease was lost: %s", error.detail)
                     self.is_lost.set()
                     return
                 log.warning("heartbeat: %s", error)  # the next may still be in time
-            except Unanswered as error:
-                log.warning("heartbeat: %s", error)
+            except (Unanswered, asyncio.TimeoutError) as error:
+                log.warning("heartbeat: %s", error or "no answer in time")
             if time.monotonic() > self._good_until:
                 log.warning("no heartbeat arrived for %s s: others may have what this worker holds", self.seconds)
                 self.is_lost.set()
                 return
-            await asyncio.sleep(self.seconds / 3)
+            due = time.monotonic() + pause
+            await asyncio.sleep(pause)
+            if (late := time.monotonic() - due) > max(1.0, self.seconds / 6):
+                log.warning(
+                    "nothing ran for %.1f s: an `async def` that blocks holds up the whole worker; as a plain function it runs in a thread", late
+                )
 
     async def end(self) -> None:
         """Ends the lease: what is still held goes to others at once."""

@@ -205,7 +205,8 @@ class WorkerTurn:
 
     async def give_back(self, error: str, *, backoff_seconds: float = 0) -> None:
         """Gives the turn back after a failed attempt. It is tried three times in all."""
-        body = {"fence": self.fence, "error": error[:4000] or "no reason", "backoff_seconds": backoff_seconds}
+        reason = error[:4000].encode(errors="backslashreplace").decode() or "no reason"
+        body = {"fence": self.fence, "error": reason, "backoff_seconds": backoff_seconds}
         await self.guarded(self.client.api.give_back_turn(self.id, body, patience=5))
         self.is_let_go = True
 

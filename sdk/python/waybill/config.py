@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from .errors import ConfigError
+
+ROOT = 0
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Config:
     timeout: float = 60.0
     #: Seconds for which a request is sent again, while that may help.
     patience: float = 60.0
-    #: Address of a proxy. If omitted, the environment's (`HTTPS_PROXY`, `NO_PROXY`).
-    proxy: str | None = None
+    #: Address of a proxy, which may have a password. If omitted, the environment's (`HTTPS_PROXY`, `NO_PROXY`).
+    proxy: str | None = field(default=None, repr=False)
     #: File with certificates of your own certificate authority. If omitted, `SSL_CERT_FILE`, or those of the system.
     ca_file: str | None = None
     #: Headers for each request.
@@ -33,14 +36,17 @@ class Config:
 
     @property
     def base(self) -> str:
-        return f"{self.url}/v1/projects/{self.project}"
+        return f"{self.url}/v1/projects/{quote(self.project, safe='')}"
 
     def httpx(self) -> dict[str, Any]:
         """Returns what an HTTP client is made with."""
+        import httpx2
+
         headers = {"user-agent": f"waybill-python/{_version()}", **self.headers}
         if self.key:
             headers["authorization"] = f"Bearer {self.key}"
-        made: dict[str, Any] = {"headers": headers, "timeout": self.timeout}
+        # As many connections as the program has requests under way: one that waits for a turn must not keep others from being sent.
+        made: dict[str, Any] = {"headers": headers, "timeout": self.timeout, "limits": httpx2.Limits(max_keepalive_connections=20)}
         if self.proxy:
             made["proxy"] = self.proxy
         if ca_file := self.ca_file or os.environ.get("SSL_CERT_FILE"):
@@ -61,11 +67,27 @@ def find(url: str | None, key: str | None, project: str | None, **rest: Any) -> 
     project = project or os.environ.get("WAYBILL_PROJECT")
     if url is None:
         url, key, project = _from_dev(key, project)
+    _check(url)
+    key = key and key.strip()
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError("WAYBILL_API_KEY has characters that no key has: copy it again")
+    if project in (".", ".."):
+        raise ConfigError(f"WAYBILL_PROJECT is no name of a project: {project!r}")
+    return Config(url=url.rstrip("/"), key=key or None, project=project or "demo", **rest)
+
+
+def _check(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"the address of the API must begin with http:// or https://: {url!r}")
-    if key is not None and not key.isascii():
-        raise ConfigError("WAYBILL_API_KEY has characters that no key has: copy it again")
-    return Config(url=url.rstrip("/"), key=key, project=project or "demo", **rest)
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise ConfigError(f"the address of the API is not valid: {url!r}: {error}") from None
+    if not is_whole:
+        raise ConfigError(f"the address of the API names no host: {url!r}")
+    if "@" in parts.netloc:
+        raise ConfigError("the address of the API must have no password: it would replace the key, and be shown in logs")
 
 
 def _from_dev(key: str | None, project: str | None) -> tuple[str, str | None, str | None]:
@@ -73,6 +95,8 @@ def _from_dev(key: str | None, project: str | None) -> tuple[str, str | None, st
     for folder in (Path.cwd(), *Path.cwd().parents):
         ready = folder / ".waybill" / "ready.json"
         if ready.is_file():
+            if key is not None and hasattr(os, "getuid") and ready.stat().st_uid not in (os.getuid(), ROOT):
+                raise ConfigError(f"{ready} belongs to another user, who would get your key: set WAYBILL_API_URL")
             said: dict[str, str] = json.loads(ready.read_text())
             kept = ready.with_name("key")
             if key is None and project in (None, said["project"]) and kept.is_file():

@@ -309,4 +309,6 @@ def from_problem(status: int, problem: Any, operation: str) -> ApiError:
     said = cast("dict[str, Any]", problem)
     code = str(said["code"])
     kind = CLASSES.get(code, ApiError)
-    return kind(status, code, str(said.get("detail", "")), operation=operation, retry_after=said.get("retry_after"))
+    wait = said.get("retry_after")
+    retry_after = float(wait) if isinstance(wait, (int, float)) and wait >= 0 else None
+    return kind(status, code, str(said.get("detail", "")), operation=operation, retry_after=retry_after)

@@ -72,7 +72,8 @@ class Signature:
             if name not in hints:
                 raise ConfigError(f"{function.__qualname__}: `{name}` needs a type hint, from which its JSON Schema is made")
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[name] = (hints[name], Field(default, description=described.get(name)))
+            # The field has another name: as a parameter, `json` or `_x` is good, but not as a field of a model.
+            fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=described.get(name)))
         self.model = create_model(f"{function.__name__}_arguments", **fields)
         self.parameters: dict[str, Any] = {"properties": {}} | plain(self.model.model_json_schema())
         self.returned = hints.get("return", Any)
@@ -80,7 +81,7 @@ class Signature:
     def read(self, arguments: str) -> dict[str, Any]:
         """Reads arguments as the model wrote them."""
         said = self.model.model_validate_json(arguments or "{}")
-        return {name: getattr(said, name) for name in type(said).model_fields}
+        return {name.removeprefix("argument_"): getattr(said, name) for name in type(said).model_fields}
 
     def result(self) -> dict[str, Any] | None:
         """Returns the JSON Schema of what it returns, or None if it says nothing of it."""

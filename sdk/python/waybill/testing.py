@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ._sync.client import Waybill
 
 STARTS_WITHIN, ENDS_WITHIN = 60.0, 25.0
+#: Settings of the server that tests may pass on. With others, such as WAYBILL_ARTIFACTS or a provider's key, they would reach what is not theirs.
+PASSED_ON = ("WAYBILL_LOG", "WAYBILL_LOG_FORMAT", "WAYBILL_POSTGRES_BIN")
 
 #: Runs the server, and ends it when its standard input is closed: also if the tests are killed.
 SUPERVISE = """
@@ -74,13 +76,18 @@ class Server:
         self.log = self.folder / "log"
         with self.log.open("a") as output:
             supervised = [sys.executable, "-I", "-c", SUPERVISE, *command]
-            self.process = subprocess.Popen(supervised, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=self.folder, start_new_session=True)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_") or name in PASSED_ON}
+            options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "start_new_session": True}
+            self.process = subprocess.Popen(supervised, cwd=self.folder, env=environment, **options)
         until = time.monotonic() + STARTS_WITHIN
-        while not ready.exists():
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.stop()
-                raise ConfigError(f"waybill dev does not start: {self.log.read_text()}")
-            time.sleep(0.02)
+        try:
+            while not ready.exists():
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise ConfigError(f"waybill dev does not start: {self.log.read_text()}")
+                time.sleep(0.02)
+        except BaseException:
+            self.remove()
+            raise
         self.url: str = json.loads(ready.read_text())["url"]
 
     def stop(self) -> None:
@@ -89,6 +96,7 @@ class Server:
         self.process.wait(ENDS_WITHIN)
 
     def remove(self) -> None:
+        """Stops the server, and removes its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

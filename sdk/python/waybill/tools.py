@@ -22,6 +22,8 @@ R = TypeVar("R")
 
 #: The queue of tools that are answered by processes of this package, unless they name another.
 TARGET = "python-tools"
+#: Characters that the model is told of a failure.
+MOST_EXPLAINED = 20_000
 
 
 class Approval(str, enum.Enum):
@@ -120,10 +122,9 @@ class Tool(Generic[P, R]):
         if self.takes_call:
             said["call"] = call
         function: Callable[..., Any] = self.function
-        if self.is_async:
-            result = await function(**said)
-        else:
-            result = await in_thread(function, said)
+        result = await function(**said) if self.is_async else await in_thread(function, said)
+        if inspect.isawaitable(result):  # of a decorator that hides the `async def` behind it
+            result = await result
         return self._as_json(result)
 
     def _as_json(self, result: Any) -> Any:
@@ -214,8 +215,8 @@ async def in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> 
         try:
             result = here.run(function, **arguments)
         except BaseException as error:
-            # A future cannot carry it, and it would end the loop.
-            failed = RuntimeError(repr(error)) if isinstance(error, (StopIteration, SystemExit, KeyboardInterrupt)) else error
+            # A future cannot carry a StopIteration, and others would end the worker.
+            failed = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else RuntimeError(repr(error))
         if not loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, failed)
@@ -233,4 +234,8 @@ def explain(error: Exception) -> str:
         return "the arguments do not fit: " + "; ".join(wrong)
     if isinstance(error, json.JSONDecodeError):
         return f"the arguments are not JSON: {error}"
-    return str(error) or type(error).__name__
+    try:
+        said = str(error) or type(error).__name__
+    except Exception:
+        said = type(error).__name__
+    return said[:MOST_EXPLAINED].encode(errors="backslashreplace").decode()

@@ -12,9 +12,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
-from .errors import NOT_DONE, ApiError, OlderServer, from_problem
+from .errors import NOT_DONE, ApiError, ConfigError, OlderServer, from_problem
 
 if TYPE_CHECKING:
     import httpx2
@@ -50,6 +51,8 @@ class Operation:
 
         path = self.path.replace("/v1/projects/{project}", base, 1) if self.path.startswith("/v1/projects/{project}") else root + self.path
         for name, value in parts.items():
+            if str(value) in ("", ".", ".."):
+                raise ConfigError(f"{self.name}: {value!r} is no {name}: in an address it names something else")
             path = path.replace("{" + name + "}", quote(str(value), safe=""))
         return path
 
@@ -100,9 +103,25 @@ def error_of(response: httpx2.Response, operation: str) -> ApiError:
     except ValueError:
         problem = response.text
     error = from_problem(response.status_code, problem, operation)
-    if error.retry_after is None and response.headers.get("retry-after", "").isdigit():
+    if error.retry_after is None and response.headers.get("retry-after", "").isdecimal():
         error.retry_after = float(response.headers["retry-after"])
     return error
+
+
+def check_key(key: str) -> str:
+    """Checks an idempotency key before it is sent."""
+    if not re.fullmatch(r"[!-~]{1,200}", key):
+        raise ConfigError(f"`key` must have 1 to 200 visible ASCII characters, without spaces: {key[:220]!r}")
+    return key
+
+
+def clock_ahead(date: str | None) -> float:
+    """Returns by how many seconds the clock of the server is ahead of the one here. A few seconds are as good as none."""
+    try:
+        ahead = parsedate_to_datetime(date or "").timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return ahead if abs(ahead) > 5 else 0.0
 
 
 def may_help(error: ApiError, repeatable: bool) -> bool:
@@ -129,21 +148,32 @@ class Pauses:
         return seconds if time.monotonic() + seconds < self.until else None
 
 
+def read_json(content: str | bytes, operation: str) -> Any:
+    """Reads JSON from the server. What is none came from something in between."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        text = content if isinstance(content, str) else content.decode(errors="replace")
+        raise from_problem(200, text, operation) from None
+
+
 def read_answer(kind: str, content: bytes, operation: str) -> Any:
     """Reads an answer with its model."""
     if kind == "bytes":
         return content
     if kind == "text":
-        return content.decode()
-    if kind == "any" or not content:
-        return json.loads(content or b"null")
+        return content.decode(errors="replace")
+    said = read_json(content, operation)
+    if kind == "any":
+        return said
     from . import models
 
     model: type[BaseModel] = getattr(models, kind.removesuffix("[]"))
-    said = json.loads(content)
-    if kind.endswith("[]"):
-        return [_read(model, one, operation) for one in said]
-    return _read(model, said, operation)
+    if not kind.endswith("[]"):
+        return _read(model, said, operation)
+    if not isinstance(said, list):
+        raise from_problem(200, said, operation)
+    return [_read(model, one, operation) for one in cast("list[Any]", said)]
 
 
 def _read(model: type[BaseModel], said: Any, operation: str) -> BaseModel:
@@ -220,7 +250,7 @@ class EventReader:
             self._kind = value
         elif name == "data":
             self._data.append(value)
-        elif name == "id" and value.isdigit():
+        elif name == "id" and value.isdecimal():
             self._id = int(value)
 
     def cut(self) -> None:

@@ -9,6 +9,7 @@ its lease apart from the work, and on SIGTERM stops claiming, finishes what it h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import inspect
 import logging
@@ -19,13 +20,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._async.client import AsyncWaybill
+from ._async.operations import OPERATIONS
 from ._lease import Held, Lease, Lost
 from ._turns import Step, WorkerTurn, card, is_dropped
 from .errors import ApiError, ConfigError, ToolError, Unanswered, Unseen, WaybillError
 from .tools import Call, Tool, explain
-from .wire import uuid7
+from .wire import body_bytes, uuid7
 
 if TYPE_CHECKING:
+    from . import models
     from ._sync.client import Waybill
 
 __all__ = ["Step", "Worker", "WorkerTurn", "card"]
@@ -34,6 +37,8 @@ log = logging.getLogger("waybill.worker")
 
 #: Seconds that a claim waits for work.
 CLAIM_WAIT = 20.0
+#: The body that a server takes, unless its operator lets it take more.
+MOST_BYTES = 4 << 20
 Handler = Callable[[WorkerTurn], Awaitable[Any]]
 
 
@@ -62,6 +67,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
         self._failed: BaseException | None = None
+        self._stopping: asyncio.Event | None = None
 
     def turn(self, handler: Handler) -> Handler:
         """Names the function that runs turns of `target`: `async def think(turn)`. What it returns is delivered, unless the turn has ended."""
@@ -78,6 +84,9 @@ class Worker:
 
     def __enter__(self) -> Worker:
         """Works in a thread of this process until the block ends."""
+        if self._thread and self._thread.is_alive():
+            raise ConfigError("this worker is at work already")
+        self._up, self._failed = threading.Event(), None
         self._thread = threading.Thread(target=self._in_thread, name="waybill worker", daemon=True)
         self._thread.start()
         self._up.wait()
@@ -85,10 +94,12 @@ class Worker:
             raise self._failed
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         self.stop()
         if self._thread:
             self._thread.join(self.drain_seconds + 15)
+        if self._failed and kind is None:
+            raise self._failed
 
     def _in_thread(self) -> None:
         try:
@@ -101,8 +112,9 @@ class Worker:
 
     def stop(self) -> None:
         """Lets the worker finish what it holds, and then end. Any thread may call it."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self, *, signals: bool = False) -> None:
         """Works until `stop`, in the event loop of the caller."""
@@ -110,19 +122,20 @@ class Worker:
             raise ConfigError("a worker needs `tools`, or a function that runs turns: `@worker.turn`")
         if self.at_once < len(self._targets()):
             raise ConfigError(f"`at_once` must be at least {len(self._targets())}: one for each target")
-        self._loop, self._stopping, self._room = asyncio.get_running_loop(), asyncio.Event(), asyncio.Semaphore(self.at_once)
+        stopping = self._stopping = asyncio.Event()
+        self._loop, self._room = asyncio.get_running_loop(), asyncio.Semaphore(self.at_once)
         if signals:
-            self._catch_signals(self._loop)
+            self._catch_signals(self._loop, stopping)
         async with AsyncWaybill.of(self.config) as client:
             if self.register:
                 for one in self.tools.values():
                     await client.api.register_tool(one.name, one.manifest())
             log.info("waiting for %s", ", ".join([*self.tools, *([f"turns of {self.target}"] if self._handler else [])]))
             self._up.set()
-            while not self._stopping.is_set():
+            while not stopping.is_set():
                 lease = Lease(client, self.lease_seconds)
                 try:
-                    await self._under(lease, client)
+                    await self._under(lease, client, stopping)
                 except Lost as lost:
                     log.warning("going on under another name: %s", lost)
                     await asyncio.sleep(random.uniform(0.2, 1))  # a server that refuses everything is not asked without end
@@ -135,22 +148,22 @@ class Worker:
             targets.add(("turn", self.target))
         return sorted(targets)
 
-    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
         def caught() -> None:
-            if self._stopping.is_set():
+            if stopping.is_set():
                 raise SystemExit(1)
             log.info("finishing what is held")
-            self._stopping.set()
+            stopping.set()
 
         for one in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(one, caught)
 
-    async def _under(self, lease: Lease, client: AsyncWaybill) -> None:
+    async def _under(self, lease: Lease, client: AsyncWaybill, stopping: asyncio.Event) -> None:
         """Claims and works under one lease, until it is lost or the worker is to end."""
         work: set[asyncio.Task[None]] = set()
         loops = [asyncio.create_task(self._claim(lease, client, kind, target, work)) for kind, target in self._targets()]
         loops.append(asyncio.create_task(self._adopt(lease, client, work)))
-        ends = [asyncio.create_task(lease.is_lost.wait()), asyncio.create_task(self._stopping.wait())]
+        ends = [asyncio.create_task(lease.is_lost.wait()), asyncio.create_task(stopping.wait())]
         try:
             done, _ = await asyncio.wait([*loops, *ends], return_when=asyncio.FIRST_COMPLETED)
             for one in done:
@@ -250,7 +263,8 @@ class Worker:
             self._room.release()
             if not task.cancelled() and (error := task.exception()):
                 log.error("a %s was dropped: %r", held.kind, error)
-                if isinstance(error, Lost):
+                # A call has its deadline. A turn would be nobody's as long as the lease lives.
+                if isinstance(error, Lost) or held.kind == "turn":
                     held.lease.is_lost.set()
 
         task.add_done_callback(done)
@@ -284,10 +298,10 @@ class Worker:
                 raise
             log.exception("turn %s: an attempt failed", turn.id)
             if not turn.is_let_go:
-                await turn.give_back(f"{type(error).__name__}: {error}", backoff_seconds=2)
+                await turn.give_back(f"{type(error).__name__}: {explain(error)}", backoff_seconds=2)
 
     async def _think(self, turn: WorkerTurn, handler: Handler) -> None:
-        returned = await handler(turn)
+        returned = await contained(handler(turn))
         if turn.is_let_go:
             return
         if returned is None and not turn.stop_asked:
@@ -307,28 +321,82 @@ class Worker:
             said.deadline_at,
             said.on_behalf_of,
             said.n_lost_leases,
-            lambda: not held.lease.is_good or datetime.datetime.now(datetime.timezone.utc) > said.deadline_at,
+            lambda: not held.lease.is_good or seconds_until(said.deadline_at, client) < 0,
         )
-        status, result = await self._call(said, call)
+        status, result = await self._call(said, call, seconds_until(said.deadline_at, client))
         if not held.lease.is_good:
             raise Lost(f"call {said.tool_call_id}: the lease was lost")
         report = {"worker": held.lease.worker, "claim_token": said.claim_token, "card_id": uuid7(), "status": status, "result": result}
-        reported = await client.api.report_call(said.tool_call_id, report)
-        log.info("call %s of %s: %s, %s", said.tool_call_id, said.tool_name, status, reported.outcome)
+        try:
+            reported = await self._report(client, said.tool_call_id, report)
+        except (ApiError, Unanswered, ValueError) as error:
+            is_refused = isinstance(error, (TooMuch, ValueError)) or (isinstance(error, ApiError) and error.code in ("invalid", "too_large"))
+            if not is_refused:
+                raise
+            log.error("the result of %s cannot be stored: %s", said.tool_name, explain(error))
+            report |= {"status": "failed", "result": f"{said.tool_name} was called, but its result cannot be stored: {explain(error)}"}
+            reported = await self._report(client, said.tool_call_id, report)
+        log.info("call %s of %s: %s, %s", said.tool_call_id, said.tool_name, report["status"], reported.outcome)
 
-    async def _call(self, said: Any, call: Call) -> tuple[str, Any]:
+    async def _report(self, client: AsyncWaybill, call_id: str, report: dict[str, Any]) -> models.Reported:
+        body = body_bytes(report)
+        patience = None if len(body) <= MOST_BYTES else 3.0
+        try:
+            return await client.transport.call(OPERATIONS["report_call"], {"call": call_id}, body=body, patience=patience)
+        except Unanswered as error:
+            if patience is None:
+                raise
+            # A server that refuses a body because of its size may close the connection before all of it was sent.
+            raise TooMuch(f"it has {len(body):,} bytes. Store it as an artifact, and return its path") from error
+
+    async def _call(self, said: Any, call: Call, seconds: float) -> tuple[str, Any]:
         """Calls the function. What cannot be done is an answer, too: the model reads it, and may call again."""
         known = self.tools.get(said.tool_name)
         if known is None:
             log.error("a call of %s came, which this worker does not have: give tools of other programs another `target`", said.tool_name)
             return "failed", f"no worker of this target has the tool {said.tool_name}"
-        seconds = (said.deadline_at - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
         try:
-            return "success", await asyncio.wait_for(known.answer(said.arguments, call), max(0.1, min(seconds, known.timeout)))
-        except asyncio.TimeoutError:
-            return "timeout", f"{known.name} did not answer within {known.timeout} s"
+            return "success", await contained(known.answer(said.arguments, call), max(0.1, min(seconds, known.timeout)))
+        except OutOfTime:
+            return "timeout", f"{known.name} did not answer within {min(seconds, known.timeout):.1f} s"
         except ToolError as error:
             return "failed", explain(error)
         except Exception as error:
             log.exception("tool %s failed", known.name)
             return "failed", explain(error)
+
+
+class TooMuch(Unanswered):
+    """A result is too large for the server, as far as can be known here."""
+
+
+class OutOfTime(Exception):
+    """A function of the user did not end in time."""
+
+
+async def contained(work: Awaitable[Any], seconds: float | None = None) -> Any:
+    """Runs a function of the user, which may do what it likes: exit, cancel itself, or refuse to be canceled. It does not hold the worker up."""
+
+    async def run() -> Any:
+        try:
+            return await work
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise RuntimeError(repr(error)) from error
+
+    task = asyncio.ensure_future(run())
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+    finally:
+        task.cancel()
+    if not done:
+        raise OutOfTime
+    if task.cancelled():
+        raise RuntimeError("it was canceled, by itself or by what it called")
+    return task.result()
+
+
+def seconds_until(at: datetime.datetime, client: AsyncWaybill) -> float:
+    """Returns the seconds until a time of the server's clock, which need not be the time here."""
+    return (at - datetime.datetime.now(datetime.timezone.utc)).total_seconds() - client.transport.clock_ahead

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .._runtime_async import sleep
 from ..config import Config, find
@@ -13,7 +12,7 @@ from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
 from ..views import Comparison, Replay
-from ..wire import EventReader, Pauses, Received
+from ..wire import EventReader, Pauses, Received, read_json
 from .folder import AsyncArtifacts, AsyncKnowledge
 from .operations import OPERATIONS, AsyncOperations
 from .session import AsyncSession
@@ -191,7 +190,8 @@ class AsyncWaybill:
                 params = {"kinds": kinds, "root": root, "after": reader.after}
                 async for received in self.transport.stream(OPERATIONS["watch_project"], {}, reader, params):
                     n_seen += 1
-                    yield await self.event(received)
+                    if event := await self.event(received):
+                        yield event
             except ApiError as error:
                 if error.status < 500 and error.status != 429:
                     raise
@@ -202,9 +202,12 @@ class AsyncWaybill:
                 raise Unanswered(f"watch_project: no stream from {self.config.url} stays open")
             await sleep(pause)
 
-    async def event(self, received: Received) -> AsyncEvent:
-        """Reads an event of a stream. Of a request, what is asked is read too."""
-        said = json.loads(received.data)
+    async def event(self, received: Received) -> AsyncEvent | None:
+        """Reads an event of a stream. Of a request, what is asked is read too. Returns None for one of a kind that this version does not know."""
+        found = read_json(received.data, "watch")
+        if not isinstance(found, dict) or "agent_turn_id" not in found:
+            return None
+        said = cast("dict[str, Any]", found)
         request: AsyncRequest | None = None
         if received.kind == "request":
             request = await self._asked(said["agent_turn_id"], said.get("card_id"))

@@ -14,8 +14,22 @@ import httpx2
 from .. import __version__
 from .._runtime_async import is_gone, place, sleep
 from ..config import Config
-from ..errors import ApiError, OlderServer, Unanswered
-from ..wire import EventReader, Operation, Pauses, Received, body_bytes, error_of, knows, may_help, query, read_answer, trace_headers
+from ..errors import ApiError, ConfigError, OlderServer, Unanswered
+from ..wire import (
+    EventReader,
+    Operation,
+    Pauses,
+    Received,
+    body_bytes,
+    check_key,
+    clock_ahead,
+    error_of,
+    knows,
+    may_help,
+    query,
+    read_answer,
+    trace_headers,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -26,6 +40,8 @@ log = logging.getLogger("waybill")
 SILENCE = 45.0
 #: The request did not leave this machine.
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+#: The request cannot leave this machine, however often it is tried.
+NEVER_SENT = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
 
 
 class AsyncTransport:
@@ -35,6 +51,8 @@ class AsyncTransport:
         self._clients: dict[object, httpx2.AsyncClient] = {}
         self._pid = os.getpid()
         self._document: Any = None
+        #: Seconds by which the server's clock is ahead.
+        self.clock_ahead = 0.0
 
     def client(self) -> httpx2.AsyncClient:
         """Returns the connections of this process. A forked child gets its own: a connection that two processes use mixes up their answers."""
@@ -63,34 +81,42 @@ class AsyncTransport:
         key: str | None = None,
         headers: Mapping[str, str | None] | None = None,
         patience: float | None = None,
+        within: float | None = None,
     ) -> Any:
-        """Sends a request, again if that may help and does no harm, and reads the answer with its model."""
+        """Sends a request, again if that may help and does no harm, and reads the answer with its model. An attempt may be silent for `within`."""
         content = None if body is None else body_bytes(body)
         sent = {name: value for name, value in (headers or {}).items() if value is not None} | trace_headers()
         if content is not None:
             sent["content-type"] = media_type
         repeatable = operation.repeatable
         if operation.keyed:
-            sent["idempotency-key"] = key or str(uuid.uuid4())
+            sent["idempotency-key"] = str(uuid.uuid4()) if key is None else check_key(key)
             repeatable = True
         url = operation.url(self.config.url, self.config.base, parts)
         pauses = Pauses(self.config.patience if patience is None else patience)
         wait = float((params or {}).get("wait_seconds") or 0) if params else 0.0
-        timeout = httpx2.Timeout(self.config.timeout, read=self.config.timeout + max(wait, 30.0 if "claim" in operation.name else 0.0))
+        attempt = self.config.timeout if within is None else min(self.config.timeout, within)
+        timeout = httpx2.Timeout(attempt, read=attempt + max(wait, 30.0 if "claim" in operation.name else 0.0))
         while True:
             retry_after: float | None = None
             try:
                 response = await self.client().request(
                     operation.method, url, params=query(params or {}), content=content, headers=sent, timeout=timeout
                 )
-            except httpx2.TransportError as error:
+            except NEVER_SENT:
+                # What httpx says of it has the header, and so the key.
+                raise ConfigError(f"{operation.name}: this cannot be sent: check the address, and the characters of the headers") from None
+            except httpx2.RequestError as error:
                 if not (repeatable or isinstance(error, NOT_SENT)):
                     raise Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}") from error
                 failure: Exception = Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}")
                 failure.__cause__ = error
             else:
                 log.debug("%s %s: %s", operation.method, url, response.status_code)
-                if response.is_success or response.status_code == 304:
+                self.clock_ahead = clock_ahead(response.headers.get("date"))
+                if response.status_code in (204, 304):
+                    return None
+                if response.is_success:
                     return read_answer(operation.answer, response.content, operation.name)
                 refusal = error_of(response, operation.name)
                 if not may_help(refusal, repeatable):
@@ -137,6 +163,6 @@ class AsyncTransport:
                 async for line in response.aiter_lines():
                     for event in reader.take(line):
                         yield event
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             reader.is_cut = not isinstance(error, httpx2.ReadTimeout)
             log.info("%s: the stream was cut: %r", operation.name, error)

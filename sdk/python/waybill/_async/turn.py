@@ -152,8 +152,10 @@ class AsyncTurn(Generic[T]):
         """What it delivered, as it was read last. `result` waits for it."""
         return self._shown.deliverable if self._shown else None
 
-    async def refresh(self, wait_seconds: float = 0) -> AsyncTurn[T]:
-        self._shown = await self.client.api.show_turn(self.id, wait_seconds=wait_seconds or None)
+    async def refresh(self, wait_seconds: float = 0, *, within: float | None = None) -> AsyncTurn[T]:
+        """Reads the turn again, after up to `wait_seconds` if it has not ended. `within` bounds the time that a bad network may take more."""
+        params = {"wait_seconds": wait_seconds or None}
+        self._shown = await self.client.transport.call(OPERATIONS["show_turn"], {"turn": self.id}, params=params, patience=within, within=within)
         return self
 
     async def wait(self, timeout: float | None = None, *, progress: bool = False) -> AsyncTurn[T]:
@@ -168,7 +170,7 @@ class AsyncTurn(Generic[T]):
             left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
             if left <= 0:
                 raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: wait again, or `turn.stop(reason)`")
-            await self.refresh(wait_seconds=left)
+            await self.refresh(left, within=None if until is None else max(1.0, until - time.monotonic()))
         return self
 
     async def result(self, timeout: float | None = None) -> T:
@@ -318,7 +320,8 @@ class AsyncTurn(Generic[T]):
         else:
             stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)}, silence)
         async for received in stream:
-            yield await self.client.event(received)
+            if event := await self.client.event(received):
+                yield event
 
     def __repr__(self) -> str:
         turn = self.summary

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .._runtime_sync import sleep
 from ..config import Config, find
@@ -14,7 +13,7 @@ from ..profile import Profile
 from ..schema import result_schema
 from ..tools import Tool
 from ..views import Comparison, Replay
-from ..wire import EventReader, Pauses, Received
+from ..wire import EventReader, Pauses, Received, read_json
 from .folder import Artifacts, Knowledge
 from .operations import OPERATIONS, Operations
 from .session import Session
@@ -192,7 +191,8 @@ class Waybill:
                 params = {"kinds": kinds, "root": root, "after": reader.after}
                 for received in self.transport.stream(OPERATIONS["watch_project"], {}, reader, params):
                     n_seen += 1
-                    yield self.event(received)
+                    if event := self.event(received):
+                        yield event
             except ApiError as error:
                 if error.status < 500 and error.status != 429:
                     raise
@@ -203,9 +203,12 @@ class Waybill:
                 raise Unanswered(f"watch_project: no stream from {self.config.url} stays open")
             sleep(pause)
 
-    def event(self, received: Received) -> Event:
-        """Reads an event of a stream. Of a request, what is asked is read too."""
-        said = json.loads(received.data)
+    def event(self, received: Received) -> Event | None:
+        """Reads an event of a stream. Of a request, what is asked is read too. Returns None for one of a kind that this version does not know."""
+        found = read_json(received.data, "watch")
+        if not isinstance(found, dict) or "agent_turn_id" not in found:
+            return None
+        said = cast("dict[str, Any]", found)
         request: Request | None = None
         if received.kind == "request":
             request = self._asked(said["agent_turn_id"], said.get("card_id"))

@@ -153,8 +153,10 @@ class Turn(Generic[T]):
         """What it delivered, as it was read last. `result` waits for it."""
         return self._shown.deliverable if self._shown else None
 
-    def refresh(self, wait_seconds: float = 0) -> Turn[T]:
-        self._shown = self.client.api.show_turn(self.id, wait_seconds=wait_seconds or None)
+    def refresh(self, wait_seconds: float = 0, *, within: float | None = None) -> Turn[T]:
+        """Reads the turn again, after up to `wait_seconds` if it has not ended. `within` bounds the time that a bad network may take more."""
+        params = {"wait_seconds": wait_seconds or None}
+        self._shown = self.client.transport.call(OPERATIONS["show_turn"], {"turn": self.id}, params=params, patience=within, within=within)
         return self
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> Turn[T]:
@@ -169,7 +171,7 @@ class Turn(Generic[T]):
             left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
             if left <= 0:
                 raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: wait again, or `turn.stop(reason)`")
-            self.refresh(wait_seconds=left)
+            self.refresh(left, within=None if until is None else max(1.0, until - time.monotonic()))
         return self
 
     def result(self, timeout: float | None = None) -> T:
@@ -319,7 +321,8 @@ class Turn(Generic[T]):
         else:
             stream = transport.stream(OPERATIONS["watch_turn"], {"turn": self.id}, reader, {"tokens": bool(speakers)}, silence)
         for received in stream:
-            yield self.client.event(received)
+            if event := self.client.event(received):
+                yield event
 
     def __repr__(self) -> str:
         turn = self.summary
