@@ -27,6 +27,7 @@ def ask(wb: Waybill) -> None:
     assert_type(turn.usage.microdollars, int)
     assert_type(turn.calls[0].context().messages[0].n_tokens, int)
     assert_type(wb.run("reporter", "Lyon?"), Turn[Any])
+    assert_type(wb.session().run("reporter", "Lyon?", result=Weather).result(), Weather)
     assert_type(weather("Lyon"), Weather)
     known: Tool[..., Weather] = weather
     wb.worker([known])

@@ -75,7 +75,10 @@ def __getattr__(name: str) -> Any:
 
 
 def find_binary() -> Path:
-    """Returns the path of the program `waybill` in this package. Raises FileNotFoundError if the package has none for this platform."""
+    """Returns the path of the program `waybill`: the one that WAYBILL_BINARY names, or else that of this package. Raises FileNotFoundError if there
+    is none for this platform."""
+    if named := os.environ.get("WAYBILL_BINARY"):
+        return Path(named).absolute()
     path = Path(__file__).parent / "bin" / "waybill"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: this package has no program for this platform")
@@ -87,5 +90,5 @@ def main() -> None:
     try:
         path = os.fspath(find_binary())
     except FileNotFoundError as error:
-        sys.exit(f"waybill: {error}: install a wheel of waybill-ai, or build the program from its source")
+        sys.exit(f"waybill: {error}: install a wheel of waybill-ai, or set WAYBILL_BINARY to a program that you have built")
     os.execv(path, [path, *sys.argv[1:]])

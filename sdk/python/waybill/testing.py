@@ -54,8 +54,6 @@ sys.exit(child.wait())
 
 def program() -> str:
     """Returns the path of the program `waybill`."""
-    if named := os.environ.get("WAYBILL_BINARY"):
-        return os.path.abspath(named)
     try:
         return str(find_binary())
     except FileNotFoundError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..profile import Profile
 from .turn import AsyncTurn
@@ -10,6 +11,8 @@ from .turn import AsyncTurn
 if TYPE_CHECKING:
     from .. import models
     from .client import AsyncWaybill
+
+T = TypeVar("T")
 
 
 class AsyncSession:
@@ -22,6 +25,14 @@ class AsyncSession:
     @property
     def id(self) -> str:
         return self.said.session_id
+
+    @overload
+    async def run(self, profile: str | Profile, instruction: str, *, result: type[T], key: str | None = None, **more: Any) -> AsyncTurn[T]: ...
+
+    @overload
+    async def run(
+        self, profile: str | Profile, instruction: str, *, result: Mapping[str, Any] | None = None, key: str | None = None, **more: Any
+    ) -> AsyncTurn[Any]: ...
 
     async def run(self, profile: str | Profile, instruction: str, *, result: Any = None, key: str | None = None, **more: Any) -> AsyncTurn[Any]:
         """Starts a turn of the session, as `Waybill.run` does. With `while_running="steer"` a running turn gets the instruction as a message."""

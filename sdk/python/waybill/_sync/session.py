@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..profile import Profile
 from .turn import Turn
@@ -11,6 +12,8 @@ from .turn import Turn
 if TYPE_CHECKING:
     from .. import models
     from .client import Waybill
+
+T = TypeVar("T")
 
 
 class Session:
@@ -23,6 +26,14 @@ class Session:
     @property
     def id(self) -> str:
         return self.said.session_id
+
+    @overload
+    def run(self, profile: str | Profile, instruction: str, *, result: type[T], key: str | None = None, **more: Any) -> Turn[T]: ...
+
+    @overload
+    def run(
+        self, profile: str | Profile, instruction: str, *, result: Mapping[str, Any] | None = None, key: str | None = None, **more: Any
+    ) -> Turn[Any]: ...
 
     def run(self, profile: str | Profile, instruction: str, *, result: Any = None, key: str | None = None, **more: Any) -> Turn[Any]:
         """Starts a turn of the session, as `Waybill.run` does. With `while_running="steer"` a running turn gets the instruction as a message."""
