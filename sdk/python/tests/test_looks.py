@@ -7,6 +7,7 @@ import sys
 import time
 import types
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -96,20 +97,21 @@ def test_a_process_of_its_own_registers_its_tools(waybill):
 
 
 def test_a_server_ends_with_the_tests_that_are_killed():
-    program = "from waybill.testing import Server; import time; print(Server().url, flush=True); time.sleep(60)"
+    program = "from waybill.testing import Server; import time; s = Server(); print(s.url, s.folder, flush=True); time.sleep(60)"
     tests = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    url = tests.stdout.readline().strip()
+    url, folder = tests.stdout.readline().split()
     assert urllib.request.urlopen(f"{url}/health", timeout=5).status == 200
     tests.kill()
     tests.wait()
     until = time.monotonic() + 15
     while time.monotonic() < until:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5)
-            time.sleep(0.1)
-        except OSError:
-            return
-    pytest.fail("the server goes on")
+        if not Path(folder).exists():
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the server goes on, or its folder stays")
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{url}/health", timeout=5)
 
 
 def test_a_person_is_asked(waybill):

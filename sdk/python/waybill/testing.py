@@ -11,6 +11,7 @@ The server is the program of this package, or the one that the variable WAYBILL_
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -36,10 +37,10 @@ STARTS_WITHIN, ENDS_WITHIN = 60.0, 25.0
 #: Settings of the server that tests may pass on. With others, such as WAYBILL_ARTIFACTS or a provider's key, they would reach what is not theirs.
 PASSED_ON = ("WAYBILL_LOG", "WAYBILL_LOG_FORMAT", "WAYBILL_POSTGRES_BIN")
 
-#: Runs the server, and ends it when its standard input is closed: also if the tests are killed.
+#: Runs the server, and ends it when its standard input is closed: also if the tests are killed. Then it removes its folder, too.
 SUPERVISE = """
-import select, signal, subprocess, sys
-child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+import select, shutil, signal, subprocess, sys
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
 while child.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
     pass
 if child.poll() is None:
@@ -48,7 +49,10 @@ if child.poll() is None:
         child.wait(20)
     except subprocess.TimeoutExpired:
         child.kill()
-sys.exit(child.wait())
+code = child.wait()
+if sys.argv[1] and select.select([sys.stdin], [], [], 0)[0] and not sys.stdin.read(1):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+sys.exit(code)
 """
 
 
@@ -73,7 +77,7 @@ class Server:
         command = [program(), "dev", "--data", str(self.folder / "data"), "--listen", listen, "--ready-file", str(ready), *arguments]
         self.log = self.folder / "log"
         with self.log.open("a") as output:
-            supervised = [sys.executable, "-I", "-c", SUPERVISE, *command]
+            supervised = [sys.executable, "-I", "-c", SUPERVISE, "" if folder else str(self.folder), *command]
             environment = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_") or name in PASSED_ON}
             options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "start_new_session": True}
             self.process = subprocess.Popen(supervised, cwd=self.folder, env=environment, **options)
@@ -90,7 +94,9 @@ class Server:
 
     def stop(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self.process.stdin.write(b"s")
+            self.process.stdin.close()
         self.process.wait(ENDS_WITHIN)
 
     def remove(self) -> None:
