@@ -56,6 +56,7 @@ fn turns() -> Vec<Operation> {
         op("list_edges", RECORD, "/turns/{turn}/edges", Value::Null),
         op("show_budget", RECORD, "/turns/{turn}/budget", Value::Null),
         op("show_spend", RECORD, "/spend", Value::Null),
+        op("show_cache_misses", RECORD, "/cache-misses", Value::Null),
         op("show_graph", RECORD, "/turns/{turn}/graph", Value::Null),
         op("show_timeline", RECORD, "/turns/{turn}/timeline", Value::Null),
         op("show_now", RECORD, "/now", Value::Null),

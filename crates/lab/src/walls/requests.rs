@@ -13,6 +13,7 @@ pub(super) const READS: [&str; 70] = [
     "/turns/{turn}/budget",
     "/spend?by=agent",
     "/spend?by=session",
+    "/cache-misses?by=conversation",
     "/turns/{turn}/graph",
     "/turns/{turn}/timeline?tree=true",
     "/now",
